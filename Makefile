@@ -1,0 +1,33 @@
+# Every target makes its own virtual environment; PYTHON names the interpreter to make it with.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test check bench clean
+
+demo: $(READY)
+	$(BIN)/tensorexpress predict --plot demo.png
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	rm -rf build/check
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --target build/check .
+	cd build/check && ../../$(BIN)/mypy --config-file ../../setup.cfg -p tensorexpress
+
+bench: $(READY)
+	$(BIN)/python -m pip install --quiet ns3
+	$(BIN)/python benchmarks/engines.py
+
+$(READY): setup.cfg
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet 'setuptools>=68' wheel
+	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info demo.png

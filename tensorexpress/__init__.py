@@ -1,0 +1,1 @@
+"""tensorexpress: in-network scheduling of tensors for distributed training."""

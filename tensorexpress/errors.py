@@ -1,0 +1,66 @@
+"""The exceptions tensorexpress raises for what a person can mend.
+
+    TensorExpressError          base; `exit_code` is the CLI's exit status
+    ├── InputError              something the user gave is wrong (exit 2)
+    │   ├── UnitError           a quantity that does not parse or is out of range
+    │   ├── WorkloadError       an unknown model or device, a bad workload CSV
+    │   ├── ClusterError        a cluster that cannot be: bad link, disconnected hosts
+    │   ├── PolicyError         an unknown policy or choice
+    │   └── ScenarioError       a scenario file or key
+    └── SimulationError         the simulation could not go on (exit 1)
+
+Every message is one line: what was found, where, what is accepted, what to do next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class TensorExpressError(Exception):
+    """Base of all errors meant for a person to read; the CLI prints it on one line."""
+
+    exit_code = 1
+
+
+class InputError(TensorExpressError):
+    """Something the user gave is wrong; the message says what is accepted."""
+
+    exit_code = 2
+
+
+class UnitError(InputError):
+    """A quantity that does not parse or is out of range; give a number and a unit, such as "10 Gbps"."""
+
+
+class WorkloadError(InputError):
+    """An unknown model or device, or a workload CSV that cannot be read; see `tensorexpress models`."""
+
+
+class ClusterError(InputError):
+    """A cluster that cannot be built or routed; check its links and sizes."""
+
+
+class PolicyError(InputError):
+    """An unknown policy, or choices that do not go together; see docs/policies.md."""
+
+
+class ScenarioError(InputError):
+    """A scenario file or key that cannot be used; see docs/scenario.md."""
+
+
+class SimulationError(TensorExpressError):
+    """The simulation could not go on, for example because no packet can make progress."""
+
+
+def unknown(what: str, found: object, accepted: Iterable[str]) -> str:
+    """Return the one-line message for a name that is not among those accepted.
+
+    >>> unknown("model", "vgg61", ["vgg16", "alexnet"])
+    "unknown model 'vgg61'; did you mean 'vgg16'? Accepted: alexnet, vgg16"
+    """
+    names = sorted(accepted)
+    close = get_close_matches(str(found), names, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"unknown {what} {str(found)!r}; {hint}Accepted: {', '.join(names)}"

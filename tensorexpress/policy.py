@@ -1,0 +1,125 @@
+"""Policies, as data: five independent choices, and the named combinations of the field.
+
+A gain is explained by switching the choices on one at a time; so a policy is a value, not a class tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
+
+from tensorexpress.errors import PolicyError, UnitError, unknown
+from tensorexpress.units import format_size, parse_size
+
+#: Choices of `Policy.host_order`: how a host picks the next slice.
+HOST_ORDERS = {
+    "fifo": "in the order in which slices became ready",
+    "priority": "the tensor that the next forward pass needs first goes first",
+}
+#: Choices of `Policy.discipline`: how a switch port picks the next packet.
+DISCIPLINES = {
+    "fifo": "one queue, in the order of arrival",
+    "strict": "K queues, served in strict priority; a table says which tensor goes where",
+    "sp-pifo": "K queues with adaptive bounds, an approximation of PIFO",
+    "pifo": "sorted by rank; what no switch can build at this size, the reference",
+}
+#: Choices of `Policy.queue_map`: how L ranks become K queues, or a rank that is no table at all.
+QUEUE_MAPS = {
+    "optimal": "contiguous partition of the layers that loses least against PIFO, by dynamic programming",
+    "equal": "the same number of layers in every queue",
+    "slack": "no table: rank is the switch's clock plus the slack in the packet (sp-pifo and pifo only)",
+}
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How to decide: what to slice, what a host and a switch send first."""
+
+    name: str
+    #: Bytes of a slice, the unit a host schedules; 0 leaves tensors whole.
+    slice_bytes: int = 0
+    #: One of HOST_ORDERS, or the name of one registered with `tensorexpress.sim`.
+    host_order: str = "fifo"
+    #: Bytes a host may have sent and not yet seen acknowledged, over all its flows; 0 is no limit.
+    credit_bytes: int = 0
+    #: One of DISCIPLINES, or the name of one registered with `tensorexpress.sim`.
+    discipline: str = "fifo"
+    #: One of QUEUE_MAPS.
+    queue_map: str = "optimal"
+
+    def __post_init__(self) -> None:
+        if self.queue_map not in QUEUE_MAPS:
+            raise PolicyError(f"policy {self.name}: {unknown('queue_map', self.queue_map, QUEUE_MAPS)}")
+        if self.queue_map == "slack" and self.discipline in ("fifo", "strict"):
+            raise PolicyError(
+                f"policy {self.name}: queue_map 'slack' has no table for discipline {self.discipline!r}; "
+                "accepted with it: pifo, sp-pifo"
+            )
+
+
+#: The named policies. Slice sizes are those of the systems' papers or defaults where they are public.
+POLICIES: Mapping[str, Policy] = MappingProxyType(
+    {
+        policy.name: policy
+        for policy in (
+            Policy("fifo"),
+            Policy("tictac", host_order="priority"),
+            Policy("bytescheduler", slice_bytes=1_000_000, host_order="priority", credit_bytes=4_000_000),
+            Policy("p3", slice_bytes=200_000, host_order="priority"),
+            Policy("tensorexpress", slice_bytes=200_000, host_order="priority", discipline="strict"),
+            Policy("ideal", slice_bytes=32_000, host_order="priority", discipline="pifo"),
+        )
+    }
+)
+
+#: The choices as a user writes them, and the field and parser of each.
+_CHOICES = {
+    "slice": ("slice_bytes", parse_size),
+    "host": ("host_order", str),
+    "credit": ("credit_bytes", parse_size),
+    "switch": ("discipline", str),
+    "queues": ("queue_map", str),
+}
+
+
+def parse_policy(text: str) -> Policy:
+    """Return a policy by name, with any choice changed: "NAME" or "NAME:choice=value,choice=value".
+
+    >>> parse_policy("fifo:slice=200 KB,switch=strict").discipline
+    'strict'
+    """
+    name, _, rest = text.strip().partition(":")
+    if name not in POLICIES:
+        raise PolicyError(unknown("policy", name, POLICIES))
+    changes: dict[str, object] = {}
+    for part in filter(None, (p.strip() for p in rest.split(","))):
+        choice, equals, value = (p.strip() for p in part.partition("="))
+        if choice not in _CHOICES or not equals:
+            raise PolicyError(f"policy {text!r}: {unknown('choice', choice, _CHOICES)}, each as choice=value")
+        field, parse = _CHOICES[choice]
+        try:
+            changes[field] = 0 if value in ("whole", "none") and parse is parse_size else parse(value)
+        except UnitError as error:
+            raise PolicyError(f"policy {text!r}: {choice}: {error}") from None
+    return replace(POLICIES[name], name=text.strip(), **changes) if changes else POLICIES[name]  # type: ignore[arg-type]
+
+
+def describe(policy: Policy) -> str:
+    """Return the five choices on one line.
+
+    >>> describe(POLICIES["p3"])
+    'slice=200 KB host=priority credit=none switch=fifo queues=optimal'
+    """
+    words = []
+    for choice, (field, parse) in _CHOICES.items():
+        value = getattr(policy, field)
+        if parse is parse_size:
+            value = format_size(value) if value else {"slice": "whole", "credit": "none"}[choice]
+        words.append(f"{choice}={value}")
+    return " ".join(words)
+
+
+def to_json(policy: Policy) -> dict[str, str | int]:
+    """Return the policy as a JSON object."""
+    return {field.name: getattr(policy, field.name) for field in fields(policy)}
