@@ -5,25 +5,14 @@ A gain is explained by switching the choices on one at a time; so a policy is a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 
 from tensorexpress.errors import PolicyError, UnitError, unknown
+from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS
 from tensorexpress.units import format_size, parse_size
 
-#: Choices of `Policy.host_order`: how a host picks the next slice.
-HOST_ORDERS = {
-    "fifo": "in the order in which slices became ready",
-    "priority": "the tensor that the next forward pass needs first goes first",
-}
-#: Choices of `Policy.discipline`: how a switch port picks the next packet.
-DISCIPLINES = {
-    "fifo": "one queue, in the order of arrival",
-    "strict": "K queues, served in strict priority; a table says which tensor goes where",
-    "sp-pifo": "K queues with adaptive bounds, an approximation of PIFO",
-    "pifo": "sorted by rank; what no switch can build at this size, the reference",
-}
 #: Choices of `Policy.queue_map`: how L ranks become K queues, or a rank that is no table at all.
 QUEUE_MAPS = {
     "optimal": "contiguous partition of the layers that loses least against PIFO, by dynamic programming",
@@ -39,21 +28,26 @@ class Policy:
     name: str
     #: Bytes of a slice, the unit a host schedules; 0 leaves tensors whole.
     slice_bytes: int = 0
-    #: One of HOST_ORDERS, or the name of one registered with `tensorexpress.sim`.
+    #: A name in `queueing.HOST_ORDERS`: fifo (in the order of readiness) or priority (lowest rank first).
     host_order: str = "fifo"
     #: Bytes a host may have sent and not yet seen acknowledged, over all its flows; 0 is no limit.
     credit_bytes: int = 0
-    #: One of DISCIPLINES, or the name of one registered with `tensorexpress.sim`.
+    #: A name in `queueing.DISCIPLINES`: fifo, strict, sp-pifo, pifo.
     discipline: str = "fifo"
     #: One of QUEUE_MAPS.
     queue_map: str = "optimal"
 
     def __post_init__(self) -> None:
-        if self.queue_map not in QUEUE_MAPS:
-            raise PolicyError(f"policy {self.name}: {unknown('queue_map', self.queue_map, QUEUE_MAPS)}")
+        for choice, value, accepted in (
+            ("host order", self.host_order, HOST_ORDERS),
+            ("switch discipline", self.discipline, DISCIPLINES),
+            ("queue map", self.queue_map, QUEUE_MAPS),
+        ):
+            if value not in accepted:
+                raise PolicyError(f"policy {self.name}: {unknown(choice, value, accepted)}")
         if self.queue_map == "slack" and self.discipline in ("fifo", "strict"):
             raise PolicyError(
-                f"policy {self.name}: queue_map 'slack' has no table for discipline {self.discipline!r}; "
+                f"policy {self.name}: queue map 'slack' has no table for discipline {self.discipline!r}; "
                 "accepted with it: pifo, sp-pifo"
             )
 
@@ -67,14 +61,14 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
             Policy("tictac", host_order="priority"),
             Policy("bytescheduler", slice_bytes=1_000_000, host_order="priority", credit_bytes=4_000_000),
             Policy("p3", slice_bytes=200_000, host_order="priority"),
-            Policy("tensorexpress", slice_bytes=200_000, host_order="priority", discipline="strict"),
+            Policy("tensorexpress", slice_bytes=32_000, host_order="priority", discipline="strict"),
             Policy("ideal", slice_bytes=32_000, host_order="priority", discipline="pifo"),
         )
     }
 )
 
 #: The choices as a user writes them, and the field and parser of each.
-_CHOICES = {
+_CHOICES: dict[str, tuple[str, Callable[[str], str | int]]] = {
     "slice": ("slice_bytes", parse_size),
     "host": ("host_order", str),
     "credit": ("credit_bytes", parse_size),
@@ -89,15 +83,17 @@ def parse_policy(text: str) -> Policy:
     >>> parse_policy("fifo:slice=200 KB,switch=strict").discipline
     'strict'
     """
-    name, _, rest = text.strip().partition(":")
+    name, _, rest = (part.strip() for part in text.partition(":"))
     if name not in POLICIES:
         raise PolicyError(unknown("policy", name, POLICIES))
     changes: dict[str, object] = {}
     for part in filter(None, (p.strip() for p in rest.split(","))):
         choice, equals, value = (p.strip() for p in part.partition("="))
-        if choice not in _CHOICES or not equals:
+        if choice not in _CHOICES:
             raise PolicyError(f"policy {text!r}: {unknown('choice', choice, _CHOICES)}, each as choice=value")
         field, parse = _CHOICES[choice]
+        if not equals or field in changes:
+            raise PolicyError(f"policy {text!r}: {choice!r} has no value or two; accepted: one {choice}=value")
         try:
             changes[field] = 0 if value in ("whole", "none") and parse is parse_size else parse(value)
         except UnitError as error:

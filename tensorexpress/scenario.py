@@ -1,28 +1,55 @@
-"""Scenarios: a cluster, the jobs on it, and what disturbs them; read from TOML."""
+"""Scenarios: a cluster, the jobs on it, and what disturbs them; read from TOML.
+
+There is one way in: a document (what a TOML file holds) and overrides ("KEY=VALUE") become a `Scenario`; an empty
+document is the default scenario. `scenario_keys` says what may be written, `scenario_document` reads what was, and
+this module what it means.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
 
-from tensorexpress.cluster import Cluster
+from tensorexpress import cluster as clusters
+from tensorexpress import models
+from tensorexpress import policy as policies
+from tensorexpress.cluster import TOPOLOGIES, Cluster
+from tensorexpress.errors import InputError
 from tensorexpress.policy import Policy
-from tensorexpress.workload import Workload
+from tensorexpress.scenario_document import Document, Table, merge, read_toml
+from tensorexpress.scenario_keys import SECTIONS, keys
+from tensorexpress.workload import Workload, read_csv
+
+__all__ = [
+    "Background",
+    "Job",
+    "Scenario",
+    "Transport",
+    "keys",
+    "read_scenario",
+    "scenario_from",
+    "to_json",
+]
 
 
 @dataclass(frozen=True)
 class Transport:
     """The reliable windowed transport between hosts."""
 
-    #: Most bytes a flow (a pair of hosts of one job) may have unacknowledged; 0 is no limit.
-    window_bytes: int = 1_000_000
+    #: Most bytes a flow (a pair of hosts and a queue of one job) may have unacknowledged; 0 is no limit.
+    window_bytes: int = 128_000
     #: Bytes of the window at the start and after nothing has been lost; 0 starts with the whole window.
     initial_window_bytes: int = 0
-    #: Packets a receiver takes before it acknowledges; gaps, marks and ends of slices are acknowledged at once.
+    #: Packets a receiver takes before it acknowledges; gaps, marks and ends of slices it acknowledges at once.
     ack_every: int = 4
     #: False leaves acknowledgements out: an idealisation for lossless studies against closed forms.
     acks: bool = True
     #: Least retransmission time-out; the actual one follows the measured round trip.
-    rto_min_ps: int = 10 * 10**9
+    rto_min_ps: int = 200 * 10**9
     #: Bytes in a switch queue from which packets are marked (ECN); 0 is off.
     ecn_bytes: int = 0
     #: Bytes on the wire that are not tensor: preamble, gap, Ethernet, IP, UDP and our header.
@@ -83,3 +110,326 @@ class Scenario:
     iterations: int = 2
     warmup: int = 1
     policies: tuple[Policy, ...] = field(default=())
+
+
+#: The keys of [cluster] that only some topologies have, first the one that makes it larger; the others belong to all.
+_TOPOLOGY_KEYS = {
+    "star": ("hosts",),
+    "dumbbell": ("left", "right", "bottleneck"),
+    "leaf-spine": ("leaves", "spines", "hosts_per_leaf", "oversubscription"),
+    "fat-tree": ("k",),
+    "custom": ("hosts", "switches", "links"),
+    "p4": ("file",),
+}
+
+#: Those of them that have no default.
+_NEEDED_KEYS = {"custom": ("hosts", "links"), "p4": ("file",)}
+
+#: Servers of a job that does not say how many.
+_USUAL_SERVERS = 4
+
+#: Slices of one job and iteration from which a slice size is a slip of the keyboard.
+_MOST_SLICES = 1_000_000
+
+
+def read_scenario(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Scenario:
+    """Return the scenario of a TOML file, or the default one, with the values of some keys replaced.
+
+    An override is "KEY=VALUE"; VALUE is read as TOML or, where it is none, as text. `job.KEY` is a key of every job,
+    `job.0.KEY` one of the first; the next index that is free adds a job.
+
+    >>> scenario = read_scenario(overrides=["job.workers=2", "job.1.model=vgg16"])
+    >>> [(len(job.workers), job.workload.name) for job in scenario.jobs]
+    [(2, 'resnet50'), (8, 'vgg16')]
+    """
+    if path is None:
+        return scenario_from({}, "default", overrides)
+    source = str(path)
+    return scenario_from(read_toml(source), source, overrides)
+
+
+def scenario_from(content: Mapping[str, Any], source: str, overrides: Sequence[str] = ()) -> Scenario:
+    """Return the scenario that the content of a TOML file describes; `source` is what errors call that file.
+
+    >>> scenario_from({"job": {"workers": 2, "servers": 1}}, "small").cluster.hosts
+    ('h0', 'h1', 'h2')
+    """
+    document = merge(content, source, overrides)
+    top, compute = document.top(), document.table("compute")
+    jobs = [_checked_job(document, table) for table in document.tables("job")]
+    background = document.tables("background")
+    cluster = _cluster(document, jobs, background)
+    scenario = Scenario(
+        **{**top.values, "name": top["name"] or Path(source).stem},
+        cluster=cluster,
+        jobs=_placed_jobs(document, jobs, cluster),
+        transport=Transport(**document.table("transport").values),
+        background=tuple(_background(document, table, cluster) for table in background),
+        jitter=compute["jitter"],
+        stragglers=tuple(
+            (_host(document, f"compute.stragglers.{name}", name, cluster), factor)
+            for name, factor in compute["stragglers"].items()
+        ),
+    )
+    _check(document, scenario)
+    return scenario
+
+
+def to_json(scenario: Scenario) -> dict[str, Any]:
+    """Return what was simulated as a JSON object: hosts by name, quantities in ps, bytes and bit/s."""
+    hosts = scenario.cluster.hosts
+    return {
+        "name": scenario.name,
+        "seed": scenario.seed,
+        "iterations": scenario.iterations,
+        "warmup": scenario.warmup,
+        "loss": scenario.loss,
+        "cluster": {
+            "topology": scenario.cluster.name,
+            "description": clusters.describe(scenario.cluster),
+            "hosts": len(hosts),
+            "switches": len(scenario.cluster.switches),
+            "mtu": scenario.cluster.mtu,
+            "buffer_bytes": scenario.cluster.buffer_bytes,
+            "queues": scenario.cluster.queues,
+        },
+        "jobs": [_job_to_json(job, hosts) for job in scenario.jobs],
+        "transport": asdict(scenario.transport),
+        "compute": {
+            "jitter": scenario.jitter,
+            "stragglers": {hosts[host]: factor for host, factor in scenario.stragglers},
+        },
+        "background": [
+            {**asdict(traffic), "src": hosts[traffic.src], "dst": hosts[traffic.dst]} for traffic in scenario.background
+        ],
+        "policies": [policies.to_json(policy) for policy in scenario.policies],
+    }
+
+
+def _job_to_json(job: Job, hosts: Sequence[str]) -> dict[str, Any]:
+    return {
+        "name": job.name,
+        "model": job.workload.name,
+        "layers": len(job.workload.layers),
+        "tensor_bytes": sum(job.workload.tensor_bytes),
+        "compute_ps": sum(layer.forward_ps + layer.backward_ps for layer in job.workload.layers),
+        "architecture": job.architecture,
+        "workers": [hosts[host] for host in job.workers],
+        "servers": [hosts[host] for host in job.servers],
+        "shard_bytes": job.shard_bytes,
+        "sum_rate_bps": job.sum_rate_bps,
+        "start_ps": job.start_ps,
+    }
+
+
+def _cluster(document: Document, jobs: Sequence[Table], background: Sequence[Table]) -> Cluster:
+    table = document.table("cluster")
+    topology, own = table["topology"], _TOPOLOGY_KEYS[table["topology"]]
+    foreign = {name for names in _TOPOLOGY_KEYS.values() for name in names} - set(own)
+    for name in sorted(table.given & foreign):
+        raise document.error(table.at(name), f"topology {topology!r} has no {name!r}; accepted: {', '.join(own)}")
+    for name in _NEEDED_KEYS.get(topology, ()):
+        if name not in table.given:
+            accepted = SECTIONS["cluster"][name].kind.accepted
+            raise document.error(table.at(name), f"is missing for topology {topology!r}; accepted: {accepted}")
+    arguments = {
+        key.field: table[key.field]
+        for name, key in SECTIONS["cluster"].items()
+        if name not in foreign and name != "topology" and table[key.field] is not None
+    }
+    if topology == "star":
+        arguments.setdefault("hosts", _hosts_needed(jobs, background))
+    if "path" in arguments:
+        arguments["path"] = document.file(table.at("file"), arguments["path"])
+    try:
+        return TOPOLOGIES[topology](**arguments)
+    except InputError as error:
+        # A message about one parameter starts with its name; in a file, the file is what to mend.
+        about = "file" if topology == "p4" else str(error).replace(":", " ").split()[0]
+        raise document.error(table.at(about) if about in own else "cluster", str(error)) from None
+
+
+def _checked_job(document: Document, table: Table) -> Table:
+    """Return the table of a job with its number of servers decided."""
+    ring, workers, servers = table["architecture"] == "ring", _size(table["workers"]), table["servers"]
+    if servers is None:
+        servers = 0 if ring else workers if table["colocated"] else _USUAL_SERVERS
+    too_many = table["colocated"] and isinstance(servers, int) and servers > workers
+    for wrong, name, message in (
+        (
+            ring and _size(servers) > 0,
+            "servers",
+            f"found {_size(servers)} with a ring; accepted: 0, or architecture ps",
+        ),
+        (ring and workers < 2, "workers", f"found {workers} in a ring; accepted: 2 or more"),
+        (not ring and _size(servers) == 0, "servers", "found 0 with architecture ps; accepted: 1 or more, or a ring"),
+        (too_many, "servers", f"found {servers} on the hosts of {workers} workers; accepted: at most {workers}"),
+    ):
+        if wrong:
+            raise document.error(table.at(name), message)
+    return Table(table.path, table.given, {**table.values, "servers": servers})
+
+
+def _size(hosts: int | Sequence[str]) -> int:
+    return hosts if isinstance(hosts, int) else len(hosts)
+
+
+def _counted(job: Table) -> int:
+    """Return how many hosts a job asks for by count, beside those that it names."""
+    roles = ("workers",) if job["colocated"] else ("workers", "servers")
+    return sum(job[role] for role in roles if isinstance(job[role], int))
+
+
+def _named(jobs: Sequence[Table]) -> set[str]:
+    lists = [job[role] for job in jobs for role in ("workers", "servers")]
+    return {name for names in lists if not isinstance(names, int) for name in names}
+
+
+def _hosts_needed(jobs: Sequence[Table], background: Sequence[Table]) -> int:
+    """Return the hosts h0, h1, ... that hold every named host and, beside those of jobs, all counted ones."""
+    needed = sum(map(_counted, jobs))
+    for index in sorted(_host_numbers(_named(jobs))):
+        needed = max(needed + (index < needed), index + 1)
+    ends = (traffic[end] for traffic in background for end in ("src", "dst"))
+    return max([needed, *(index + 1 for index in _host_numbers(ends))])
+
+
+def _host_numbers(names: Iterable[str]) -> Iterator[int]:
+    return (int(name[1:]) for name in names if re.fullmatch("h[0-9]{1,6}", name))
+
+
+def _placed_jobs(document: Document, jobs: Sequence[Table], cluster: Cluster) -> tuple[Job, ...]:
+    """Return the jobs on their hosts: named ones where they say, counted ones in order on what is left."""
+    named = _named(jobs)
+    free = [index for index, name in enumerate(cluster.hosts) if name not in named]
+    counted = sum(map(_counted, jobs))
+    if counted > len(free):
+        present = len(cluster.hosts)
+        raise document.error(
+            f"cluster.{_TOPOLOGY_KEYS[cluster.name][0]}",
+            f"{cluster.name} has {present} hosts and the jobs need {present - len(free) + counted}; "
+            "accepted: more hosts, or fewer workers and servers",
+        )
+    unused = iter(free)
+    placed = tuple(_job(document, table, index, cluster, unused) for index, table in enumerate(jobs))
+    for name, uses in Counter(job.name for job in placed).items():
+        if uses > 1:
+            raise document.error("job", f"{uses} jobs are named {name!r}; accepted: a name for each")
+    return placed
+
+
+def _job(document: Document, table: Table, index: int, cluster: Cluster, unused: Iterator[int]) -> Job:
+    def place(role: str) -> tuple[int, ...]:
+        hosts = table[role]
+        if isinstance(hosts, int):
+            return tuple(next(unused) for _ in range(hosts))
+        return tuple(_host(document, table.at(role), name, cluster) for name in hosts)
+
+    workers = place("workers")
+    follows = table["colocated"] and isinstance(table["servers"], int)
+    servers = workers[: table["servers"]] if follows else place("servers")
+    once = {"workers": workers, "servers": servers if table["colocated"] else (*set(workers), *servers)}
+    for role, hosts in once.items():
+        host, uses = Counter(hosts).most_common(1)[0] if hosts else (0, 0)
+        if uses > 1:
+            raise document.error(
+                table.at(role),
+                f"host {cluster.hosts[host]!r} is named more than once in one job; accepted: once, "
+                "or as worker and server with colocated = true",
+            )
+    own = {name: value for name, value in table.values.items() if name in Job.__dataclass_fields__}
+    placed = {"name": table["name"] or f"job{index}", "workers": workers, "servers": servers}
+    return Job(**{**own, **placed, "workload": _workload(document, table)})
+
+
+def _workload(document: Document, table: Table) -> Workload:
+    if not table["csv"]:
+        if not table["model"]:
+            raise document.error(table.at("model"), "found '' and no csv; accepted: a model's name, or a csv")
+        return models.load(table["model"], batch=table["batch"] or 0, device=table["device"])
+    if "model" in table.given and table["model"]:
+        raise document.error(
+            table.at("csv"), f"found beside model {table['model']!r}; accepted: one of the two (model = '' clears it)"
+        )
+    try:
+        return read_csv(document.file(table.at("csv"), table["csv"]))
+    except InputError as error:
+        raise document.error(table.at("csv"), str(error)) from None
+
+
+def _host(document: Document, path: str, name: str, cluster: Cluster) -> int:
+    try:
+        return cluster.host_index(name)
+    except InputError as error:
+        raise document.error(path, str(error)) from None
+
+
+def _background(document: Document, table: Table, cluster: Cluster) -> Background:
+    if table["packet_bytes"] > cluster.mtu:
+        raise document.error(
+            table.at("packet"), f"found {table['packet_bytes']}; accepted: at most the mtu of {cluster.mtu} bytes"
+        )
+    if table["src"] == table["dst"]:
+        raise document.error(table.at("dst"), f"found {table['dst']!r}, which is also src; accepted: another host")
+    ends = {end: _host(document, table.at(end), table[end], cluster) for end in ("src", "dst")}
+    return Background(**{**table.values, **ends})
+
+
+def _check(document: Document, scenario: Scenario) -> None:
+    """Refuse what only shows when the whole scenario is there."""
+    workers = {host for job in scenario.jobs for host in job.workers}
+    for host, _ in scenario.stragglers:
+        if host not in workers:
+            name = scenario.cluster.hosts[host]
+            raise document.error(
+                f"compute.stragglers.{name}", f"host {name!r} is no worker of any job; accepted: a worker's host"
+            )
+    _check_sizes(document, scenario)
+    _check_slices(document, scenario)
+    if not scenario.transport.acks:
+        _check_without_acks(document, scenario)
+
+
+def _check_sizes(document: Document, scenario: Scenario) -> None:
+    """Refuse sizes with which no packet could ever be sent, or arrive."""
+    cluster, transport = scenario.cluster, scenario.transport
+    if cluster.mtu <= transport.header_bytes:
+        raise document.error(
+            "cluster.mtu", f"found {cluster.mtu}; accepted: more than transport.header ({transport.header_bytes} bytes)"
+        )
+    packet_bytes = cluster.mtu + transport.header_bytes
+    for path, size in (
+        ("cluster.buffer", cluster.buffer_bytes),
+        ("transport.window", transport.window_bytes),
+        ("transport.initial_window", transport.initial_window_bytes),
+    ):
+        if 0 < size < packet_bytes:
+            raise document.error(path, f"found {size} bytes; accepted: 0, or at least a packet ({packet_bytes} bytes)")
+
+
+def _check_slices(document: Document, scenario: Scenario) -> None:
+    largest = max(sum(job.workload.tensor_bytes) for job in scenario.jobs)
+    for policy in scenario.policies:
+        if policy.slice_bytes * _MOST_SLICES < largest and policy.slice_bytes:
+            raise document.error(
+                "policies",
+                f"policy {policy.name!r} cuts {largest} bytes into slices of {policy.slice_bytes}; "
+                f"accepted: at most {_MOST_SLICES} slices",
+            )
+
+
+def _check_without_acks(document: Document, scenario: Scenario) -> None:
+    """Refuse everything that rests on acknowledgements when there are none."""
+    transport = scenario.transport
+    obstacles = {
+        "loss": (scenario.loss, "0"),
+        "transport.window": (transport.window_bytes, "0"),
+        "transport.ecn": (transport.ecn_bytes, "0"),
+        "cluster.buffer": (scenario.cluster.buffer_bytes, "0"),
+        "policies": (next((p.name for p in scenario.policies if p.credit_bytes), 0), "policies without credit"),
+    }
+    for key, (found, accepted) in obstacles.items():
+        if found:
+            raise document.error(
+                "transport.acks", f"false does not go with {key} = {found}; accepted with it: {accepted}"
+            )

@@ -7,7 +7,7 @@ number is taken to be in the base unit already.
 from __future__ import annotations
 
 import re
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal, DecimalException
 
 from tensorexpress.errors import UnitError
 
@@ -36,19 +36,21 @@ def _parse(value: object, what: str, units: dict[str, int], example: str) -> int
     accepted = f"accepted: a number and one of {', '.join(units)}, such as {example!r}"
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise UnitError(f"{value!r} is not a {what}; {accepted}")
+    if isinstance(value, int) and abs(value) > _LARGEST:  # before it is printed: Python refuses very long integers
+        raise UnitError(f"a number of {value.bit_length()} bits is no {what}; accepted: 0 to {_LARGEST}")
     match = _QUANTITY.match(str(value))
     if match is None:
         raise UnitError(f"{value!r} is not a {what}; {accepted}")
     number, unit = match.groups()
     if unit:
-        scale = {name.lower(): factor for name, factor in units.items()}.get(unit.lower())
+        scale = {name.casefold(): factor for name, factor in units.items()}.get(unit.casefold())
     else:
         scale = 1 if not isinstance(value, str) or number.strip("+-0.") == "" else None
     if scale is None:
         raise UnitError(f"{value!r} is not a {what}; {accepted}")
     try:
         amount = Decimal(number) * scale
-    except InvalidOperation:
+    except DecimalException:
         raise UnitError(f"{value!r} is not a {what}; {accepted}") from None
     if amount < 0:
         raise UnitError(f"{value!r} is negative; a {what} is zero or more")

@@ -1,0 +1,75 @@
+"""Options and outputs that several verbs share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from tensorexpress.files import check_writable, write_atomic
+from tensorexpress.scenario import Scenario, read_scenario
+from tensorexpress.sim.run import ENGINES
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def scenario_options(command: _Command) -> _Command:
+    """Add what says which scenario to look at and how: SCENARIO, --set, --engine."""
+    for option in (
+        click.option(
+            "--engine",
+            type=click.Choice(ENGINES),
+            default="auto",
+            show_default=True,
+            help="simpy is the readable reference, fast the compiled engine; both give the same result.",
+        ),
+        click.option(
+            "--set",
+            "overrides",
+            metavar="KEY=VALUE",
+            multiple=True,
+            help='Override a scenario key, such as cluster.bandwidth="25 Gbps"; may be repeated.',
+        ),
+        click.argument("scenario", required=False, metavar="[SCENARIO.toml]"),
+    ):
+        command = option(command)
+    return command
+
+
+def policy_option(command: _Command) -> _Command:
+    """Add --policy, which may be repeated and may list several."""
+    return click.option(
+        "--policy",
+        "policies",
+        metavar="NAME[:CHOICE=VALUE,...]",
+        multiple=True,
+        help="Policies to compare instead of the scenario's; may be repeated, or several separated by commas.",
+    )(command)
+
+
+def read_inputs(path: str | None, overrides: Sequence[str], policies: Sequence[str] = ()) -> Scenario:
+    """Read the scenario that the shared options describe; --policy is one more override."""
+    chosen = [f"policies={','.join(policies)}"] if policies else []
+    return read_scenario(path, [*overrides, *chosen])
+
+
+def check_outputs(*paths: str | None) -> None:
+    """Refuse files that cannot be written before any work is done for them."""
+    for path in paths:
+        if path not in (None, "-"):
+            check_writable(path)
+
+
+def write_output(path: str, text: str) -> None:
+    """Write text to a file at once, or to standard output for "-"."""
+    if path == "-":
+        click.echo(text.rstrip("\n"))
+    else:
+        write_atomic(path, text)
+
+
+def write_json(path: str, document: Any) -> None:
+    """Write a JSON document to a file, or to standard output for "-"."""
+    write_output(path, json.dumps(document, indent=2) + "\n")

@@ -1,0 +1,88 @@
+"""tensorexpress predict: what would scheduling gain, before anything is deployed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import click
+
+from tensorexpress.cli.options import (
+    check_outputs,
+    policy_option,
+    read_inputs,
+    scenario_options,
+    write_json,
+    write_output,
+)
+
+
+@click.command(short_help="Say what scheduling will gain for a model and a cluster.")
+@scenario_options
+@policy_option
+@click.option(
+    "--json", "json_path", metavar="FILE", help="Write all metrics as JSON; - prints them instead of the table."
+)
+@click.option("--csv", "csv_path", metavar="FILE", help="Write one row per policy and job; - prints them instead.")
+@click.option("--plot", "plot_path", metavar="FILE", help="Draw bars and a timeline of one worker (.png or .svg).")
+@click.option(
+    "--trace", "trace_path", metavar="FILE", help="Write what happened as a trace to open in Perfetto (.json)."
+)
+def predict(
+    scenario: str | None,
+    overrides: tuple[str, ...],
+    engine: str,
+    policies: tuple[str, ...],
+    json_path: str | None,
+    csv_path: str | None,
+    plot_path: str | None,
+    trace_path: str | None,
+) -> None:
+    """Simulate a training job under several policies and compare them with each other and with the optimum.
+
+    Without SCENARIO.toml it looks at ResNet-50 with 8 workers and 4 parameter servers on a 10 Gbps star; --set changes
+    any key of that, so a first question needs no file:
+
+    \b
+      tensorexpress predict --set job.model=vgg16 --set cluster.bandwidth="25 Gbps"
+      tensorexpress predict examples/two-jobs.toml --plot jobs.png
+      tensorexpress predict --policy fifo,p3,tensorexpress --json -
+    """
+    from tensorexpress.sim import report
+    from tensorexpress.sim.plot import check_suffix, plot_prediction
+    from tensorexpress.sim.predict import predict as simulate_all
+
+    check_outputs(json_path, csv_path, plot_path, trace_path)
+    if plot_path is not None:
+        check_suffix(plot_path)
+    inputs = read_inputs(scenario, overrides, policies)
+    with _progress(len(inputs.policies)) as advance:
+        prediction = simulate_all(inputs, engine=engine, progress=advance)
+    if json_path is not None:
+        write_json(json_path, report.as_json(prediction))
+    if csv_path is not None:
+        write_output(csv_path, report.as_csv(prediction))
+    if plot_path is not None:
+        plot_prediction(prediction, plot_path)
+    if trace_path is not None:
+        from tensorexpress.chrome_trace import write_chrome
+
+        write_chrome([result.trace for result in prediction.results.values()], trace_path)
+    if "-" not in (json_path, csv_path):
+        click.echo(report.as_table(prediction))
+
+
+class _progress:
+    """A progress bar on standard error, only where a person is watching."""
+
+    def __init__(self, length: int):
+        self._bar = click.progressbar(
+            length=length, label="simulating", file=sys.stderr, hidden=not sys.stderr.isatty()
+        )
+
+    def __enter__(self) -> Callable[[str], None]:
+        self._bar.__enter__()
+        return lambda _name: self._bar.update(1)
+
+    def __exit__(self, *exception: object) -> None:
+        self._bar.render_finish()

@@ -1,0 +1,121 @@
+"""Advice: what to make of a prediction, and above all why scheduling gains nothing where it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tensorexpress.sim.predict import Prediction, Result
+from tensorexpress.units import PS_PER_MS, format_size
+
+#: Iteration times within this factor count as equal.
+_EQUAL = 1.001
+
+#: Gains and shares below this are called nothing.
+_WORTH_IT = 0.02
+
+
+def notes(prediction: Prediction) -> list[str]:
+    """Return sentences, most important first; every one is about a difference that the numbers show."""
+    several = len(prediction.scenario.jobs) > 1
+    found = []
+    for index, job in enumerate(prediction.scenario.jobs):
+        prefix = f"{job.name}: " if several else ""
+        found += [prefix + note for note in _about_job(prediction, index)]
+    return found + list(_about_network(prediction))
+
+
+def _ms(ps: float) -> str:
+    return f"{ps / PS_PER_MS:.2f} ms"
+
+
+def _about_job(prediction: Prediction, job: int) -> Iterator[str]:
+    base, optimal = prediction.baseline.jobs[job], prediction.optimal_ps[job]
+    baseline = prediction.baseline.plan.policy.name
+    others = {name: r.jobs[job] for name, r in prediction.results.items() if r is not prediction.baseline}
+    possible = base.iteration_ps / optimal - 1
+    if possible < _WORTH_IT and base.blocking_ps < _WORTH_IT * base.compute_ps:
+        yield (
+            f"Compute-bound: transfers hide behind compute ({baseline} blocks {_ms(base.blocking_ps)} of "
+            f"{_ms(base.iteration_ps)}), so no order of packets can gain more than {possible:.1%}."
+        )
+        return
+    if possible < _WORTH_IT:
+        yield (
+            f"Network-bound: {baseline} already takes {_ms(base.iteration_ps)} and no schedule can take less than "
+            f"{_ms(optimal)}; order gains nothing, more bandwidth or fewer bytes would."
+        )
+        return
+    if not others:
+        return
+    fastest = min(metrics.iteration_ps for metrics in others.values())
+    # Of policies that are as good as equal, speak of the one named first.
+    name, best = next(item for item in others.items() if item[1].iteration_ps <= fastest * _EQUAL)
+    if best.iteration_ps < base.iteration_ps:
+        removed = base.blocking_ps - best.blocking_ps
+        yield (
+            f"{name} removes {_ms(removed)} of the {_ms(base.blocking_ps)} for which {baseline} blocks, "
+            f"{prediction.speedup(name, job):.2f}x; {_ms(best.iteration_ps - optimal)} are left to the optimum."
+        )
+    else:
+        yield f"No policy here is faster than {baseline}; {possible:.0%} are left to the optimum."
+    for slower, metrics in others.items():
+        if metrics.iteration_ps > base.iteration_ps * (1 + _WORTH_IT):
+            yield f"{slower} is slower than {baseline} by {_ms(metrics.iteration_ps - base.iteration_ps)}."
+    yield from _about_switch_order(prediction, job)
+
+
+def _about_switch_order(prediction: Prediction, job: int) -> Iterator[str]:
+    """Compare the best policy that orders in hosts alone with the best that orders in switches too."""
+    in_hosts, in_switches = [], []
+    for result in prediction.results.values():
+        policy = result.plan.policy
+        if policy.discipline != "fifo":
+            in_switches.append(result)
+        elif policy.host_order != "fifo":
+            in_hosts.append(result)
+    if not in_hosts or not in_switches:
+        return
+    host, switch = (_best(group, job) for group in (in_hosts, in_switches))
+    gain = host.jobs[job].iteration_ps - switch.jobs[job].iteration_ps
+    names = f"{switch.plan.policy.name} over {host.plan.policy.name}"
+    if gain >= _WORTH_IT * switch.jobs[job].iteration_ps:
+        yield f"Order in the switch adds {_ms(gain)} an iteration ({names})."
+    else:
+        little = f"adds only {_ms(gain)} an iteration" if gain > 0 else "gains nothing"
+        yield f"Order in the switch {little} ({names}): {_why_not(prediction, job, host)}."
+
+
+def _best(group: list[Result], job: int) -> Result:
+    fastest = min(result.jobs[job].iteration_ps for result in group)
+    return next(result for result in group if result.jobs[job].iteration_ps <= fastest * _EQUAL)
+
+
+def _why_not(prediction: Prediction, job: int, host: Result) -> str:
+    inputs = prediction.scenario
+    peak = int(host.trace.links["peak_bytes"].max())
+    left = host.jobs[job].iteration_ps / prediction.optimal_ps[job] - 1
+    if inputs.cluster.queues == 1:
+        return "the cluster has one queue per port; set cluster.queues"
+    if peak < 4 * (inputs.cluster.mtu + inputs.transport.header_bytes):
+        return f"packets hardly wait in switches (at most {format_size(peak)}), every queue holds one flow"
+    if left < _WORTH_IT:
+        return f"order in the hosts alone comes within {left:.1%} of the optimum"
+    return (
+        f"with a window of {format_size(inputs.transport.window_bytes)} at most {format_size(peak)} wait at a port, "
+        "little beside what waits in hosts"
+    )
+
+
+def _about_network(prediction: Prediction) -> Iterator[str]:
+    for name, result in prediction.results.items():
+        drops, retransmissions = int(result.trace.links["drops"].sum()), result.trace.retransmissions
+        if drops:
+            yield (
+                f"Under {name}, switches dropped {drops} packets ({retransmissions} sent again): a smaller "
+                "transport.window, transport.ecn or a larger cluster.buffer would avoid it."
+            )
+        elif result.trace.timeouts and not prediction.scenario.loss:
+            yield (
+                f"Under {name}, {result.trace.timeouts} time-outs fired for packets that only waited "
+                "(starved in a low queue); a larger transport.rto_min would avoid it."
+            )

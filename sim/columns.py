@@ -1,0 +1,64 @@
+"""Columns: where the compiled engine keeps what, in its one flat memory of int64.
+
+A thing (a port, a flow, a message, a packet ...) is the address of its row, and `m[flow + F_WINDOW]` is a field of it.
+"""
+
+from __future__ import annotations
+
+from tensorexpress.sim.program import NO_LIMIT
+
+FIFO, STRICT, SP_PIFO, PIFO = range(4)
+NONE = -1
+NEVER = NO_LIMIT << 20
+
+# Fields at the start of the memory.
+(NOW, EVENTS, EVENT_COUNT, STACK, FREE, FREE_COUNT, LOGGED, RUNNING, RETRANSMISSIONS, TIMEOUTS, TRANSMISSIONS,
+ SEQUENCE, STATUS, DISCIPLINE, QUEUES, BUFFER, SLACK_MODE, ECN, LOSS, SEED, BY_RANK, CREDIT, PAYLOAD, HEADER, ACK_SIZE,
+ ACKS, ACK_EVERY, LARGEST_WINDOW, RTO_MIN, REORDERING, ROUNDS, OTHER_RANK, OTHER_SLACK, LOGGING,
+ HEAD) = range(35)  # fmt: skip
+
+# Packets. NEXT links a queue, a link or the free list; a PIFO's heap uses NEXT and RIGHT as its children. What a hop
+# touches comes first, so that it shares a cache line.
+(P_NEXT, P_SIZE, P_HOP, P_END, P_KIND, P_RANK, P_ARRIVES, P_ENQUEUED, P_FLOW, P_MESSAGE, P_ITERATION, P_CHUNK,
+ P_TRANSMISSION, P_SENT, P_ACKED_TO, P_MARKED, P_ASKS, P_SLACK, P_RIGHT, P_SEQUENCE,
+ PACKET_COLUMNS) = range(21)  # fmt: skip
+
+# Ports, one per directed link; the columns from CONTROL on are a host's.
+(L_INDEX, L_RATE, L_DELAY, L_IS_HOST, L_IDLE, L_HEAD, L_TAIL, L_CARRIED, L_BACKLOG, L_OTHER, L_WAITING, L_QUEUES,
+ L_ROOT, L_BYTES, L_BUSY, L_DROPS, L_OTHER_DROPS, L_LOSSES, L_MARKS, L_PEAK, L_CONTROL, L_CONTROL_TAIL, L_SERVED,
+ L_IN_FLIGHT, L_READY, L_READY_COUNT, PORT_COLUMNS) = range(27)  # fmt: skip
+
+Q_HEAD, Q_TAIL, Q_BYTES, Q_BOUND, QUEUE_COLUMNS = range(5)
+
+# Flows; what choosing the next one to serve touches comes first.
+(F_CURRENT, F_KEY, F_SERVED, F_PLACE, F_AT, F_IN_FLIGHT, F_WINDOW, F_SRC, F_PENDING, F_PENDING_COUNT, F_OLDEST,
+ F_NEWEST, F_TRANSMISSIONS, F_UNASKED, F_DEADLINE, F_TIMEOUT, F_ARMED, F_PATH, F_PATH_END, F_BACK, F_BACK_END, F_DST,
+ F_INDEX, F_SLOW_UNTIL, F_CUT_AGAIN, F_ALPHA, F_ROUND, F_ROUND_MARKED, F_RTT, F_RTT_DEVIATION,
+ FLOW_COLUMNS) = range(31)  # fmt: skip
+
+# Messages; the columns from UNACKNOWLEDGED to EXPECTED start at zero in every iteration.
+(M_INDEX, M_NODE, M_FLOW, M_BYTES, M_CHUNKS, M_FIRST_CHUNK, M_RANK, M_SWITCH_RANK, M_LEAD, M_TIMES, M_ITERATION, M_KEY,
+ M_DEADLINE, M_UNACKNOWLEDGED, M_NEXT, M_LOST, M_LOST_FROM, M_RECEIVED, M_EXPECTED, M_FIRED,
+ MESSAGE_COLUMNS) = range(21)  # fmt: skip
+
+# Chunks; those in flight are linked in the order of sending, per flow. HAS is a bit of the state: received.
+C_STATE, C_TRANSMISSION, C_EARLIER, C_LATER, C_MESSAGE, CHUNK_COLUMNS = range(6)
+STATE, HAS = 3, 4
+
+N_KIND, N_THING, N_NEED, N_NEED_ALL, N_DEADLINE, N_SUCCESSORS, N_SUCCESSORS_END, N_DELAY, NODE_COLUMNS = range(9)
+MESSAGE_NODE, JOIN_NODE, GATE_NODE, GRADIENT_NODE = range(4)
+
+W_ITERATION, W_BACKWARD, W_WAITING, W_GATE, W_FIRST_GATE, W_LAST_GATE, WORKER_COLUMNS = range(7)
+
+G_WORKER, G_OPENED, G_SLACK, G_GRADIENT, G_TIMES, GATE_COLUMNS = range(6)
+
+B_FLOW, B_SIZE, B_SENT, B_GAPS, BACKGROUND_COLUMNS = range(5)
+
+# Times of a message, and of a gate, per iteration.
+T_READY, T_SENT, T_DELIVERED, TIMES_COLUMNS = range(4)
+T_FORWARD, T_BACKWARD, T_STARTED, T_OPENED, GATE_TIMES_COLUMNS = range(5)
+
+RUN, FINISHED, GROW, STUCK = range(4)
+
+#: Fields of `record.PACKET`, in its order.
+LOG_COLUMNS = 8

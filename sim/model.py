@@ -1,0 +1,684 @@
+"""The model, in SimPy: hosts, switches, links and training jobs at packet level. The readable reference.
+
+Follow a packet: `Worker` finishes a backward layer and its gradient node counts down messages; `Host.next_packet`
+chooses what the NIC sends; `Port.run` serialises it; `Model.arrive` hands it to the next port or to its host;
+`Message.receive` collects it and acknowledges; the last chunk counts down the sum, the sum counts down the pulls, and
+the last pull opens the gate for which the worker's next forward pass waits.
+
+Simultaneous events happen in the order of `program.ARRIVE ... TRANSMIT`, so that the compiled engine can give the
+same result to the picosecond.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Generator, Iterator
+from functools import partial
+from itertools import pairwise, takewhile
+
+import numpy as np
+import simpy
+
+from tensorexpress.errors import SimulationError
+from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS, Slice
+from tensorexpress.sim.program import ARRIVE, BACKGROUND, COMPUTE, GAPS, JOIN, NO_LIMIT, PHASE, TIMER, TRANSMIT, Program
+from tensorexpress.sim.record import ACK, DATA, OTHER, PACKET, Record, empty_record
+from tensorexpress.units import serialisation_ps
+
+Process = Generator[simpy.Event, None, None]
+
+#: States of a chunk at its sender.
+UNSENT, IN_FLIGHT, LOST, ACKED = range(4)
+
+#: DCTCP's estimate of the share of marked bytes is kept in units of 1/1024 and moves by 1/16 a window.
+ALPHA_ONE = 1024
+ALPHA_SHIFT = 4
+
+_MASK = (1 << 64) - 1
+
+
+def is_lost(seed: int, link: int, count: int, threshold: int) -> bool:
+    """Whether the count-th packet on a link is lost: a hash, so that every engine loses the same packets."""
+    x = (seed * 0x9E3779B97F4A7C15 + link * 0xBF58476D1CE4E5B9 + count * 0x94D049BB133111EB) & _MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    return (x ^ (x >> 31)) >> 1 < threshold
+
+
+def loss_threshold(loss: float) -> int:
+    """Return the hash below which a packet is lost."""
+    return int(loss * (1 << 63))
+
+
+class Packet:
+    """One packet on its way along `path`; `hop` is the index of the link it is on or waits for."""
+
+    __slots__ = (
+        "acked_to", "asks", "chunk", "enqueued_ps", "flow", "hop", "iteration", "kind", "marked",
+        "message", "path", "rank", "sent_ps", "size", "slack_ps", "transmission",
+    )  # fmt: skip
+
+    def __init__(self, kind: int, flow: Flow, path: list[int], size: int, rank: int, slack_ps: int):
+        self.kind, self.flow, self.path, self.size = kind, flow, path, size
+        self.rank, self.slack_ps = rank, slack_ps
+        self.hop = self.enqueued_ps = 0
+        self.message: Message | None = None
+        self.iteration = self.chunk = self.transmission = self.sent_ps = self.acked_to = -1
+        self.marked = self.asks = False
+
+
+class Port:
+    """The transmitter of one directed link: takes the next packet, occupies the link, starts again."""
+
+    def __init__(self, model: Model, link: int):
+        self.model, self.link = model, link
+        self.rate_bps = int(model.program.link_rate_bps[link])
+        self.delay_ps = int(model.program.link_delay_ps[link])
+        self.wake: simpy.Event | None = None
+        self.carried = 0
+        model.env.process(self.run())
+
+    def next_packet(self) -> Packet | None:
+        """Return what goes out next, None when nothing can."""
+        raise NotImplementedError
+
+    def kick(self) -> None:
+        """Tell an idle port that there may be something to send; it looks at the end of this instant."""
+        if self.wake is not None:
+            self.model.schedule(self.wake, 0, TRANSMIT, self.link)
+            self.wake = None
+
+    def run(self) -> Process:
+        """Transmit for ever."""
+        model = self.model
+        while True:
+            packet = self.next_packet()
+            if packet is None:
+                self.wake = idle = simpy.Event(model.env)
+                yield idle
+                continue
+            occupied_ps = serialisation_ps(packet.size, self.rate_bps)
+            model.note_transmission(self.link, packet, occupied_ps)
+            arrival = model.at(occupied_ps + self.delay_ps, ARRIVE, self.link)
+            arrival.callbacks.append(partial(self.deliver, packet))
+            yield model.at(occupied_ps, TRANSMIT, self.link)
+
+    def deliver(self, packet: Packet, _: simpy.Event) -> None:
+        """Hand the packet to the far end of the link, unless the link loses it."""
+        model = self.model
+        self.carried += 1
+        if model.loss_threshold and is_lost(model.program.seed, self.link, self.carried, model.loss_threshold):
+            model.record.link_losses[self.link] += 1
+        else:
+            model.arrive(packet)
+
+
+class SwitchPort(Port):
+    """An output port of a switch: a discipline with a finite buffer."""
+
+    def __init__(self, model: Model, link: int):
+        self.queue = DISCIPLINES[model.program.discipline](model.program.queues)
+        self.other_bytes = 0
+        super().__init__(model, link)
+
+    def enqueue(self, packet: Packet) -> None:
+        """Queue the packet, or drop it when the buffer is full; mark it when its queue is long.
+
+        Background traffic gets at most half of the buffer: it does not slow down, so while urgent queues starve it, it
+        would otherwise fill the buffer and push tensors out.
+        """
+        program, record = self.model.program, self.model.record
+        background = packet.kind == OTHER
+        if program.buffer_bytes and (
+            self.queue.backlog_bytes + packet.size > program.buffer_bytes
+            or (background and self.other_bytes + packet.size > program.buffer_bytes // 2)
+        ):
+            (record.link_background_drops if background else record.link_drops)[self.link] += 1
+            return
+        self.other_bytes += packet.size if background else 0
+        now = int(self.model.env.now)
+        rank = now + packet.slack_ps if program.slack_mode else packet.rank
+        found = self.queue.push(packet, packet.size, rank)
+        packet.enqueued_ps = now
+        if program.ecn_bytes and packet.kind == DATA and found >= program.ecn_bytes:
+            packet.marked = True
+            record.link_marks[self.link] += 1
+        record.link_peak_bytes[self.link] = max(record.link_peak_bytes[self.link], self.queue.backlog_bytes)
+        self.kick()
+
+    def next_packet(self) -> Packet | None:
+        """Serve the discipline; what a packet waited is taken off its slack."""
+        if not len(self.queue):
+            return None
+        packet: Packet = self.queue.pop()
+        self.other_bytes -= packet.size if packet.kind == OTHER else 0
+        packet.slack_ps -= int(self.model.env.now) - packet.enqueued_ps
+        return packet
+
+
+class Host(Port):
+    """A host's NIC: acknowledgements and background first, then the slice that the host order puts first."""
+
+    def __init__(self, model: Model, link: int):
+        self.control: deque[Packet] = deque()
+        self.flows: list[Flow] = []
+        self.in_flight_bytes = 0
+        self.served = 0
+        super().__init__(model, link)
+
+    def send(self, packet: Packet) -> None:
+        """Send a packet that cannot be held back."""
+        self.control.append(packet)
+        self.kick()
+
+    def next_packet(self) -> Packet | None:
+        """Take control packets in order, then one chunk of the most urgent slice that may be sent."""
+        if self.control:
+            return self.control.popleft()
+        program = self.model.program
+        full = program.full_packet_bytes
+        if program.credit_bytes and self.in_flight_bytes and self.in_flight_bytes + full > program.credit_bytes:
+            return None
+        ready = [
+            (*key, flow.served, place) for place, flow in enumerate(self.flows) if (key := flow.head()) is not None
+        ]
+        if not ready:
+            return None
+        # Equal keys take turns: the flow that was served longest ago goes first.
+        flow = self.flows[min(ready)[-1]]
+        self.served += 1
+        flow.served = self.served
+        return flow.next_chunk()
+
+
+class Flow:
+    """A reliable, windowed flow of slices between two hosts; the network keeps its packets in order."""
+
+    def __init__(self, model: Model, index: int):
+        program = model.program
+        self.model, self.index = model, index
+        self.src, self.dst = int(program.flow_src[index]), int(program.flow_dst[index])
+        self.path = program.path[program.path_start[index] : program.path_start[index + 1]].tolist()
+        self.back = program.back[program.back_start[index] : program.back_start[index + 1]].tolist()
+        self.transmissions = 0
+        #: Chunks on their way in the order of sending, each with the number of its transmission.
+        self.in_flight: dict[tuple[Message, int], int] = {}
+        self.served = 0
+        #: Slices that have something to send, as (key, message index); entries may be out of date.
+        self.pending: list[tuple[int, int]] = []
+        #: The slice under way: a host finishes a slice before it starts the next one of a flow.
+        self.current: Message | None = None
+        self.in_flight_bytes = self.unasked = 0
+        self.largest_window = program.window_bytes or NO_LIMIT
+        self.window = min(program.initial_window_bytes or NO_LIMIT, self.largest_window)
+        self.slow_start_until = NO_LIMIT
+        self.cut_again_ps = 0
+        self.alpha = ALPHA_ONE
+        self.round_bytes = self.round_marked = 0
+        self.round_trip_ps = self.round_trip_deviation_ps = 0
+        self.timeout_ps = program.rto_min_ps
+        self.timer_armed = False
+        self.deadline_ps = 0
+
+    # Sending
+
+    def head(self) -> tuple[bool, int] | None:
+        """Return the key of the next slice, those under way before others; None when nothing may be sent."""
+        full = self.model.program.full_packet_bytes
+        if self.in_flight_bytes and self.in_flight_bytes + full > self.window:
+            return None
+        if self.current is not None:
+            return (False, self.current.key)
+        while self.pending:
+            key, index = self.pending[0]
+            message = self.model.messages[index]
+            if message.key == key and message.has_unsent():
+                return (True, key)
+            heapq.heappop(self.pending)
+        return None
+
+    def next_chunk(self) -> Packet:
+        """Return the next chunk of the slice that `head` spoke of."""
+        if self.current is None:
+            self.current = self.model.messages[heapq.heappop(self.pending)[1]]
+        message = self.current
+        packet = message.send_chunk()
+        if not message.has_unsent():
+            self.current = None
+        return packet
+
+    def sent(self, size: int) -> None:
+        """Account for a chunk that went out; the time-out runs from the first one in flight."""
+        if self.in_flight_bytes == 0:
+            self.deadline_ps = int(self.model.env.now) + self.timeout_ps
+        if not self.timer_armed:
+            self._arm(self.timeout_ps)
+        self.in_flight_bytes += size
+        self.model.hosts[self.src].in_flight_bytes += size
+
+    def asks_for_ack(self) -> bool:
+        """Whether the chunk just sent asks for an acknowledgement: every few do, and more where the window is small."""
+        program = self.model.program
+        allowed = min(self.window, program.credit_bytes or NO_LIMIT)
+        self.unasked += 1
+        if self.unasked >= min(program.ack_every, allowed // (2 * program.full_packet_bytes)):
+            self.unasked = 0
+            return True
+        return False
+
+    def left_network(self, size: int) -> None:
+        """Account for a chunk that is acknowledged or given up."""
+        self.in_flight_bytes -= size
+        self.model.hosts[self.src].in_flight_bytes -= size
+
+    # Congestion
+
+    def acknowledged(self, size: int, marked: bool) -> None:
+        """Open the window for acknowledged bytes; close it once a window by the share that was marked (DCTCP)."""
+        full = self.model.program.full_packet_bytes
+        if marked:
+            # A mark ends slow start, in which the window grows as fast as it is acknowledged and no round would end.
+            self.slow_start_until = min(self.slow_start_until, self.window)
+        if self.window < self.slow_start_until:
+            self.window += size
+        else:
+            self.window += full * size // self.window
+        self.round_bytes += size
+        if marked:
+            self.round_marked += size
+        if self.round_bytes >= self.window:
+            self.alpha += (self.round_marked * ALPHA_ONE // self.round_bytes - self.alpha) >> ALPHA_SHIFT
+            if self.round_marked:
+                self.window = max(full, self.window - self.window * self.alpha // (2 * ALPHA_ONE))
+                self.slow_start_until = self.window
+            self.round_bytes = self.round_marked = 0
+        self.window = min(self.window, self.largest_window)
+        self.deadline_ps = int(self.model.env.now) + self.timeout_ps
+
+    def lost(self, in_flight_before: int) -> None:
+        """Halve the window, once a round trip."""
+        now = int(self.model.env.now)
+        if now >= self.cut_again_ps:
+            full = self.model.program.full_packet_bytes
+            self.window = max(full, min(self.window, in_flight_before) // 2)
+            self.slow_start_until = self.window
+            self.cut_again_ps = now + self.round_trip_ps
+
+    def lose_until(self, last_transmission: int) -> bool:
+        """Take for lost what is in flight and was sent no later than this; return whether there was any."""
+        overdue = list(takewhile(lambda item: item[1] <= last_transmission, self.in_flight.items()))
+        for (message, chunk), _ in overdue:
+            message.lose(chunk)
+        return bool(overdue)
+
+    def measured_round_trip(self, sample_ps: int) -> None:
+        """Follow the round trip and set the retransmission time-out by it."""
+        if self.round_trip_ps == 0:
+            self.round_trip_ps, self.round_trip_deviation_ps = sample_ps, sample_ps // 2
+        else:
+            error = sample_ps - self.round_trip_ps
+            self.round_trip_ps += error >> 3
+            self.round_trip_deviation_ps += (abs(error) - self.round_trip_deviation_ps) >> 2
+        expected = self.round_trip_ps + 4 * self.round_trip_deviation_ps
+        self.timeout_ps = max(self.model.program.rto_min_ps, expected)
+
+    # Time-out
+
+    def _arm(self, delay_ps: int) -> None:
+        self.timer_armed = True
+        self.model.at(delay_ps, TIMER, self.index).callbacks.append(self._timer)
+
+    def _timer(self, _: simpy.Event) -> None:
+        now = int(self.model.env.now)
+        self.timer_armed = False
+        if not self.in_flight_bytes:
+            return
+        if now >= self.deadline_ps:
+            self.model.record.timeouts += 1
+            self.lose_until(self.transmissions)
+            self.slow_start_until = max(self.model.program.full_packet_bytes, self.window // 2)
+            self.window = self.model.program.full_packet_bytes
+            self.timeout_ps *= 2
+            self.deadline_ps = now + self.timeout_ps
+            self.model.hosts[self.src].kick()
+        self._arm(self.deadline_ps - now)
+
+
+class Message:
+    """A slice on its way from one host to another: the sender's and the receiver's half."""
+
+    def __init__(self, model: Model, index: int):
+        program = model.program
+        self.model, self.index = model, index
+        self.flow = model.flows[int(program.message_flow[index])]
+        self.bytes, self.chunks = int(program.message_bytes[index]), int(program.message_chunks[index])
+        self.lead_ps = int(program.message_lead_ps[index])
+        self.rank, self.switch_rank = int(program.message_rank[index]), int(program.message_switch_rank[index])
+        self.iteration = -1
+        self.key = self.deadline_ps = 0
+        # Nothing is out before the first start.
+        self.unacknowledged_from = self.next_unsent = self.chunks
+        self.state = bytearray()
+
+    def start(self, iteration: int, deadline_ps: int) -> None:
+        """Begin anew in an iteration; acknowledgements of the one before no longer count."""
+        now = int(self.model.env.now)
+        self._forget_in_flight()
+        self.iteration, self.deadline_ps = iteration, deadline_ps
+        self.key = self.model.host_order(Slice(now, self.rank, self.bytes, deadline_ps - self.lead_ps))
+        # At the sender.
+        self.state = bytearray(self.chunks)
+        self.next_unsent = self.unacknowledged_from = 0
+        self.lost = self.lost_from = 0
+        # At the receiver.
+        self.has = bytearray(self.chunks)
+        self.received = self.expected = 0
+        heapq.heappush(self.flow.pending, (self.key, self.index))
+
+    def _forget_in_flight(self) -> None:
+        for chunk in range(self.unacknowledged_from, self.next_unsent):
+            if self.state[chunk] == IN_FLIGHT:
+                self._left_network(chunk)
+
+    def _left_network(self, chunk: int) -> None:
+        del self.flow.in_flight[self, chunk]
+        self.flow.left_network(self.wire_bytes(chunk))
+
+    def wire_bytes(self, chunk: int) -> int:
+        """Return the bytes of a chunk's packet on the wire."""
+        program = self.model.program
+        last = chunk == self.chunks - 1
+        return (self.bytes - chunk * program.payload_bytes if last else program.payload_bytes) + program.header_bytes
+
+    # Sender
+
+    def has_unsent(self) -> bool:
+        """Whether a chunk waits to be sent for the first time or again."""
+        return self.lost > 0 or self.next_unsent < self.chunks
+
+    def send_chunk(self) -> Packet:
+        """Return the packet of the next chunk; lost ones go before new ones."""
+        model, flow, now = self.model, self.flow, int(self.model.env.now)
+        again = self.lost > 0
+        if again:
+            chunk = self.state.index(LOST, self.lost_from)
+            self.lost, self.lost_from = self.lost - 1, chunk + 1
+            model.record.retransmissions += 1
+        else:
+            chunk = self.next_unsent
+            self.next_unsent += 1
+            if chunk == 0:
+                model.record.sent_ps[self.iteration, self.index] = now
+        slack_ps = self.deadline_ps - self.lead_ps - now
+        packet = Packet(DATA, flow, flow.path, self.wire_bytes(chunk), self.switch_rank, slack_ps)
+        packet.message, packet.iteration, packet.chunk = self, self.iteration, chunk
+        packet.transmission, packet.sent_ps = flow.transmissions, now
+        flow.transmissions += 1
+        if model.program.acks:
+            self.state[chunk] = IN_FLIGHT
+            flow.sent(packet.size)
+            flow.in_flight[self, chunk] = packet.transmission
+            packet.asks = flow.asks_for_ack() or again
+        return packet
+
+    def acknowledge(self, ack: Packet) -> None:
+        """Take an acknowledgement: all chunks below `acked_to`, and the one that caused it."""
+        if ack.iteration != self.iteration:
+            return
+        flow = self.flow
+        newly = 0
+        for chunk in (*range(self.unacknowledged_from, ack.acked_to), ack.chunk):
+            if self.state[chunk] == IN_FLIGHT:
+                self._left_network(chunk)
+            elif self.state[chunk] == LOST:
+                self.lost -= 1
+            if self.state[chunk] != ACKED:
+                newly += self.wire_bytes(chunk)
+                self.state[chunk] = ACKED
+        self.unacknowledged_from = max(self.unacknowledged_from, ack.acked_to)
+        flow.measured_round_trip(int(self.model.env.now) - ack.sent_ps)
+        if newly:
+            flow.acknowledged(newly, ack.marked)
+        before = flow.in_flight_bytes
+        if flow.lose_until(ack.transmission - self.model.program.reordering):
+            flow.lost(before)
+        if flow.current is self and not self.has_unsent():
+            flow.current = None
+        self.model.hosts[flow.src].kick()
+
+    def lose(self, chunk: int) -> None:
+        """Take a chunk that is in flight for lost, to be sent again."""
+        if not self.has_unsent():
+            heapq.heappush(self.flow.pending, (self.key, self.index))
+        self._left_network(chunk)
+        self.state[chunk] = LOST
+        self.lost_from = chunk if self.lost == 0 else min(self.lost_from, chunk)
+        self.lost += 1
+
+    # Receiver
+
+    def receive(self, packet: Packet) -> None:
+        """Collect a chunk; acknowledge when asked, and after a gap, a mark, a duplicate or the last chunk."""
+        if packet.iteration != self.iteration:
+            return
+        chunk, complete = packet.chunk, False
+        duplicate = bool(self.has[chunk])
+        if not duplicate:
+            self.has[chunk] = 1
+            self.received += 1
+            while self.expected < self.chunks and self.has[self.expected]:
+                self.expected += 1
+            complete = self.received == self.chunks
+        if self.model.program.acks and (
+            packet.asks or packet.marked or duplicate or complete or chunk >= self.expected
+        ):
+            self._send_ack(packet)
+        if complete:
+            self.model.delivered(self)
+
+    def _send_ack(self, packet: Packet) -> None:
+        flow, program = self.flow, self.model.program
+        ack = Packet(ACK, flow, flow.back, program.ack_bytes, 0, 0)
+        ack.message, ack.iteration, ack.chunk = self, packet.iteration, packet.chunk
+        ack.transmission, ack.sent_ps = packet.transmission, packet.sent_ps
+        ack.acked_to, ack.marked = self.expected, packet.marked
+        self.model.hosts[flow.dst].send(ack)
+
+
+class Worker:
+    """One worker: forward layers wait for their gates, backward layers fire their gradients."""
+
+    def __init__(self, model: Model, index: int):
+        self.model, self.index = model, index
+        program = model.program
+        self.gates = range(int(program.first_gate[index]), int(program.first_gate[index + 1]))
+        self.waits_for = -1
+        self.wake: simpy.Event | None = None
+        model.env.process(self.run())
+
+    def run(self) -> Process:
+        """Run all iterations, and a last forward pass that shows what the last transfers held up."""
+        model, program = self.model, self.model.program
+        yield model.at(int(program.worker_start_ps[self.index]), COMPUTE, self.index)
+        for iteration in range(program.iterations + 1):
+            for gate in self.gates:
+                if model.opened[gate] < iteration:
+                    self.waits_for, self.wake = gate, simpy.Event(model.env)
+                    yield self.wake
+                model.record.forward_start_ps[iteration, gate] = model.env.now
+                yield model.at(int(program.forward_ps[iteration, gate]), COMPUTE, self.index)
+            if iteration < program.iterations:
+                for gate in reversed(self.gates):
+                    yield model.at(int(program.backward_ps[iteration, gate]), COMPUTE, self.index)
+                    model.gradient_ready(gate)
+        model.worker_finished()
+
+    def gate_opened(self, gate: int) -> None:
+        """Go on if this is the gate the forward pass stands at."""
+        if self.waits_for == gate and self.wake is not None:
+            self.wake.succeed()
+            self.waits_for, self.wake = -1, None
+
+
+class Model:
+    """All of it: builds the parts, moves packets between them and counts down the graph."""
+
+    def __init__(self, program: Program, record_packets: bool = False):
+        self.program = program
+        self.env = simpy.Environment(initial_time=0)
+        self.record = empty_record(program)
+        self.loss_threshold = loss_threshold(program.loss)
+        self.host_order = HOST_ORDERS[program.host_order]
+        self._log: list[tuple[int, ...]] | None = [] if record_packets else None
+        self.ports: list[Port] = [
+            (Host if source < program.hosts else SwitchPort)(self, link)
+            for link, source in enumerate(program.link_source.tolist())
+        ]
+        self.hosts: list[Host] = [self.ports[port] for port in program.host_port.tolist()]
+        self.flows = [Flow(self, index) for index in range(len(program.flow_src))]
+        for host, row in zip(self.hosts, _rows(program.host_flows_start, program.host_flows), strict=True):
+            host.flows = [self.flows[index] for index in row]
+        self.messages = [Message(self, index) for index in range(program.messages)]
+        self.fired = [0] * program.messages
+        self.opened = [0] * program.gates
+        self.need: list[int] = program.need.tolist()
+        self.node_deadline_ps = [NO_LIMIT << 20] * len(self.need)
+        self.successors = list(_rows(program.successors_start, program.successors))
+        self.workers = [Worker(self, index) for index in range(program.workers)]
+        self.worker_of = np.repeat(np.arange(program.workers), np.diff(program.first_gate)).tolist()
+        self.finished = simpy.Event(self.env)
+        self._running = program.workers
+        for index in range(len(program.background_flow)):
+            self.env.process(self._background(index))
+
+    def run(self) -> Record:
+        """Run until every worker has finished; return what was observed."""
+        try:
+            self.env.run(until=self.finished)
+        except RuntimeError:
+            raise SimulationError("no packet can make progress any more; this is a defect, please report it") from None
+        self.record.end_ps = int(self.env.now)
+        if self._log is not None:
+            self.record.packets = np.array(self._log, dtype=PACKET)
+        return self.record
+
+    # Time
+
+    def schedule(self, event: simpy.Event, delay_ps: int, phase: int, index: int) -> simpy.Event:
+        """Let the event happen after a delay, at its place among the events of that instant."""
+        event._ok, event._value = True, None
+        self.env.schedule(event, priority=phase * PHASE + index, delay=delay_ps)  # type: ignore[arg-type]
+        return event
+
+    def at(self, delay_ps: int, phase: int, index: int) -> simpy.Event:
+        """Return a new event that happens after a delay."""
+        return self.schedule(simpy.Event(self.env), delay_ps, phase, index)
+
+    # Packets
+
+    def note_transmission(self, link: int, packet: Packet, occupied_ps: int) -> None:
+        """Count a packet that starts to occupy a link."""
+        record = self.record
+        record.link_bytes[link] += packet.size
+        record.link_busy_ps[link] += occupied_ps
+        record.transmissions += 1
+        if self._log is not None:
+            message = -1 if packet.message is None else packet.message.index
+            self._log.append((int(self.env.now), link, packet.kind, packet.flow.index, message, packet.iteration, packet.chunk, packet.size))  # fmt: skip # noqa: E501
+
+    def arrive(self, packet: Packet) -> None:
+        """Pass a packet on to the next port on its path, or to its host at the end of it."""
+        packet.hop += 1
+        if packet.hop < len(packet.path):
+            port = self.ports[packet.path[packet.hop]]
+            assert isinstance(port, SwitchPort)
+            port.enqueue(packet)
+        elif packet.message is not None:
+            (packet.message.receive if packet.kind == DATA else packet.message.acknowledge)(packet)
+
+    def _background(self, index: int) -> Process:
+        program = self.program
+        flow = self.flows[int(program.background_flow[index])]
+        size, gaps = int(program.background_bytes[index]), program.background_gaps_ps[index].tolist()
+        sent = 0
+        while True:
+            yield self.at(gaps[sent % GAPS], BACKGROUND, index)
+            sent += 1
+            packet = Packet(OTHER, flow, flow.path, size, program.background_rank, program.background_slack_ps)
+            self.hosts[flow.src].send(packet)
+
+    # The graph
+
+    def gradient_ready(self, gate: int) -> None:
+        """Fire the gradient node of a worker's layer."""
+        program = self.program
+        node = program.messages + program.joins + program.gates + gate
+        self._fire_successors(node, int(self.env.now) + int(program.slack_ps[gate]))
+
+    def delivered(self, message: Message) -> None:
+        """Fire what waits for a message."""
+        self.record.delivered_ps[message.iteration, message.index] = self.env.now
+        self._fire_successors(message.index, message.deadline_ps)
+
+    def _fire_successors(self, node: int, deadline_ps: int) -> None:
+        """Count down the successors of a node, and of every node that fires at once because of it."""
+        done = [(node, deadline_ps)]
+        while done:
+            node, deadline_ps = done.pop()
+            for successor in self.successors[node]:
+                self.need[successor] -= 1
+                self.node_deadline_ps[successor] = min(self.node_deadline_ps[successor], deadline_ps)
+                if self.need[successor] == 0:
+                    earliest = self.node_deadline_ps[successor]
+                    self.need[successor] = int(self.program.need[successor])
+                    self.node_deadline_ps[successor] = NO_LIMIT << 20
+                    if self._fire(successor, earliest):
+                        done.append((successor, earliest))
+
+    def _fire(self, node: int, deadline_ps: int) -> bool:
+        """Do what a node stands for; return whether its successors can be counted down at once."""
+        program = self.program
+        if node < program.messages:
+            return self._start_message(self.messages[node], deadline_ps)
+        join = node - program.messages
+        if join < program.joins:
+            delay_ps = int(program.join_delay_ps[join])
+            if delay_ps == 0:
+                return True
+            summed = self.at(delay_ps, JOIN, join)
+            summed.callbacks.append(lambda _: self._fire_successors(node, deadline_ps))
+            return False
+        gate = join - program.joins
+        self.record.gate_open_ps[self.opened[gate], gate] = self.env.now
+        self.opened[gate] += 1
+        self.workers[self.worker_of[gate]].gate_opened(gate)
+        return False
+
+    def _start_message(self, message: Message, deadline_ps: int) -> bool:
+        record, now = self.record, self.env.now
+        iteration = self.fired[message.index]
+        self.fired[message.index] += 1
+        record.ready_ps[iteration, message.index] = now
+        if not message.flow.path or message.chunks == 0:
+            record.sent_ps[iteration, message.index] = record.delivered_ps[iteration, message.index] = now
+            return True
+        message.start(iteration, deadline_ps)
+        self.hosts[message.flow.src].kick()
+        return False
+
+    def worker_finished(self) -> None:
+        """Stop when no worker runs any more."""
+        self._running -= 1
+        if self._running == 0:
+            self.finished.succeed()
+
+
+def _rows(start: np.ndarray, flat: np.ndarray) -> Iterator[list[int]]:
+    values, bounds = flat.tolist(), start.tolist()
+    return (values[a:b] for a, b in pairwise(bounds))
+
+
+def run(program: Program, record_packets: bool = False) -> Record:
+    """Execute a program with SimPy."""
+    return Model(program, record_packets).run()

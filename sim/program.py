@@ -1,0 +1,432 @@
+"""Programs: a plan as flat arrays, the one thing both engines execute.
+
+Training is a graph of four kinds of node that repeats in every iteration:
+
+    message   bytes from one host to another; done when the last byte has arrived
+    join      a sum at a server (or at the end of a ring's reduction); fires after its delay
+    gate      the parameters of one layer at one worker; the forward pass waits for it
+    gradient  one layer's gradient at one worker; fired by the backward pass
+
+A node fires when all its predecessors have, and then counts down its successors. An architecture (parameter server,
+ring, ...) is nothing but a way to draw this graph: to add one, write a function like `_parameter_server`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorexpress.plan import ETHERNET_BYTES, JobPlan, Plan, ring_segments, slice_leads_ps
+from tensorexpress.scenario import Scenario
+from tensorexpress.trace import KINDS
+from tensorexpress.units import PS_PER_SECOND, serialisation_ps
+
+Ints = NDArray[np.int64]
+
+#: How many gaps between packets of a background source are drawn before they repeat.
+GAPS = 4096
+
+#: Phases of one instant: simultaneous events happen in this order, and by index inside a phase. Ports choose last,
+#: so that they see everything that arrived at the same picosecond.
+ARRIVE, COMPUTE, JOIN, TIMER, BACKGROUND, TRANSMIT = range(1, 7)
+
+#: An event's place inside its instant is phase * PHASE + index.
+PHASE = 1 << 40
+
+
+#: Stands for no limit; small enough that products with it stay inside 64 bits.
+NO_LIMIT = 1 << 40
+
+#: Disciplines that keep a flow in order by their table or static ranks; under any other, and where ranks follow the
+#: clock, a gap says nothing and only the time-out tells a loss.
+_IN_ORDER = ("fifo", "strict", "pifo")
+
+
+@dataclass(frozen=True)
+class Program:
+    """Everything an engine needs, as int64 arrays. `x_start` arrays delimit rows of `x` (compressed rows)."""
+
+    iterations: int
+
+    # The network. A port is the transmitter of a directed link and has its index.
+    hosts: int
+    link_source: Ints
+    link_target: Ints
+    link_rate_bps: Ints
+    link_delay_ps: Ints
+    host_port: Ints
+    queues: int
+    buffer_bytes: int
+    discipline: str
+    slack_mode: bool
+    ecn_bytes: int
+    loss: float
+    seed: int
+
+    # Flows: one per job, pair of hosts and class, as a NIC keeps one connection per traffic class; then one per
+    # background source. A class is a queue, or a tensor where ranks are sorted: packets of one class stay in order, and
+    # what waits in a less urgent class does not use up the window of a more urgent one.
+    flow_src: Ints
+    flow_dst: Ints
+    flow_job: Ints
+    path_start: Ints
+    path: Ints
+    back_start: Ints
+    back: Ints
+    host_flows_start: Ints
+    host_flows: Ints
+
+    # Hosts and transport.
+    host_order: str
+    credit_bytes: int
+    payload_bytes: int
+    header_bytes: int
+    ack_bytes: int
+    acks: bool
+    ack_every: int
+    window_bytes: int
+    initial_window_bytes: int
+    rto_min_ps: int
+    #: A chunk counts as lost when one that was sent this many transmissions later in its flow is acknowledged.
+    reordering: int
+
+    # Messages; their switch rank is the queue for strict priority, otherwise the tensor's rank.
+    message_flow: Ints
+    message_bytes: Ints
+    message_chunks: Ints
+    message_rank: Ints
+    message_switch_rank: Ints
+    message_tensor: Ints
+    #: How long before the deadline of its tensor a message should be there.
+    message_lead_ps: Ints
+    message_kind: Ints
+
+    # The graph; nodes are messages, then joins, gates and gradients.
+    joins: int
+    gates: int
+    need: Ints
+    successors_start: Ints
+    successors: Ints
+    join_delay_ps: Ints
+
+    # Workers; worker w has gates first_gate[w] to first_gate[w + 1] - 1, one per layer.
+    worker_host: Ints
+    worker_job: Ints
+    worker_start_ps: Ints
+    first_gate: Ints
+    forward_ps: Ints
+    backward_ps: Ints
+    slack_ps: Ints
+
+    # Background sources.
+    background_flow: Ints
+    background_bytes: Ints
+    background_gaps_ps: Ints
+    background_rank: int
+    background_slack_ps: int
+
+    @property
+    def messages(self) -> int:
+        """How many messages one iteration has."""
+        return len(self.message_flow)
+
+    @property
+    def workers(self) -> int:
+        """How many workers there are, over all jobs."""
+        return len(self.worker_host)
+
+    @property
+    def full_packet_bytes(self) -> int:
+        """Bytes of a full data packet on the wire; windows and credit are counted in these."""
+        return self.payload_bytes + self.header_bytes
+
+
+@dataclass
+class _Graph:
+    """One job's messages and edges; nodes are (kind, index) with kinds M, J, G, D as offsets below."""
+
+    src: Ints
+    dst: Ints
+    size: Ints
+    tensor: Ints
+    kind: Ints
+    lead_ps: Ints
+    join_delay_ps: Ints
+    edges: list[tuple[Ints, Ints]]
+
+
+# Codes of the kinds of node inside one job's graph, before all jobs are put together.
+_MESSAGE, _JOIN, _GATE, _GRADIENT = (kind << 40 for kind in range(4))
+
+
+def _parameter_server(plan: JobPlan) -> _Graph:
+    job, layers = plan.job, len(plan.ranks)
+    workers, slices = len(job.workers), len(plan.slices)
+    tensor = np.repeat(np.array([piece.tensor for piece in plan.slices]), workers)
+    size = np.repeat(np.array([piece.bytes for piece in plan.slices]), workers)
+    server = np.repeat(np.array([piece.server for piece in plan.slices]), workers)
+    index = np.tile(np.arange(workers), slices)
+    host = np.array(job.workers)[index]
+    push = np.arange(slices * workers)
+    pull = push + slices * workers
+    join = push // workers
+    gate = index * layers + tensor
+    rate = job.sum_rate_bps
+    return _Graph(
+        src=np.concatenate([host, server]),
+        dst=np.concatenate([server, host]),
+        size=np.tile(size, 2),
+        tensor=np.tile(tensor, 2),
+        kind=np.repeat([KINDS.index("push"), KINDS.index("pull")], slices * workers),
+        lead_ps=np.tile(np.repeat(slice_leads_ps(plan), workers), 2),
+        join_delay_ps=np.array([serialisation_ps(piece.bytes, rate) if rate else 0 for piece in plan.slices]),
+        edges=[
+            (_GRADIENT + gate, _MESSAGE + push),
+            (_MESSAGE + push, _JOIN + join),
+            (_JOIN + join, _MESSAGE + pull),
+            (_MESSAGE + pull, _GATE + gate),
+        ],
+    )
+
+
+def _ring(plan: JobPlan) -> _Graph:
+    """Reduce-scatter, then all-gather: at step k, worker s + k passes segment s on to worker s + k + 1."""
+    job, layers, n = plan.job, len(plan.ranks), len(plan.job.workers)
+    slices, steps = len(plan.slices), 2 * (n - 1)
+    piece, segment, step = (axis.ravel() for axis in np.indices((slices, n, steps)))
+    message = np.arange(len(piece))
+    sender, receiver = (segment + step) % n, (segment + step + 1) % n
+    tensor = np.array([p.tensor for p in plan.slices])[piece]
+    sizes = np.array([ring_segments(p.bytes, n) for p in plan.slices])
+    hosts = np.array(job.workers)
+    reduces, gathers = step < n - 1, step >= n - 1
+    starts_gather, goes_on = step == n - 1, (step != n - 1) & (step > 0)
+    join = piece * n + segment
+    all_joins = np.arange(slices * n)
+    # The worker before the segment's first one adds the last gradient and so holds the sum first.
+    last = (all_joins % n + n - 1) % n
+    join_tensor = np.array([p.tensor for p in plan.slices])[all_joins // n]
+    ends_reduce = step == n - 2
+    return _Graph(
+        src=hosts[sender],
+        dst=hosts[receiver],
+        size=sizes[piece, segment],
+        tensor=tensor,
+        kind=np.where(reduces, KINDS.index("reduce"), KINDS.index("gather")),
+        lead_ps=np.array(slice_leads_ps(plan))[piece],
+        join_delay_ps=np.zeros(slices * n, dtype=np.int64),
+        edges=[
+            (_GRADIENT + (sender * layers + tensor)[reduces], _MESSAGE + message[reduces]),
+            (_MESSAGE + (message - 1)[goes_on], _MESSAGE + message[goes_on]),
+            (_MESSAGE + message[ends_reduce], _JOIN + join[ends_reduce]),
+            (_GRADIENT + last * layers + join_tensor, _JOIN + all_joins),
+            (_JOIN + join[starts_gather], _MESSAGE + message[starts_gather]),
+            (_JOIN + all_joins, _GATE + last * layers + join_tensor),
+            (_MESSAGE + message[gathers], _GATE + (receiver * layers + tensor)[gathers]),
+        ],
+    )
+
+
+_ARCHITECTURES = {"ps": _parameter_server, "ring": _ring}
+
+
+def _rows(rows: Iterable[Iterable[int]]) -> tuple[Ints, Ints]:
+    """Return compressed rows: where each starts, and all of them in one array."""
+    lists = [list(row) for row in rows]
+    start = np.cumsum([0, *map(len, lists)])
+    return start.astype(np.int64), np.array([x for row in lists for x in row], dtype=np.int64)
+
+
+def _connect(graphs: list[_Graph], gates_per_job: list[int]) -> tuple[int, Ints, Ints, Ints]:
+    """Put the jobs' graphs together; return the number of joins, need, successors_start and successors."""
+    counts = np.array([[len(g.src), len(g.join_delay_ps), n, n] for g, n in zip(graphs, gates_per_job, strict=True)])
+    first_of_kind = np.concatenate([[0], np.cumsum(counts.sum(axis=0))])
+    before = np.cumsum(counts, axis=0) - counts
+
+    def node(codes: Ints, job: int) -> Ints:
+        kind, index = codes >> 40, codes & (PHASE - 1)
+        return np.asarray(first_of_kind[kind] + before[job][kind] + index, dtype=np.int64)
+
+    sources, targets = [], []
+    for job, graph in enumerate(graphs):
+        for source, target in graph.edges:
+            sources.append(node(source, job))
+            targets.append(node(target, job))
+    source, target = np.concatenate(sources), np.concatenate(targets)
+    nodes = int(first_of_kind[-1])
+    order = np.argsort(source, kind="stable")
+    start = np.concatenate([[0], np.cumsum(np.bincount(source, minlength=nodes))])
+    return int(counts[:, 1].sum()), np.bincount(target, minlength=nodes), start, target[order]
+
+
+def _compute_times(scenario: Scenario, rounds: int) -> tuple[list[Ints], list[Ints]]:
+    """Draw forward and backward times per job as (iteration, worker * layer); equal for every policy."""
+    slower = dict(scenario.stragglers)
+    spread = np.sqrt(np.log1p(scenario.jitter**2))
+    forward: list[Ints] = []
+    backward: list[Ints] = []
+    for index, job in enumerate(scenario.jobs):
+        rng = np.random.default_rng([scenario.seed, index])
+        # Log-normal with mean 1, so that jitter makes iterations uneven but not longer on average.
+        noise = np.exp(rng.normal(-(spread**2) / 2, spread, (2, rounds + 1, len(job.workers), 1)))
+        factor = noise * np.array([slower.get(host, 1.0) for host in job.workers])[:, None]
+        layers = job.workload.layers
+        for times, base, scale in (
+            (forward, [layer.forward_ps for layer in layers], factor[0]),
+            (backward, [layer.backward_ps for layer in layers], factor[1]),
+        ):
+            times.append(np.rint(np.array(base) * scale).astype(np.int64).reshape(rounds + 1, -1))
+    return forward, backward
+
+
+def _background_gaps(scenario: Scenario) -> Ints:
+    gaps = np.zeros((len(scenario.background), GAPS), dtype=np.int64)
+    for index, source in enumerate(scenario.background):
+        mean = source.packet_bytes * 8 * PS_PER_SECOND / source.rate_bps
+        rng = np.random.default_rng([scenario.seed, 1 << 20, index])
+        drawn = rng.exponential(mean, GAPS) if source.pattern == "poisson" else np.full(GAPS, mean)
+        gaps[index] = np.maximum(1, np.rint(drawn))
+    return gaps
+
+
+def _network(scenario: Scenario) -> dict[str, Any]:
+    cluster, directed = scenario.cluster, scenario.cluster.directed()
+    host_port = np.full(len(cluster.hosts), -1, dtype=np.int64)
+    for link, source in enumerate(directed.source):
+        if source < len(cluster.hosts):
+            host_port[source] = link
+    return {
+        "hosts": len(cluster.hosts),
+        "link_source": np.array(directed.source, dtype=np.int64),
+        "link_target": np.array(directed.target, dtype=np.int64),
+        "link_rate_bps": np.array(directed.rate_bps, dtype=np.int64),
+        "link_delay_ps": np.array(directed.delay_ps, dtype=np.int64),
+        "host_port": host_port,
+        "queues": cluster.queues,
+        "buffer_bytes": cluster.buffer_bytes,
+        "ecn_bytes": scenario.transport.ecn_bytes,
+        "loss": scenario.loss,
+        "seed": scenario.seed,
+    }
+
+
+def _hosts(plan: Plan) -> dict[str, Any]:
+    policy, transport = plan.policy, plan.scenario.transport
+    in_order = policy.discipline in _IN_ORDER and policy.queue_map != "slack"
+    return {
+        "discipline": policy.discipline,
+        "slack_mode": policy.queue_map == "slack",
+        "host_order": policy.host_order,
+        "credit_bytes": policy.credit_bytes,
+        "payload_bytes": plan.payload_bytes,
+        "header_bytes": transport.header_bytes,
+        "ack_bytes": transport.ack_bytes,
+        "acks": transport.acks,
+        "ack_every": transport.ack_every,
+        "window_bytes": transport.window_bytes,
+        "initial_window_bytes": transport.initial_window_bytes,
+        "rto_min_ps": transport.rto_min_ps,
+        "reordering": 3 if in_order else NO_LIMIT,
+    }
+
+
+def _messages(plan: Plan, graphs: list[_Graph]) -> dict[str, Any]:
+    def joined(parts: Iterable[Ints]) -> Ints:
+        return np.concatenate(list(parts)).astype(np.int64)
+
+    sizes = joined(graph.size for graph in graphs)
+    jobs = list(zip(plan.jobs, graphs, strict=True))
+    ranks = joined(np.array(job.ranks)[graph.tensor] for job, graph in jobs)
+    queues = joined(np.array(job.queues)[graph.tensor] for job, graph in jobs)
+    return {
+        "message_bytes": sizes,
+        "message_chunks": -(-sizes // plan.payload_bytes),
+        "message_rank": ranks,
+        "message_switch_rank": queues if plan.policy.discipline == "strict" else ranks,
+        "message_tensor": joined(graph.tensor for graph in graphs),
+        "message_lead_ps": joined(graph.lead_ps for graph in graphs),
+        "message_kind": joined(graph.kind for graph in graphs),
+        "join_delay_ps": joined(graph.join_delay_ps for graph in graphs),
+    }
+
+
+def _flows(scenario: Scenario, graphs: list[_Graph], message_class: Ints) -> dict[str, Any]:
+    """Find who talks to whom in which class, and by which way."""
+    cluster, hosts = scenario.cluster, len(scenario.cluster.hosts)
+    classes = int(message_class.max()) + 1
+    job = np.repeat(np.arange(len(graphs)), [len(graph.src) for graph in graphs])
+    src, dst = (np.concatenate([getattr(graph, end) for graph in graphs]) for end in ("src", "dst"))
+    codes, message_flow = np.unique(((job * hosts + src) * hosts + dst) * classes + message_class, return_inverse=True)
+    pairs = codes // classes
+    background = [(len(graphs) + index, b.src, b.dst) for index, b in enumerate(scenario.background)]
+    flows = [(pair // hosts**2, pair // hosts % hosts, pair % hosts) for pair in pairs.tolist()] + background
+    path_start, path = _rows(cluster.route(src, dst, job) for job, src, dst in flows)
+    back_start, back = _rows(cluster.route(dst, src, job) for job, src, dst in flows)
+    by_host: list[list[int]] = [[] for _ in cluster.hosts]
+    for index, (_, src, dst) in enumerate(flows[: len(pairs)]):
+        if src != dst:
+            by_host[src].append(index)
+    # Hosts take turns starting at different peers, so that equal tensors do not all meet at the same server first.
+    by_host = [row[h % len(row) :] + row[: h % len(row)] if row else row for h, row in enumerate(by_host)]
+    host_flows_start, host_flows = _rows(by_host)
+    return {
+        "flow_src": np.array([src for _, src, _ in flows], dtype=np.int64),
+        "flow_dst": np.array([dst for _, _, dst in flows], dtype=np.int64),
+        "flow_job": np.array([job for job, _, _ in flows], dtype=np.int64),
+        "path_start": path_start,
+        "path": path,
+        "back_start": back_start,
+        "back": back,
+        "host_flows_start": host_flows_start,
+        "host_flows": host_flows,
+        "message_flow": message_flow.ravel().astype(np.int64),
+        "background_flow": np.arange(len(pairs), len(flows)),
+    }
+
+
+def _workers(plan: Plan, rounds: int) -> dict[str, Any]:
+    forward, backward = _compute_times(plan.scenario, rounds)
+    workers = [(index, job, host) for index, job in enumerate(plan.jobs) for host in job.job.workers]
+    return {
+        "worker_host": np.array([host for _, _, host in workers], dtype=np.int64),
+        "worker_job": np.array([index for index, _, _ in workers], dtype=np.int64),
+        "worker_start_ps": np.array([job.job.start_ps for _, job, _ in workers], dtype=np.int64),
+        "first_gate": np.cumsum([0, *(len(job.ranks) for _, job, _ in workers)]),
+        "forward_ps": np.concatenate(forward, axis=1),
+        "backward_ps": np.concatenate(backward, axis=1),
+        "slack_ps": np.concatenate([np.array(job.slack_ps, dtype=np.int64) for _, job, _ in workers]),
+    }
+
+
+def build(plan: Plan) -> Program:
+    """Turn a plan into the arrays that the engines execute."""
+    scenario, discipline = plan.scenario, plan.policy.discipline
+    rounds = scenario.warmup + scenario.iterations
+    graphs = [_ARCHITECTURES[job.job.architecture](job) for job in plan.jobs]
+    gates = [len(job.job.workers) * len(job.ranks) for job in plan.jobs]
+    joins, need, successors_start, successors = _connect(graphs, gates)
+    messages = _messages(plan, graphs)
+    tensors, ranks = messages["message_tensor"], messages["message_switch_rank"]
+    classes = {"fifo": np.zeros_like(ranks), "strict": ranks}.get(discipline, tensors)
+    return Program(
+        iterations=rounds,
+        joins=joins,
+        gates=sum(gates),
+        need=need.astype(np.int64),
+        successors_start=successors_start.astype(np.int64),
+        successors=successors.astype(np.int64),
+        background_bytes=np.array([b.packet_bytes + ETHERNET_BYTES for b in scenario.background], dtype=np.int64),
+        background_gaps_ps=_background_gaps(scenario),
+        # Best effort: less urgent than every tensor.
+        background_rank=scenario.cluster.queues - 1 if discipline == "strict" else int(tensors.max()) + 1,
+        background_slack_ps=max(max(job.slack_ps) for job in plan.jobs),
+        **_network(scenario),
+        **_hosts(plan),
+        **messages,
+        **_flows(scenario, graphs, classes),
+        **_workers(plan, rounds),
+    )

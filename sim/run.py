@@ -1,0 +1,89 @@
+"""Runs a plan on one of the two engines and returns what happened as a Trace."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tensorexpress.errors import InputError, unknown
+from tensorexpress.plan import Plan
+from tensorexpress.sim.program import Program, build
+from tensorexpress.sim.record import Record
+from tensorexpress.trace import LINK, TRANSFER, JobTrace, Trace
+
+#: simpy is the readable reference, fast the compiled engine; auto takes fast unless the policy needs simpy.
+ENGINES = ("auto", "simpy", "fast")
+
+
+def simulate(plan: Plan, engine: str = "auto") -> Trace:
+    """Execute a plan and return its trace; both engines give the same one."""
+    program = build(plan)
+    return to_trace(plan, program, execute(program, engine))
+
+
+def execute(program: Program, engine: str = "auto", record_packets: bool = False) -> Record:
+    """Execute a program on an engine."""
+    if engine not in ENGINES:
+        raise InputError(unknown("engine", engine, ENGINES))
+    # The engines are imported here because numba alone takes longer to import than a small simulation takes to run.
+    if engine != "simpy":
+        from tensorexpress.sim import fast
+
+        missing = fast.what_is_not_compiled(program)
+        if missing is None:
+            return fast.run(program, record_packets)
+        if engine == "fast":
+            raise InputError(f"engine 'fast' has no {missing}; use engine 'simpy', or 'auto'")
+    from tensorexpress.sim import model
+
+    return model.run(program, record_packets)
+
+
+def to_trace(plan: Plan, program: Program, record: Record) -> Trace:
+    """Return an engine's record in terms of jobs, workers and layers."""
+    cluster = plan.scenario.cluster
+    links = np.zeros(len(program.link_source), dtype=LINK)
+    for name in LINK.names or ():
+        links[name] = getattr(record, f"link_{name}")
+    directed = cluster.directed()
+    return Trace(
+        source="simulated",
+        policy=plan.policy.name,
+        warmup=plan.scenario.warmup,
+        hosts=cluster.hosts,
+        jobs=tuple(_job_trace(index, plan, program, record) for index in range(len(plan.jobs))),
+        link_names=tuple(
+            f"{cluster.nodes[a]}>{cluster.nodes[b]}" for a, b in zip(directed.source, directed.target, strict=True)
+        ),
+        links=links,
+        end_ps=record.end_ps,
+        transmissions=record.transmissions,
+        retransmissions=record.retransmissions,
+        timeouts=record.timeouts,
+    )
+
+
+def _job_trace(index: int, plan: Plan, program: Program, record: Record) -> JobTrace:
+    job = plan.jobs[index].job
+    own_workers = np.flatnonzero(program.worker_job == index)
+    gates = slice(int(program.first_gate[own_workers[0]]), int(program.first_gate[own_workers[-1] + 1]))
+    shape = (-1, len(job.workers), len(job.workload.layers))
+    own = np.flatnonzero(program.flow_job[program.message_flow] == index)
+    transfers = np.zeros((program.iterations, len(own)), dtype=TRANSFER)
+    flow = program.message_flow[own]
+    transfers["iteration"] = np.arange(program.iterations)[:, None]
+    transfers["kind"], transfers["tensor"] = program.message_kind[own], program.message_tensor[own]
+    transfers["src"], transfers["dst"] = program.flow_src[flow], program.flow_dst[flow]
+    transfers["bytes"] = program.message_bytes[own]
+    transfers["queue"] = np.array(plan.jobs[index].queues)[program.message_tensor[own]]
+    for name in ("ready_ps", "sent_ps", "delivered_ps"):
+        transfers[name] = getattr(record, name)[:, own]
+    return JobTrace(
+        name=job.name,
+        layers=tuple(layer.name for layer in job.workload.layers),
+        workers=tuple(plan.scenario.cluster.hosts[host] for host in job.workers),
+        forward_ps=program.forward_ps[:, gates].reshape(shape),
+        backward_ps=program.backward_ps[:-1, gates].reshape(shape),
+        forward_start_ps=record.forward_start_ps[:, gates].reshape(shape),
+        updated_ps=record.gate_open_ps[:, gates].reshape(shape),
+        transfers=transfers.ravel(),
+    )

@@ -1,0 +1,57 @@
+"""Writing files whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from tensorexpress.errors import InputError
+
+
+def write_atomic(path: str | os.PathLike[str], data: str | bytes) -> None:
+    """Write a file so that a reader sees the old content or all of the new, never a part; text is UTF-8.
+
+    The data goes to a new file in the same directory, which then takes the name. A link is followed; a pipe or
+    device, which cannot be replaced, is written to as it is.
+    """
+    content = data.encode() if isinstance(data, str) else data
+    try:
+        target = os.path.realpath(path)
+        if os.path.isdir(target):
+            raise InputError(f"cannot write {os.fspath(path)!r}: it is a directory; give the name of a file")
+        if os.path.exists(path) and not os.path.isfile(path):
+            Path(path).write_bytes(content)
+        else:
+            _write_and_rename(target, content)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InputError(
+            f"cannot write {os.fspath(path)!r}: {reason}; give a file in a directory that exists and is writable"
+        ) from None
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raise the error that `write_atomic` would raise, as far as that can be known without writing."""
+    target = os.path.realpath(path)
+    if os.path.isdir(target):
+        raise InputError(f"cannot write {os.fspath(path)!r}: it is a directory; give the name of a file")
+    directory = os.path.dirname(target)
+    if not os.path.isdir(directory) or not os.access(directory, os.W_OK):
+        reason = "Permission denied" if os.path.isdir(directory) else "No such file or directory"
+        raise InputError(
+            f"cannot write {os.fspath(path)!r}: {reason}; give a file in a directory that exists and is writable"
+        )
+
+
+def _write_and_rename(target: str, content: bytes) -> None:
+    temporary = os.path.join(os.path.dirname(target), f".tensorexpress-{secrets.token_hex(8)}.tmp")
+    # Opened by hand, and not by tempfile, so that the file gets the mode any new file of this user has.
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(content)
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise

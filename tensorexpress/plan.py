@@ -1,0 +1,189 @@
+"""Plans: what is decided for one scenario and one policy: ranks, queues, slices, servers and routes.
+
+A plan says nothing about when things happen. The simulator, a switch and real hosts execute the same plan.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorexpress.deadline import equal_map, queue_map, slacks
+from tensorexpress.policy import Policy
+from tensorexpress.scenario import Job, Scenario
+from tensorexpress.units import serialisation_ps
+
+Ints = NDArray[np.int64]
+
+#: Bytes of a frame on the wire outside the IP packet: preamble, Ethernet header, checksum and gap.
+ETHERNET_BYTES = 38
+
+
+@dataclass(frozen=True)
+class SlicePlan:
+    """A part of a tensor, and the host that sums it (-1 in a ring, where every worker does)."""
+
+    tensor: int
+    bytes: int
+    server: int
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """What was decided for one job, per tensor in forward order and per slice."""
+
+    job: Job
+    #: Lower is more urgent; the order in which the next forward pass needs the tensors.
+    ranks: tuple[int, ...]
+    #: The strict-priority queue of every tensor; 0 is the most urgent.
+    queues: tuple[int, ...]
+    #: Time from gradient ready to when the next forward pass needs the tensor, if nothing stalls.
+    slack_ps: tuple[int, ...]
+    slices: tuple[SlicePlan, ...]
+    #: How long each tensor occupies the job's busiest link in one iteration.
+    transfer_ps: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Move:
+    """What goes from one host to another in every iteration, as bytes on the wire per tensor."""
+
+    src: int
+    dst: int
+    wire_bytes: Ints
+    #: The worker that must have them before its forward pass can go on; -1 when every worker waits for them.
+    gates: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A scenario, a policy and what follows from the two."""
+
+    scenario: Scenario
+    policy: Policy
+    jobs: tuple[JobPlan, ...]
+
+    @cached_property
+    def payload_bytes(self) -> int:
+        """Tensor bytes that a full packet carries."""
+        return payload_bytes(self.scenario)
+
+
+def payload_bytes(scenario: Scenario) -> int:
+    """Return the tensor bytes that fit into one packet beside the headers inside the MTU."""
+    return scenario.cluster.mtu - max(0, scenario.transport.header_bytes - ETHERNET_BYTES)
+
+
+def wire_bytes(size: int, scenario: Scenario) -> int:
+    """Return what `size` tensor bytes weigh on the wire: themselves and a header for every packet."""
+    return size + -(-size // payload_bytes(scenario)) * scenario.transport.header_bytes
+
+
+def _cut(total: int, largest: int) -> list[int]:
+    """Cut `total` bytes into the fewest parts of at most `largest`, as equal as whole bytes allow."""
+    parts = -(-total // largest)
+    return [total * (i + 1) // parts - total * i // parts for i in range(parts)]
+
+
+def _slices(job: Job, policy: Policy) -> tuple[SlicePlan, ...]:
+    """Cut tensors into slices and give each to the server that has the fewest bytes so far."""
+    load = dict.fromkeys(job.servers, 0)
+    slices = []
+    for tensor, total in enumerate(job.workload.tensor_bytes):
+        largest = policy.slice_bytes or total
+        if job.servers and total >= job.shard_bytes:
+            largest = min(largest, -(-total // len(job.servers)))
+        for size in _cut(total, largest):
+            server = min(load, key=lambda host: (load[host], host)) if load else -1
+            if load:
+                load[server] += size
+            slices.append(SlicePlan(tensor, size, server))
+    return tuple(slices)
+
+
+def ring_segments(size: int, workers: int) -> list[int]:
+    """Cut a slice into one segment per worker of a ring; a segment may be empty when the slice is tiny."""
+    return [size * (i + 1) // workers - size * i // workers for i in range(workers)]
+
+
+def moves(plan: JobPlan, scenario: Scenario) -> Iterator[Move]:
+    """Yield all that a job moves in one iteration; what stays on its host is left out."""
+    job, tensors = plan.job, len(plan.ranks)
+    if job.architecture == "ring":
+        count = len(job.workers)
+        segments = np.zeros((tensors, count), dtype=np.int64)
+        for piece in plan.slices:
+            segments[piece.tensor] += [wire_bytes(size, scenario) for size in ring_segments(piece.bytes, count)]
+        for index, src in enumerate(job.workers):
+            dst = job.workers[(index + 1) % count]
+            # A worker passes on every segment but one while reducing, and every sum but one while gathering.
+            yield Move(src, dst, segments.sum(axis=1) - segments[:, (index + 1) % count], -1)
+            yield Move(src, dst, segments.sum(axis=1) - segments[:, (index + 2) % count], dst)
+    else:
+        by_server = {server: np.zeros(tensors, dtype=np.int64) for server in job.servers}
+        for piece in plan.slices:
+            by_server[piece.server][piece.tensor] += wire_bytes(piece.bytes, scenario)
+        for server, sizes in by_server.items():
+            for worker in job.workers:
+                if worker != server:
+                    yield Move(worker, server, sizes, -1)
+                    yield Move(server, worker, sizes, worker)
+
+
+def link_loads(plan: JobPlan, scenario: Scenario) -> tuple[Ints, Ints]:
+    """Return how long each tensor occupies each directed link in one iteration, in ps.
+
+    First (links, tensors) for what all workers wait for, then (workers, links, tensors) for what one waits for.
+    """
+    cluster, job = scenario.cluster, plan.job
+    flow = scenario.jobs.index(job)
+    rates = cluster.directed().rate_bps
+    shared = np.zeros((len(rates), len(plan.ranks)), dtype=np.int64)
+    own = np.zeros((len(job.workers), *shared.shape), dtype=np.int64)
+    for move in moves(plan, scenario):
+        loads = shared if move.gates < 0 else own[job.workers.index(move.gates)]
+        for link in cluster.route(move.src, move.dst, flow):
+            loads[link] += [serialisation_ps(size, rates[link]) for size in move.wire_bytes.tolist()]
+    return shared, own
+
+
+def _plan_job(job: Job, scenario: Scenario, policy: Policy) -> JobPlan:
+    forward = [layer.forward_ps for layer in job.workload.layers]
+    backward = [layer.backward_ps for layer in job.workload.layers]
+    ranks = tuple(range(len(forward)))
+    plan = JobPlan(job, ranks, (0,) * len(ranks), slacks(forward, backward), _slices(job, policy))
+    queues = scenario.cluster.queues
+    shared, own = link_loads(plan, scenario)
+    loads = shared + own.sum(axis=0)
+    busiest = tuple(loads[loads.sum(axis=1).argmax()].tolist())
+    if policy.queue_map == "equal":
+        queue_of = equal_map(len(ranks), queues)
+    else:
+        queue_of = queue_map(forward, backward, busiest, queues).queue_of
+    return replace(plan, queues=queue_of, transfer_ps=busiest)
+
+
+def slice_leads_ps(plan: JobPlan) -> list[int]:
+    """Return how long before its tensor's deadline each slice should be there: the time the slices after it take.
+
+    Slices of one tensor so have deadlines of their own. Otherwise the worker whose gradient is ready first would send
+    all of its slices before any other worker's, and no sum would be complete before the last worker is served.
+    """
+    count = Counter(piece.tensor for piece in plan.slices)
+    seen: Counter[int] = Counter()
+    leads = []
+    for piece in plan.slices:
+        seen[piece.tensor] += 1
+        after = count[piece.tensor] - seen[piece.tensor]
+        leads.append(plan.transfer_ps[piece.tensor] * after // count[piece.tensor])
+    return leads
+
+
+def make_plan(scenario: Scenario, policy: Policy) -> Plan:
+    """Decide everything the policy leaves to be decided for this scenario."""
+    return Plan(scenario, policy, tuple(_plan_job(job, scenario, policy) for job in scenario.jobs))

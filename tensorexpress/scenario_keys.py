@@ -1,0 +1,293 @@
+"""The keys of a scenario, as data: what may be written, what each key takes, its default and its meaning.
+
+Every key is one row of `SECTIONS`: to add a key, add a row. The reader, its error messages and the tables in
+docs/scenario.md follow from the rows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from tensorexpress import models
+from tensorexpress.cluster import MOST_HOSTS, TOPOLOGIES
+from tensorexpress.errors import ScenarioError, unknown
+from tensorexpress.policy import Policy, parse_policy
+from tensorexpress.units import parse_rate, parse_size, parse_time
+
+
+class Kind(NamedTuple):
+    """What values a key takes."""
+
+    #: In words, for the documentation and the error messages.
+    accepted: str
+    #: Returns the value in our units; raises ValueError, or an InputError that says more.
+    parse: Callable[[Any], Any]
+
+
+class Key(NamedTuple):
+    """One key of a scenario."""
+
+    #: What the value becomes: a field of the section's dataclass, or a parameter of the cluster's constructor.
+    field: str
+    kind: Kind
+    #: As one would write it in the file, or `Words`.
+    default: object
+    help: str
+
+
+class Words(str):
+    """A default that depends on other keys, in words; the reader first leaves such a key None."""
+
+
+REQUIRED = Words("required")
+
+
+def _require(condition: bool) -> None:
+    if not condition:
+        raise ValueError
+
+
+def _whole(least: int, most: int) -> Kind:
+    def parse(value: Any) -> int:
+        _require(type(value) is int and least <= value <= most)
+        return int(value)
+
+    return Kind(f"a whole number from {least} to {most}", parse)
+
+
+def _real(least: float, below: float) -> Kind:
+    def parse(value: Any) -> float:
+        _require(type(value) in (int, float) and least <= value < below)
+        return float(value)
+
+    return Kind(f"a number from {least:g} to below {below:g}", parse)
+
+
+def _one_of(what: str, names: Iterable[str]) -> Kind:
+    accepted = tuple(names)
+
+    def parse(value: Any) -> str:
+        name = _text(value).lower()
+        if name not in accepted:
+            raise ScenarioError(unknown(what, value, accepted))
+        return name
+
+    return Kind("one of " + ", ".join(accepted), parse)
+
+
+def _quantity(words: str, parse_unit: Callable[[object], int], least: int = 0) -> Kind:
+    def parse(value: Any) -> int:
+        _require(isinstance(value, int | float | str))
+        amount = parse_unit(value)
+        _require(amount >= least)
+        return amount
+
+    return Kind(words + " above 0" * (least > 0), parse)
+
+
+def _limit(value: Any) -> int:
+    return 0 if value == "unlimited" else int(_SIZE.parse(value))
+
+
+def _text(value: Any) -> str:
+    _require(isinstance(value, str) and value.isprintable())
+    return str(value)
+
+
+def _model(value: Any) -> str:
+    """Return a model's own name for any spelling of it; "" leaves it to `csv`."""
+    return models.architecture(_text(value)).name if value != "" else ""
+
+
+def _flag(value: Any) -> bool:
+    _require(isinstance(value, bool))
+    return bool(value)
+
+
+def _list(value: Any) -> list[Any]:
+    _require(isinstance(value, list | tuple))
+    return list(value)
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    """Return names; "h0,h1" is easier to write on a command line than a TOML list."""
+    items = value.split(",") if isinstance(value, str) else _list(value)
+    return tuple(_text(item).strip() for item in items)
+
+
+def _hosts(least: int) -> Kind:
+    count = _whole(least, MOST_HOSTS)
+
+    def parse(value: Any) -> int | tuple[str, ...]:
+        if isinstance(value, int):
+            return int(count.parse(value))
+        names = _names(value)
+        _require(len(names) >= least)
+        return names
+
+    return Kind(f"a count from {least} to {MOST_HOSTS}, or a list of host names", parse)
+
+
+def _policies(value: Any) -> tuple[Policy, ...]:
+    """Return policies; in "p3,fifo:slice=1 KB,switch=strict" a part with "=" but no ":" goes on with the one before."""
+    texts = re.split(r",(?![^:,]*=)", value) if isinstance(value, str) else _list(value)
+    _require(len(texts) > 0)
+    found = tuple(parse_policy(_text(text)) for text in texts)
+    for name, uses in Counter(policy.name for policy in found).items():
+        if uses > 1:
+            raise ScenarioError(f"policy {name!r} is given {uses} times; accepted: each policy once")
+    return found
+
+
+def _factors(value: Any) -> dict[str, float]:
+    _require(isinstance(value, Mapping))
+    factor = _real(0.01, 1000.0)
+    return {_text(host): factor.parse(times) for host, times in value.items()}
+
+
+_TEXT = Kind("text", _text)
+_FLAG = Kind("true or false", _flag)
+_FILE = Kind("the path of a file, seen from the scenario's folder", _text)
+_SIZE = _quantity('a size such as "200 KB"', parse_size)
+_LIMIT = Kind('a size such as "1 MB"; 0 or "unlimited" is no limit', _limit)
+_TIME = _quantity('a time such as "2 us"', parse_time)
+_TIME_ABOVE_0 = _quantity('a time such as "10 ms"', parse_time, least=1)
+_RATE = _quantity('a rate such as "10 Gbps"', parse_rate)
+_RATE_ABOVE_0 = _quantity('a rate such as "10 Gbps"', parse_rate, least=1)
+_COUNT = _whole(1, MOST_HOSTS)
+_MODEL = Kind("one of " + ", ".join(models.names()), _model)
+
+#: Every key of every section; "" is the top of the file.
+SECTIONS: Mapping[str, Mapping[str, Key]] = {
+    "": {
+        "name": Key("name", _TEXT, Words("the file's name"), "what the results are headed with"),
+        "seed": Key("seed", _whole(0, 2**31 - 1), 1, "same seed, same result"),
+        "iterations": Key("iterations", _whole(1, 1000), 2, "training iterations measured"),
+        "warmup": Key("warmup", _whole(0, 1000), 1, "iterations before those, not measured"),
+        "policies": Key(
+            "policies",
+            Kind('a list of policies such as ["fifo", "p3:switch=strict"]', _policies),
+            ["fifo", "p3", "tensorexpress", "ideal"],
+            "what to compare; see policies.md",
+        ),
+        "loss": Key("loss", _real(0.0, 1.0), 0.0, "probability that a packet is lost on a link"),
+    },
+    "cluster": {
+        "topology": Key("topology", _one_of("topology", TOPOLOGIES), "star", "how hosts and switches are joined"),
+        "bandwidth": Key("bandwidth", _RATE_ABOVE_0, "10 Gbps", "rate of a link in each direction"),
+        "delay": Key("delay", _TIME, Words('"1 us"; p4: 0'), "propagation delay of a link"),
+        "mtu": Key("mtu", _whole(64, 65535), 9000, "bytes of the largest IP packet"),
+        "buffer": Key("buffer", _LIMIT, "16 MB", "bytes that a switch port can hold"),
+        "queues": Key("queues", _whole(1, 32), 8, "priority queues of a switch port"),
+        "hosts": Key(
+            "hosts", _hosts(1), Words("star: as many as needed"), "star: how many; custom: their names (required)"
+        ),
+        "left": Key("left", _COUNT, 8, "dumbbell: hosts at the first switch"),
+        "right": Key("right", _COUNT, 8, "dumbbell: hosts at the second switch"),
+        "bottleneck": Key(
+            "bottleneck", _RATE_ABOVE_0, Words("`bandwidth`"), "dumbbell: rate of the link between the switches"
+        ),
+        "leaves": Key("leaves", _COUNT, 4, "leaf-spine: leaf switches"),
+        "spines": Key("spines", _COUNT, 2, "leaf-spine: spine switches"),
+        "hosts_per_leaf": Key("hosts_per_leaf", _COUNT, 4, "leaf-spine: hosts at each leaf"),
+        "oversubscription": Key(
+            "oversubscription", _real(0.01, 1000.0), 1.0, "leaf-spine: rate of a leaf's hosts over that of its uplinks"
+        ),
+        "k": Key("k", _whole(2, 72), 4, "fat-tree: ports of a switch, an even number; there are k³/4 hosts"),
+        "switches": Key("switches", Kind("a list of names", _names), [], "custom: their names"),
+        "links": Key(
+            "links",
+            Kind('a list of links such as ["h0", "s0"] or ["h1", "s0", "25 Gbps", "2 us"]', _list),
+            Words("custom: required"),
+            "custom: the two ends, then bandwidth and delay where they differ from those above",
+        ),
+        "file": Key("path", _FILE, Words("p4: required"), "p4: a `topology.json` of the P4 tutorials"),
+    },
+    "job": {
+        "name": Key("name", _TEXT, Words("job0, job1, ..."), "what the results call it"),
+        "model": Key("model", _MODEL, "resnet50", "a model of the zoo, in any usual spelling of its name"),
+        "csv": Key("csv", _FILE, "", "layers and their times, in place of `model`, `batch` and `device`"),
+        "batch": Key("batch", _whole(1, 1_000_000), Words("the model's own"), "samples per worker and iteration"),
+        "device": Key("device", _one_of("device", models.DEVICES), "v100", "what computes"),
+        "workers": Key("workers", _hosts(1), 8, "hosts that compute"),
+        "servers": Key(
+            "servers", _hosts(0), Words("4; colocated: one per worker; ring: 0"), "hosts that sum the gradients"
+        ),
+        "colocated": Key("colocated", _FLAG, False, "servers share the hosts of workers, from the first on"),
+        "architecture": Key(
+            "architecture", _one_of("architecture", ["ps", "ring"]), "ps", "parameter servers or ring all-reduce"
+        ),
+        "shard": Key("shard_bytes", _SIZE, "1 MB", "tensors from this size on are split over all servers"),
+        "sum_rate": Key("sum_rate_bps", _RATE, 0, "rate at which a server sums; 0 is at once"),
+        "start": Key("start_ps", _TIME, 0, "when the first iteration starts"),
+    },
+    "transport": {
+        "window": Key("window_bytes", _LIMIT, "128 KB", "most bytes a flow may have unacknowledged"),
+        "initial_window": Key("initial_window_bytes", _SIZE, 0, "window at the start; 0 is the whole window"),
+        "ack_every": Key("ack_every", _whole(1, 1000), 4, "packets per acknowledgement"),
+        "acks": Key("acks", _FLAG, True, "false sends none, for lossless studies against closed forms"),
+        "rto_min": Key("rto_min_ps", _TIME_ABOVE_0, "200 ms", "least retransmission time-out"),
+        "ecn": Key("ecn_bytes", _SIZE, 0, "bytes in a queue from which packets are marked; 0 is off"),
+        "header": Key("header_bytes", _whole(0, 1000), 98, "bytes of a packet on the wire that are not tensor"),
+        "ack_size": Key("ack_bytes", _whole(1, 9000), 118, "bytes of an acknowledgement on the wire"),
+    },
+    "compute": {
+        "jitter": Key("jitter", _real(0.0, 1.0), 0.0, "relative standard deviation of compute times"),
+        "stragglers": Key(
+            "stragglers",
+            Kind("a table of workers with factors from 0.01 to below 1000, such as { h0 = 1.5 }", _factors),
+            {},
+            "how many times slower some workers compute",
+        ),
+    },
+    "background": {
+        "src": Key("src", _TEXT, REQUIRED, "host that sends"),
+        "dst": Key("dst", _TEXT, REQUIRED, "host that receives"),
+        "rate": Key("rate_bps", _RATE_ABOVE_0, REQUIRED, "mean rate"),
+        "packet": Key("packet_bytes", _whole(1, 65535), 1500, "bytes of an IP packet"),
+        "pattern": Key("pattern", _one_of("pattern", ["constant", "poisson"]), "poisson", "gaps between packets"),
+    },
+}
+
+
+class KeyRow(NamedTuple):
+    """A key as the documentation lists it."""
+
+    path: str
+    accepted: str
+    default: str
+    help: str
+
+
+def keys() -> tuple[KeyRow, ...]:
+    """Return every key that a scenario may have.
+
+    >>> next(row for row in keys() if row.path == "cluster.bandwidth").default
+    '"10 Gbps"'
+    """
+    return tuple(row for section in SECTIONS for row in _section_keys(section))
+
+
+def keys_table(section: str) -> str:
+    """Return the keys of a section as the Markdown table in docs/scenario.md; "" is the top of the file."""
+    rows = [f"| `{row.path}` | {row.accepted} | {row.default} | {row.help} |" for row in _section_keys(section)]
+    return "\n".join(["| key | value | default | meaning |", "|---|---|---|---|", *rows])
+
+
+def _section_keys(section: str) -> list[KeyRow]:
+    def written(default: object) -> str:
+        return str(default) if isinstance(default, Words) else json.dumps(default)
+
+    return [
+        KeyRow(join(section, name), key.kind.accepted, written(key.default), key.help)
+        for name, key in SECTIONS[section].items()
+    ]
+
+
+def join(section: str, name: str) -> str:
+    """Return the path of a key in a section."""
+    return f"{section}.{name}" if section else name

@@ -1,0 +1,147 @@
+"""Random small scenarios and policies for property tests of the simulator: everything a user can set, a few packets."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from tensorexpress.cluster import Cluster, custom, dumbbell, leaf_spine, star
+from tensorexpress.plan import Plan, make_plan
+from tensorexpress.policy import Policy
+from tensorexpress.scenario import Background, Job, Scenario, Transport
+from tensorexpress.workload import Layer, Workload
+
+US = 10**6
+MBPS = 10**6
+
+#: A rate that divides nothing, beside round ones: serialisation times must round the same way everywhere.
+RATES_BPS = (100 * MBPS, 937 * MBPS + 1, 1000 * MBPS)
+
+
+@st.composite
+def workloads(draw: st.DrawFn, most_layers: int = 6, most_params: int = 4000) -> Workload:
+    """Layers of very different sizes; some compute for no time at all, some tensors are a single parameter."""
+    times_ps = st.one_of(st.just(0), st.integers(1, 200 * US))
+    params = st.one_of(st.integers(1, 3), st.integers(1, most_params))
+    layers = draw(st.lists(st.tuples(params, times_ps, times_ps), min_size=1, max_size=most_layers))
+    return Workload("random", tuple(Layer(f"layer{i}", *layer) for i, layer in enumerate(layers)))
+
+
+@st.composite
+def clusters(draw: st.DrawFn, hosts: int, lossy: bool) -> Cluster:
+    """A cluster of at least this many hosts; its ports can only overflow where the transport can recover."""
+    mtu = draw(st.sampled_from([600, 1500, 9000]))
+    wire = {"bandwidth": draw(st.sampled_from(RATES_BPS)), "delay": draw(st.sampled_from([0, 1, US, 20 * US]))}
+    ports = {
+        "mtu": mtu,
+        "buffer": draw(st.integers(1, 20)) * (mtu + 200) if lossy and draw(st.booleans()) else 0,
+        "queues": draw(st.integers(1, 8)),
+    }
+    shape = draw(st.sampled_from(["star", "dumbbell", "leaf-spine", "cable"]))
+    if shape == "dumbbell":
+        left = draw(st.integers(1, hosts - 1))
+        bottleneck = draw(st.sampled_from([None, *RATES_BPS]))
+        return dumbbell(left, hosts - left, bottleneck=bottleneck, **wire, **ports)
+    if shape == "leaf-spine":
+        leaves, spines = draw(st.integers(1, 3)), draw(st.integers(1, 2))
+        oversubscription = draw(st.sampled_from([1, 2]))
+        return leaf_spine(leaves, spines, -(-hosts // leaves), oversubscription=oversubscription, **wire, **ports)
+    if shape == "cable" and hosts == 2:
+        return custom(["h0", "h1"], [], [("h0", "h1")], **wire, **ports)
+    return star(hosts, **wire, **ports)
+
+
+@st.composite
+def jobs(draw: st.DrawFn, name: str, hosts: int) -> Job:
+    """A job on some of the hosts: separate servers, servers on workers' hosts, or a ring."""
+    order = draw(st.permutations(range(hosts)))
+    kind = draw(st.sampled_from(["separate", "colocated", "ring"]))
+    workload = draw(workloads())
+    common = {
+        "sum_rate_bps": draw(st.sampled_from([0, 500 * MBPS])),
+        "shard_bytes": draw(st.sampled_from([0, 1000, 10**6])),
+        "start_ps": draw(st.sampled_from([0, 70 * US])),
+    }
+    if kind == "ring":
+        workers = draw(st.integers(2, min(5, hosts)))
+        return Job(name, workload, tuple(order[:workers]), (), "ring", **common)
+    if kind == "colocated":
+        workers = draw(st.integers(2, min(5, hosts)))
+        servers = draw(st.integers(1, min(3, workers)))
+        return Job(name, workload, tuple(order[:workers]), tuple(order[:servers]), **common)
+    servers = draw(st.integers(1, min(3, hosts - 1)))
+    workers = draw(st.integers(1, min(5, hosts - servers)))
+    return Job(name, workload, tuple(order[servers : servers + workers]), tuple(order[:servers]), **common)
+
+
+@st.composite
+def transports(draw: st.DrawFn, packet_bytes: int, acks: bool) -> Transport:
+    """Windows from one packet to no limit; time-outs so short that some are premature."""
+    header = draw(st.sampled_from([0, 38, 98]))
+    if not acks:
+        return Transport(window_bytes=0, acks=False, header_bytes=header)
+    windows = st.one_of(st.just(0), st.integers(1, 30).map(lambda packets: packets * packet_bytes))
+    return Transport(
+        window_bytes=draw(windows),
+        initial_window_bytes=draw(windows),
+        ack_every=draw(st.integers(1, 8)),
+        rto_min_ps=draw(st.sampled_from([50 * US, 500 * US, 5000 * US])),
+        ecn_bytes=draw(st.sampled_from([0, 0, 1, 3000, 20_000])),
+        header_bytes=header,
+    )
+
+
+@st.composite
+def policies(draw: st.DrawFn, credit: bool = True) -> Policy:
+    """Any mix of the five choices."""
+    discipline = draw(st.sampled_from(["fifo", "strict", "sp-pifo", "pifo"]))
+    sorts = discipline in ("sp-pifo", "pifo")
+    return Policy(
+        "random",
+        slice_bytes=draw(st.sampled_from([0, 500, 3000, 10_000])),
+        host_order=draw(st.sampled_from(["fifo", "priority"])),
+        credit_bytes=draw(st.sampled_from([0, 1, 20_000])) if credit else 0,
+        discipline=discipline,
+        queue_map=draw(st.sampled_from(["optimal", "equal", *["slack"] * sorts])),
+    )
+
+
+@st.composite
+def scenarios(draw: st.DrawFn, disturbed: bool = True) -> Scenario:
+    """One or two jobs that may share hosts; `disturbed` ones may lose packets, run unevenly, and meet other traffic."""
+    hosts = draw(st.integers(2, 7))
+    acks = draw(st.sampled_from([True, True, True, False])) if disturbed else False
+    cluster = draw(clusters(hosts, lossy=acks))
+    names = ["a", "b"][: draw(st.sampled_from([1, 1, 2]))]
+    own_jobs = tuple(draw(jobs(name, hosts)) for name in names)
+    traffic: tuple[Background, ...] = ()
+    stragglers: tuple[tuple[int, float], ...] = ()
+    if disturbed:
+        ends = st.lists(st.integers(0, hosts - 1), min_size=2, max_size=2, unique=True)
+        traffic = tuple(
+            Background(*draw(ends), 20 * MBPS, draw(st.sampled_from([64, 500])), draw(patterns))
+            for _ in range(draw(st.sampled_from([0, 0, 1, 2])))
+        )
+        stragglers = tuple((job.workers[0], 2.5) for job in own_jobs[: draw(st.integers(0, 1))])
+    return Scenario(
+        "random",
+        cluster,
+        own_jobs,
+        draw(transports(cluster.mtu + 98, acks)),
+        traffic,
+        jitter=draw(st.sampled_from([0.0, 0.3])) if disturbed else 0.0,
+        stragglers=stragglers,
+        loss=draw(st.sampled_from([0.0, 0.0, 0.002, 0.05])) if acks else 0.0,
+        seed=draw(st.integers(0, 2**32)),
+        iterations=draw(st.integers(1, 2)),
+        warmup=draw(st.integers(0, 1)),
+    )
+
+
+patterns = st.sampled_from(["poisson", "constant"])
+
+
+@st.composite
+def plans(draw: st.DrawFn, disturbed: bool = True) -> Plan:
+    """A random policy on a random scenario."""
+    scenario = draw(scenarios(disturbed))
+    return make_plan(scenario, draw(policies(credit=scenario.transport.acks)))

@@ -1,0 +1,430 @@
+"""The simulator against what is known without it: a worked example, closed forms, bounds and conservation laws."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from itertools import pairwise
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import US, plans, scenarios
+
+from tensorexpress.cluster import Cluster, custom, star
+from tensorexpress.deadline import fifo_iteration_ps, lower_bound_ps, optimal_iteration_ps
+from tensorexpress.plan import Plan, link_loads, make_plan, moves
+from tensorexpress.policy import Policy, parse_policy
+from tensorexpress.scenario import Job, Scenario, Transport
+from tensorexpress.sim.program import Program, build
+from tensorexpress.sim.record import ACK, Record
+from tensorexpress.sim.run import execute, simulate
+from tensorexpress.trace import KINDS, JobTrace, Trace, iterations_ps
+from tensorexpress.units import serialisation_ps
+from tensorexpress.workload import Layer, Workload
+
+#: Forward, backward and transfer times of layers, in us.
+Times = tuple[list[int], list[int], list[int]]
+
+#: At this rate 1000 bytes take a microsecond.
+UNIT_BPS = 8 * 10**9
+UNIT_BYTES = 1000
+
+#: No acknowledgements, headers or windows: the network of the closed forms.
+BARE = Transport(window_bytes=0, acks=False, header_bytes=0)
+
+
+def workload(forward_us: list[int], backward_us: list[int], sizes_bytes: list[int]) -> Workload:
+    layers = zip(forward_us, backward_us, sizes_bytes, strict=True)
+    return Workload("oracle", tuple(Layer(f"l{i}", size // 4, f * US, b * US) for i, (f, b, size) in enumerate(layers)))
+
+
+def cable(mtu: int) -> Cluster:
+    """One worker and one server without a switch between them."""
+    return custom(["h0", "h1"], [], [("h0", "h1", UNIT_BPS, 0)], mtu=mtu, buffer=0)
+
+
+def hub(workers: int, worker_bps: int, server_bps: int, mtu: int) -> Cluster:
+    """A switch with a server, which is h0, and workers at another rate."""
+    hosts = [f"h{i}" for i in range(workers + 1)]
+    links = [(host, "s0", worker_bps if i else server_bps, 0) for i, host in enumerate(hosts)]
+    return custom(hosts, ["s0"], links, mtu=mtu, buffer=0)
+
+
+def in_order(packet_bytes: int) -> Policy:
+    return Policy("fifo", slice_bytes=packet_bytes)
+
+
+def most_urgent_first(packet_bytes: int) -> Policy:
+    return Policy("ideal", slice_bytes=packet_bytes, host_order="priority", discipline="pifo")
+
+
+class TestByteSchedulersExample:
+    """Three layers, 2 forward and 2 backward each; tensors of 3, 6 and 3 time units each way."""
+
+    scenario = Scenario(
+        "bytescheduler",
+        cable(UNIT_BYTES),
+        (Job("job", workload([2, 2, 2], [2, 2, 2], [3 * UNIT_BYTES, 6 * UNIT_BYTES, 3 * UNIT_BYTES]), (0,), (1,)),),
+        BARE,
+    )
+
+    @pytest.mark.parametrize("engine", ["simpy", "fast"])
+    @pytest.mark.parametrize(
+        ("policy", "units"),
+        [
+            (Policy("whole tensors in order"), 26),
+            (Policy("one-unit slices by priority", UNIT_BYTES, "priority"), 18),
+        ],
+    )
+    def test_takes_exactly_as_long_as_published(self, policy: Policy, units: int, engine: str) -> None:
+        trace = simulate(make_plan(self.scenario, policy), engine)
+        assert iterations_ps(trace.jobs[0]).tolist() == [units * US] * 3
+
+    def test_its_blocking_is_what_compute_leaves_of_the_iteration(self) -> None:
+        trace = simulate(make_plan(self.scenario, Policy("whole")))
+        assert trace.jobs[0].waits_ps.sum(axis=2).ravel().tolist() == [(26 - 12) * US] * 3
+
+
+@st.composite
+def bottlenecks(draw: st.DrawFn) -> Times:
+    """Forward, backward and transfer times in us, with 2,000 to 3,000 us of transfers: as many kB."""
+    layers = draw(st.integers(3, 8))
+    times = st.lists(st.integers(1, 300), min_size=layers, max_size=layers)
+    weights = draw(st.lists(st.integers(1, 100), min_size=layers, max_size=layers))
+    return draw(times), draw(times), [1 + 2000 * weight // sum(weights) for weight in weights]
+
+
+class TestClosedForms:
+    """With small packets, the iteration time is the fluid's of one bottleneck: in order, and most urgent first."""
+
+    @staticmethod
+    def excess(
+        times: Times, cluster: Cluster, transport: Transport = BARE, shares: int = 1, queue_map: str = "optimal"
+    ) -> tuple[float, float]:
+        """Return by how much FIFO and the most urgent first exceed their closed forms, as ratios.
+
+        `shares` is how many workers share the bottleneck.
+        """
+        forward, backward, transfer = times
+        workers = tuple(range(1, len(cluster.hosts)))
+        sizes = [UNIT_BYTES * units // shares // 4 * 4 for units in transfer]
+        job = Job("job", workload(forward, backward, sizes), workers, (0,))
+        scenario = Scenario("closed form", cluster, (job,), transport, warmup=2, iterations=1)
+        in_ps = [[time * US for time in row] for row in times]
+        excess = []
+        for policy, closed_form in (
+            (in_order(cluster.mtu), fifo_iteration_ps),
+            (replace(most_urgent_first(cluster.mtu), queue_map=queue_map), optimal_iteration_ps),
+        ):
+            trace = simulate(make_plan(scenario, policy), "fast")
+            excess.append(float(iterations_ps(trace.jobs[0])[-1]) / closed_form(*in_ps) - 1)
+        return excess[0], excess[1]
+
+    @settings(max_examples=30)
+    @given(bottlenecks())
+    def test_of_a_cable_hold_within_a_few_packets(self, times: Times) -> None:
+        for excess in self.excess(times, cable(UNIT_BYTES)):
+            assert 0 <= excess < 0.002
+
+    @settings(max_examples=10)
+    @given(bottlenecks())
+    def test_are_approached_in_step_with_the_packet_size(self, times: Times) -> None:
+        by_size = [self.excess(times, cable(mtu)) for mtu in (4000, 1000, 250)]
+        for errors in zip(*by_size, strict=True):
+            for large, small in pairwise(errors):
+                # A packet is a constant part of the iteration, four times as large a packet about four times as much.
+                assert 0 <= small <= large / 2
+            assert errors[-1] < 0.0005
+
+    @settings(max_examples=10)
+    @given(bottlenecks())
+    def test_hold_for_workers_whose_own_links_are_the_bottleneck(self, times: Times) -> None:
+        for excess in self.excess(times, hub(4, UNIT_BPS, 1000 * UNIT_BPS, mtu=UNIT_BYTES)):
+            assert 0 <= excess < 0.002
+
+    @settings(max_examples=10)
+    @given(bottlenecks())
+    def test_hold_for_workers_that_meet_at_the_server_with_a_window_of_one_packet(self, times: Times) -> None:
+        for excess in self.excess(times, self.meeting(mtu=250), self.paced(250), shares=4):
+            # Tensors are whole parameters: a quarter of one can be a few bytes short of its quarter of the time.
+            assert -0.001 < excess < 0.02
+
+    def test_do_not_hold_for_workers_that_are_out_of_step_where_nothing_paces_them(self) -> None:
+        """The burst of the worker that is ahead goes first among equals, and sums wait for the last burst."""
+        times = [100] * 4, [100] * 4, [500] * 4
+        in_order, urgent_first = self.excess(times, self.meeting(UNIT_BYTES), shares=4)
+        assert 0.1 < in_order < 0.2
+        assert 0.25 < urgent_first < 0.35
+        # Either a window, or slices with deadlines of their own.
+        assert max(self.excess(times, self.meeting(UNIT_BYTES), self.paced(UNIT_BYTES), shares=4)) < 0.01
+        assert self.excess(times, self.meeting(UNIT_BYTES), shares=4, queue_map="slack")[1] < 0.01
+
+    @staticmethod
+    def meeting(mtu: int) -> Cluster:
+        """Four workers with fast links to a server with a slow one."""
+        return hub(4, 100 * UNIT_BPS, UNIT_BPS, mtu)
+
+    @staticmethod
+    def paced(packet_bytes: int) -> Transport:
+        return replace(BARE, acks=True, window_bytes=packet_bytes, ack_bytes=1, rto_min_ps=10**6 * US)
+
+
+class TestLowerBound:
+    """Nothing beats T*: no single iteration, with the times that were drawn for it."""
+
+    @settings(max_examples=400)
+    @given(plans())
+    def test_is_never_beaten(self, plan: Plan) -> None:
+        trace = simulate(plan, "fast")
+        for job_plan, job in zip(plan.jobs, trace.jobs, strict=True):
+            shared, own = link_loads(job_plan, plan.scenario)
+            for iteration, took_ps in enumerate(iterations_ps(job).tolist()):
+                forward = job.forward_ps[iteration + 1].copy()
+                forward[:, -1] = job.forward_ps[iteration, :, -1]
+                assert took_ps >= lower_bound_ps(forward, job.backward_ps[iteration], shared, own)
+
+    @settings(max_examples=30)
+    @given(bottlenecks())
+    def test_is_attained_by_the_most_urgent_first_on_one_bottleneck(self, times: Times) -> None:
+        forward, backward, transfer = times
+        job = Job("job", workload(forward, backward, [UNIT_BYTES * units for units in transfer]), (0,), (1,))
+        plan = make_plan(Scenario("bound", cable(UNIT_BYTES), (job,), BARE), most_urgent_first(UNIT_BYTES))
+        shared, own = link_loads(plan.jobs[0], plan.scenario)
+        rows = ([[time * US for time in row]] for row in (forward, backward))
+        bound_ps = lower_bound_ps(*rows, shared, own)
+        assert bound_ps <= iterations_ps(simulate(plan).jobs[0])[-1] < 1.01 * bound_ps
+
+
+class TestCommunicationTime:
+    """When nothing is computed, an iteration is the time that the busiest link needs."""
+
+    size_bytes = 2_000_000
+
+    def seconds(self, workers: int, servers: int, architecture: str, colocated: bool = False) -> float:
+        hosts = workers if colocated else workers + servers
+        summing = range(servers) if colocated else range(workers, workers + servers)
+        job = Job(
+            "job",
+            workload([0], [0], [self.size_bytes]),
+            tuple(range(workers)),
+            tuple(summing) if architecture == "ps" else (),
+            architecture,
+            shard_bytes=0,
+        )
+        cluster = star(hosts, UNIT_BPS, 0, mtu=500, buffer=0)
+        trace = simulate(make_plan(Scenario("wire", cluster, (job,), BARE), in_order(4000)), "fast")
+        return float(iterations_ps(trace.jobs[0])[-1]) / 10**12
+
+    @property
+    def once(self) -> float:
+        """M / B."""
+        return self.size_bytes * 8 / UNIT_BPS
+
+    @pytest.mark.parametrize("workers", [2, 3, 4, 8])
+    def test_of_a_ring(self, workers: int) -> None:
+        expected = 2 * (workers - 1) / workers * self.once
+        assert expected <= self.seconds(workers, 0, "ring") < 1.001 * expected
+
+    @pytest.mark.parametrize("workers", [2, 4, 8])
+    def test_of_servers_on_all_workers(self, workers: int) -> None:
+        expected = 2 * (workers - 1) / workers * self.once
+        assert expected <= self.seconds(workers, workers, "ps", colocated=True) < 1.005 * expected
+
+    @pytest.mark.parametrize(("workers", "servers"), [(1, 1), (4, 1), (4, 2), (4, 4), (8, 4), (2, 4)])
+    def test_of_separate_servers(self, workers: int, servers: int) -> None:
+        expected = max(1, workers / servers) * self.once
+        assert 0.999 * expected <= self.seconds(workers, servers, "ps") < 1.02 * expected
+
+
+class TestIdleNetwork:
+    @pytest.mark.parametrize("packets", [1, 2, 7])
+    def test_a_slice_takes_exactly_its_time_to_store_and_forward(self, packets: int) -> None:
+        job = Job("job", workload([10], [10], [packets * UNIT_BYTES]), (0,), (1,))
+        scenario = Scenario("idle", star(2, UNIT_BPS, 3 * US, mtu=UNIT_BYTES), (job,), BARE)
+        transfers = simulate(make_plan(scenario, Policy("whole"))).jobs[0].transfers
+        # All packets on the first link, the last one on the second, and the propagation of both.
+        assert set((transfers["delivered_ps"] - transfers["sent_ps"]).tolist()) == {(packets + 1 + 2 * 3) * US}
+        assert np.array_equal(transfers["sent_ps"], transfers["ready_ps"])
+
+    def test_acknowledgements_of_a_window_of_one_packet_pace_the_sender(self) -> None:
+        job = Job("job", workload([10], [10], [5 * UNIT_BYTES]), (0,), (1,))
+        transport = Transport(UNIT_BYTES, header_bytes=0, ack_bytes=500)
+        scenario = Scenario("paced", star(2, UNIT_BPS, 3 * US, mtu=UNIT_BYTES), (job,), transport)
+        transfers = simulate(make_plan(scenario, Policy("whole"))).jobs[0].transfers
+        round_trip_ps = 2 * (1 + 3) * US + 2 * (US // 2 + 3 * US)
+        last_packet_ps = 2 * (1 + 3) * US
+        assert set((transfers["delivered_ps"] - transfers["sent_ps"]).tolist()) == {4 * round_trip_ps + last_packet_ps}
+
+
+class TestConservation:
+    @settings(max_examples=60)
+    @given(plans(disturbed=False))
+    def test_every_link_carries_exactly_what_was_planned(self, plan: Plan) -> None:
+        scenario = plan.scenario
+        trace = simulate(plan, "fast")
+        expected = np.zeros(len(trace.links), dtype=np.int64)
+        for flow, job in enumerate(plan.jobs):
+            for move in moves(job, scenario):
+                expected[list(scenario.cluster.route(move.src, move.dst, flow))] += move.wire_bytes.sum()
+        assert np.array_equal(trace.links["bytes"], expected * (scenario.warmup + scenario.iterations))
+
+    @settings(max_examples=40)
+    @given(scenarios(disturbed=False), st.sampled_from([0, 3000]))
+    def test_every_work_conserving_discipline_keeps_links_busy_for_the_same_time(
+        self, scenario: Scenario, slice_bytes: int
+    ) -> None:
+        busy = [
+            simulate(make_plan(scenario, Policy("any", slice_bytes, order, 0, discipline, map_)), "fast").links
+            for order, discipline, map_ in (
+                ("fifo", "fifo", "optimal"),
+                ("priority", "strict", "equal"),
+                ("priority", "sp-pifo", "slack"),
+                ("fifo", "pifo", "optimal"),
+            )
+        ]
+        for links in busy[1:]:
+            assert np.array_equal(links["busy_ps"], busy[0]["busy_ps"])
+            assert np.array_equal(links["bytes"], busy[0]["bytes"])
+
+    @settings(max_examples=80)
+    @given(plans())
+    def test_a_slice_is_never_faster_than_its_links(self, plan: Plan) -> None:
+        cluster = plan.scenario.cluster
+        directed = cluster.directed()
+        for flow, job in enumerate(simulate(plan, "fast").jobs):
+            for piece in job.transfers[job.transfers["src"] != job.transfers["dst"]]:
+                path = cluster.route(int(piece["src"]), int(piece["dst"]), flow)
+                least_ps = max(serialisation_ps(int(piece["bytes"]), directed.rate_bps[link]) for link in path)
+                least_ps += sum(directed.delay_ps[link] for link in path)
+                if piece["bytes"]:
+                    assert piece["delivered_ps"] - piece["sent_ps"] >= least_ps
+                assert piece["delivered_ps"] >= piece["sent_ps"] >= piece["ready_ps"] >= 0
+
+    @settings(max_examples=80)
+    @given(plans())
+    def test_a_worker_computes_or_stands_still_for_parameters_and_nothing_else(self, plan: Plan) -> None:
+        for job in simulate(plan, "fast").jobs:
+            self.check_forward_waits_only_for_parameters(job)
+            self.check_intervals(job)
+            self.check_transfers_start_at_gradients(job)
+
+    @staticmethod
+    def check_forward_waits_only_for_parameters(job: JobTrace) -> None:
+        could_start_ps = job.forward_start_ps[1:] - job.waits_ps
+        assert np.array_equal(job.forward_start_ps[1:], np.maximum(could_start_ps, job.updated_ps))
+        assert (job.updated_ps >= job.gradient_ps).all()
+
+    @staticmethod
+    def check_intervals(job: JobTrace) -> None:
+        computed_ps = job.forward_ps[:-1, :, -1] + job.backward_ps.sum(axis=2) + job.forward_ps[1:, :, :-1].sum(axis=2)
+        interval_ps = np.diff(job.forward_start_ps[:, :, -1], axis=0)
+        assert np.array_equal(interval_ps, computed_ps + job.waits_ps.sum(axis=2))
+
+    @staticmethod
+    def check_transfers_start_at_gradients(job: JobTrace) -> None:
+        hosts = {name: index for index, name in enumerate(job.workers)}
+        for piece in job.transfers[job.transfers["kind"] == KINDS.index("push")]:
+            worker = hosts[f"h{piece['src']}"]
+            assert piece["ready_ps"] == job.gradient_ps[piece["iteration"], worker, piece["tensor"]]
+
+
+def port_visits(plan: Plan, program: Program, record: Record) -> dict[int, list[tuple[int, int, int, int, int]]]:
+    """Return what passed each switch port, in the order it left: (arrived, over link, left, occupied, rank), in ps.
+
+    Nothing may have been sent twice, so that a packet is known by its chunk.
+    """
+    directed = plan.scenario.cluster.directed()
+    left_before: dict[tuple[int, ...], tuple[int, int]] = {}
+    visits = defaultdict(list)
+    for row in record.packets:
+        time_ps, link, kind, _, message, iteration, chunk, size = row.tolist()
+        occupied_ps = serialisation_ps(size, directed.rate_bps[link])
+        packet = (kind, message, iteration, chunk)
+        if directed.source[link] >= program.hosts:
+            arrived_ps, over = left_before[packet]
+            rank = 0 if kind == ACK else int(program.message_switch_rank[message])
+            visits[link].append((arrived_ps, over, time_ps, occupied_ps, rank))
+        left_before[packet] = (time_ps + occupied_ps + directed.delay_ps[link], link)
+    return visits
+
+
+class TestSwitchPorts:
+    """What leaves a port, reconstructed from the log: the first of all that has arrived, with nothing in between."""
+
+    @settings(max_examples=60)
+    @given(plans(disturbed=False), st.sampled_from(["fifo", "strict", "pifo"]), st.booleans())
+    def test_serve_the_most_urgent_packet_there_is_and_never_idle(
+        self, plan: Plan, discipline: str, acks: bool
+    ) -> None:
+        patient = Transport(window_bytes=20_000, rto_min_ps=10**8 * US) if acks else BARE
+        scenario = replace(plan.scenario, transport=patient)
+        plan = make_plan(scenario, replace(plan.policy, discipline=discipline, queue_map="optimal"))
+        program = build(plan)
+        record = execute(program, "fast", record_packets=True)
+        assert record.retransmissions == 0
+        for visits in port_visits(plan, program, record).values():
+            self.check_port(visits, discipline)
+
+    @staticmethod
+    def check_port(visits: list[tuple[int, int, int, int, int]], discipline: str) -> None:
+        waiting = sorted((arrived_ps, over, rank) for arrived_ps, over, _, _, rank in visits)
+        free_ps = 0
+        for arrived_ps, over, left_ps, occupied_ps, rank in visits:
+            assert left_ps == max(free_ps, waiting[0][0])
+            there = [(0 if discipline == "fifo" else r, t, o) for t, o, r in waiting if t <= left_ps]
+            assert min(there)[1:] == (arrived_ps, over)
+            waiting.remove((arrived_ps, over, rank))
+            free_ps = left_ps + occupied_ps
+
+
+def incast(**transport: int) -> Scenario:
+    """Four workers that send to one server at the same time."""
+    job = Job("job", workload([200, 200], [300, 300], [100_000, 400_000]), (0, 1, 2, 3), (4,))
+    return Scenario("incast", star(5, "1 Gbps", "2 us", mtu=1500), (job,), Transport(**transport), iterations=2)
+
+
+class TestCongestion:
+    #: A first burst comes before any mark; so that marks decide, windows open from three packets.
+    opens_slowly: ClassVar = {"window_bytes": 100_000, "initial_window_bytes": 4700}
+
+    @staticmethod
+    def run(scenario: Scenario, policy: str) -> Trace:
+        return simulate(make_plan(scenario, parse_policy(policy)), "fast")
+
+    @pytest.mark.parametrize("policy", ["fifo", "tensorexpress", "ideal:switch=sp-pifo"])
+    def test_marks_keep_queues_short(self, policy: str) -> None:
+        blind, marked = (self.run(incast(**self.opens_slowly, ecn_bytes=ecn), policy) for ecn in (0, 15_000))
+        assert blind.links["marks"].sum() == 0 < marked.links["marks"].sum()
+        assert marked.links["peak_bytes"].max() < blind.links["peak_bytes"].max() / 5
+
+    def test_marks_cost_little_throughput(self) -> None:
+        blind, marked = (self.run(incast(**self.opens_slowly, ecn_bytes=ecn), "fifo") for ecn in (0, 15_000))
+        assert iterations_ps(marked.jobs[0]).mean() < 1.1 * iterations_ps(blind.jobs[0]).mean()
+
+    @pytest.mark.parametrize("policy", ["fifo", "p3", "bytescheduler", "tensorexpress", "ideal:switch=sp-pifo"])
+    def test_everything_lost_is_sent_again(self, policy: str) -> None:
+        trace = self.run(replace(incast(rto_min_ps=5000 * US), loss=0.02), policy)
+        assert trace.links["losses"].sum() > 0 < trace.retransmissions
+        assert (trace.jobs[0].transfers["delivered_ps"] >= 0).all()
+
+    @pytest.mark.parametrize("policy", ["fifo", "p3", "tensorexpress", "ideal"])
+    def test_a_full_buffer_drops_and_everything_still_arrives(self, policy: str) -> None:
+        scenario = incast(rto_min_ps=5000 * US)
+        small = replace(scenario, cluster=replace(scenario.cluster, buffer_bytes=20_000))
+        trace = self.run(small, policy)
+        assert trace.links["drops"].sum() > 0 < trace.retransmissions
+        assert trace.links["peak_bytes"].max() <= 20_000
+        assert (trace.jobs[0].transfers["delivered_ps"] >= 0).all()
+
+    def test_without_loss_nothing_is_sent_twice(self) -> None:
+        trace = self.run(incast(), "tensorexpress")
+        assert (trace.retransmissions, trace.timeouts) == (0, 0)
+
+    def test_no_flow_exceeds_its_window(self) -> None:
+        # Four workers with one flow each, and nothing else on the way to the server.
+        window_bytes = 10_000
+        trace = self.run(incast(window_bytes=window_bytes), "fifo")
+        assert trace.links["peak_bytes"].max() <= 4 * window_bytes

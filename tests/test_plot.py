@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import doctest
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from matplotlib.text import Text
+
+from tensorexpress.errors import InputError
+from tensorexpress.policy import parse_policy
+from tensorexpress.scenario import read_scenario
+from tensorexpress.sim import plot
+from tensorexpress.sim.plot import draw_prediction, new_figure, next_to_arrive, plot_prediction, save_figure
+from tensorexpress.sim.predict import predict
+from tensorexpress.trace import TRANSFER
+
+THREE_LAYERS = ("0,5000,10000,20000", "1,60000,10000,20000", "2,20000,7000,9000")
+EIGHT = (
+    "fifo",
+    "tictac",
+    "bytescheduler",
+    "p3",
+    "tensorexpress",
+    "ideal",
+    "p3:slice=50 KB",
+    "tensorexpress:slice=20 KB,host=fifo,credit=400 KB,switch=sp-pifo,queues=equal",
+)
+
+
+def prediction(tmp_path, *overrides, layers=THREE_LAYERS, policies=("fifo", "tensorexpress:slice=20 KB")):
+    path = tmp_path / "small.csv"
+    path.write_text("\n".join(["layer_index,numel,forward_ns,backward_ns", *layers]))
+    usual = ("job.model=''", f"job.csv={path}", "job.workers=2", "job.servers=2", "iterations=1")
+    scenario = read_scenario(None, [*usual, *overrides])
+    return predict(scenario, [parse_policy(policy) for policy in policies], engine="simpy")
+
+
+def texts(figure):
+    """Return all text that is drawn: axes also hold labels of ticks beyond their limits, which is not."""
+    axes = [axis for part in figure.subfigs for one in part.axes for axis in (one.xaxis, one.yaxis)]
+    beyond = {
+        tick.label1
+        for axis in axes
+        for tick in axis.get_major_ticks()
+        if not min(axis.get_view_interval()) <= tick.get_loc() <= max(axis.get_view_interval())
+    }
+    return [
+        text for text in figure.findobj(Text) if text.get_text().strip() and text.get_visible() and text not in beyond
+    ]
+
+
+def said(figure):
+    return "\n".join(text.get_text() for text in texts(figure))
+
+
+def test_the_ending_chooses_the_format(tmp_path):
+    figure = draw_prediction(prediction(tmp_path))
+    save_figure(figure, tmp_path / "a.png")
+    save_figure(figure, tmp_path / "a.SVG")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "a.SVG").read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize("name", ["figure.pdf", "figure", "png"])
+def test_another_ending_is_refused_on_one_line_before_anything_is_drawn(name, tmp_path):
+    with pytest.raises(InputError, match=r"accepted: \.png, \.svg") as caught:
+        plot_prediction(None, tmp_path / name)
+    assert name in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize("suffix", plot.SUFFIXES)
+def test_the_same_prediction_gives_the_same_bytes(suffix, tmp_path):
+    shown = prediction(tmp_path)
+    for name in ("a", "b"):
+        plot_prediction(shown, tmp_path / f"{name}{suffix}")
+    assert (tmp_path / f"a{suffix}").read_bytes() == (tmp_path / f"b{suffix}").read_bytes()
+
+
+def test_the_bars_end_at_the_iteration_times_and_the_line_stands_at_the_bound(tmp_path):
+    shown = prediction(tmp_path)
+    bars = draw_prediction(shown).subfigs[0].axes[0]
+    for row, result in enumerate(shown.results.values()):
+        ends = [bar.get_x() + bar.get_width() for bar in bars.patches if round(bar.get_y() + 0.31) == row]
+        assert max(ends) == pytest.approx(result.jobs[0].iteration_ps / 1e9)
+    (line,) = bars.lines
+    assert line.get_xdata()[0] == pytest.approx(shown.optimal_ps[0] / 1e9)
+
+
+def test_the_figure_says_what_was_simulated_and_what_came_out(tmp_path):
+    shown = prediction(tmp_path, "name=my study")
+    text = said(draw_prediction(shown))
+    for words in (
+        "my study",
+        "small on 2 workers and 2 servers; star, 4 hosts, 10 Gbps",
+        "no schedule can beat this",
+        f"{shown.speedup('tensorexpress:slice=20 KB'):.2f}×",
+        "fifo: worker h",
+        "push",
+        "pull",
+        "layer0",
+    ):
+        assert words in text
+
+
+@pytest.mark.parametrize("policies", [EIGHT[:1], EIGHT[:2], EIGHT])
+@pytest.mark.parametrize("name", ["x", "a-long-name-" * 20, "costs $5 and $6"])
+def test_all_text_is_inside_the_figure_and_none_overlaps(policies, name, tmp_path):
+    figure = draw_prediction(prediction(tmp_path, f"name={name}", policies=policies))
+    save_figure(figure, tmp_path / "a.png")
+    boxes = {text: text.get_window_extent() for text in texts(figure)}
+    width, height = figure.get_size_inches() * figure.dpi
+    for text, box in boxes.items():
+        assert box.x0 >= 0, text
+        assert box.y0 >= 0, text
+        assert box.x1 <= width, text
+        assert box.y1 <= height, text
+    ordered = list(boxes.items())
+    for index, (text, box) in enumerate(ordered):
+        for other, other_box in ordered[index + 1 :]:
+            assert not box.padded(-1).overlaps(other_box.padded(-1)), (text, other)
+
+
+def test_a_ring_has_lanes_for_reduce_and_gather(tmp_path):
+    figure = draw_prediction(prediction(tmp_path, "job.architecture=ring", "job.servers=0"))
+    lanes = [label.get_text() for label in figure.subfigs[1].axes[0].get_yticklabels()]
+    assert lanes == ["compute", "reduce", "gather"]
+    assert "in a ring" in said(figure)
+
+
+def test_one_layer_needs_no_colour_bar(tmp_path):
+    figure = draw_prediction(prediction(tmp_path, layers=THREE_LAYERS[:1]))
+    assert len(figure.subfigs[1].axes) == 2
+
+
+def test_a_job_that_never_waits_is_drawn(tmp_path):
+    layers = ("0,1,10000000,20000000", "1,1,900000000,2000000")
+    shown = prediction(tmp_path, layers=layers)
+    plot_prediction(shown, tmp_path / "a.png")
+    assert shown.baseline.jobs[0].iteration_ps == pytest.approx(shown.optimal_ps[0], rel=0.01)
+
+
+def test_of_several_jobs_the_first_is_shown_and_named(tmp_path):
+    (tmp_path / "small.csv").write_text("\n".join(["layer_index,numel,forward_ns,backward_ns", *THREE_LAYERS]))
+    jobs = [
+        f"job.{index}.{setting}"
+        for index, name in enumerate(("vision", "language"))
+        for setting in (f"name={name}", "model=''", f"csv={tmp_path / 'small.csv'}", "workers=2", "servers=1")
+    ]
+    shown = predict(read_scenario(None, ["name=both", *jobs]), [parse_policy("fifo")], engine="simpy")
+    assert "both (first of 2 jobs: vision)" in said(draw_prediction(shown))
+
+
+def test_timelines_show_the_baseline_and_the_first_of_those_that_are_as_fast_as_the_fastest(tmp_path):
+    shown = prediction(tmp_path, policies=("ideal", "fifo", "tensorexpress"))
+
+    def with_times(**times_ps):
+        results = {
+            name: replace(result, jobs=(replace(result.jobs[0], iteration_ps=times_ps[name]),))
+            for name, result in shown.results.items()
+        }
+        return replace(shown, results=results)
+
+    assert plot.timeline_policies(with_times(fifo=200.0, ideal=100.0, tensorexpress=100.05)) == ["fifo", "ideal"]
+    assert plot.timeline_policies(with_times(fifo=200.0, ideal=100.05, tensorexpress=100.0)) == ["fifo", "ideal"]
+    assert plot.timeline_policies(with_times(fifo=200.0, ideal=101.0, tensorexpress=100.0)) == ["fifo", "tensorexpress"]
+    assert plot.timeline_policies(with_times(fifo=1.0, ideal=101.0, tensorexpress=100.0)) == ["fifo", "tensorexpress"]
+
+
+def test_a_lane_shows_what_arrives_next_among_what_is_under_way():
+    transfers = np.zeros(3, dtype=TRANSFER)
+    transfers["tensor"] = [7, 3, 5]
+    transfers["sent_ps"] = [0, 4, 30]
+    transfers["delivered_ps"] = [20, 8, 40]
+    times_ps = np.array([0, 3, 4, 8, 9, 20, 21, 30, 41])
+    assert next_to_arrive(transfers, times_ps).tolist() == [7, 7, 3, 3, 7, 7, -1, 5, -1]
+
+
+def test_drawing_leaves_matplotlib_as_it_was(tmp_path):
+    program = (
+        "import sys\n"
+        "import tensorexpress.sim.plot as plot\n"
+        "assert 'matplotlib' not in sys.modules\n"
+        "import matplotlib\n"
+        "before = dict(matplotlib.rcParams)\n"
+        "figure = plot.new_figure(2, 1)\n"
+        "figure.subplots().plot([1, 2])\n"
+        "plot.save_figure(figure, sys.argv[1])\n"
+        "assert dict(matplotlib.rcParams) == before\n"
+        "import matplotlib.pyplot\n"
+        "assert matplotlib.pyplot.get_fignums() == []\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "a.svg")], check=True)
+
+
+def test_a_figure_that_cannot_be_written_is_one_line(tmp_path):
+    with pytest.raises(InputError, match="missing") as caught:
+        save_figure(new_figure(2, 1), tmp_path / "missing" / "a.png")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_colours_of_the_palette_differ():
+    assert len(set(plot.PALETTE)) == len(plot.PALETTE) == 8
+
+
+def test_examples_in_docstrings():
+    assert doctest.testmod(plot).failed == 0

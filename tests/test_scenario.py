@@ -1,0 +1,694 @@
+from __future__ import annotations
+
+import contextlib
+import doctest
+import json
+import re
+import tomllib
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tensorexpress import models, scenario, scenario_document, scenario_keys
+from tensorexpress.errors import InputError, ScenarioError
+from tensorexpress.policy import POLICIES
+from tensorexpress.scenario import Background, Job, Scenario, Transport, read_scenario, scenario_from, to_json
+from tensorexpress.scenario_keys import SECTIONS, Words, keys, keys_table
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("*.toml"))
+DOC = ROOT / "docs" / "scenario.md"
+CSV = "layer_index,numel,forward_ns,backward_ns\n0,1000,10,20\n1,2000,10,20\n"
+NO_ACKS = {"transport": {"acks": False, "window": 0}, "cluster": {"buffer": "unlimited"}}
+
+
+def refusal(content: object, *overrides: str) -> str:
+    """Return the one-line message with which a scenario is refused."""
+    with pytest.raises(ScenarioError) as error:
+        scenario_from(content, "cluster.toml", overrides)
+    message = str(error.value)
+    assert message.isprintable()
+    return message
+
+
+def file_refusal(path: Path | str, content: bytes | None = None) -> str:
+    if content is not None:
+        Path(path).write_bytes(content)
+    with pytest.raises(ScenarioError) as error:
+        read_scenario(path)
+    assert str(error.value).isprintable()
+    return str(error.value)
+
+
+def hosts_of(job: Job) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return job.workers, job.servers
+
+
+@pytest.mark.parametrize("module", [scenario, scenario_keys, scenario_document])
+def test_docstring_examples_hold(module):
+    assert doctest.testmod(module).failed == 0
+
+
+class TestDefault:
+    def test_is_resnet50_on_a_10_gbps_star_with_8_workers_and_4_servers(self):
+        default = read_scenario()
+        (job,) = default.jobs
+        assert job.workload == models.load("resnet50", batch=64, device="v100")
+        assert (job.workers, job.servers) == (tuple(range(8)), (8, 9, 10, 11))
+        assert {link.rate_bps for link in default.cluster.links} == {10**10}
+        assert [policy.name for policy in default.policies] == ["fifo", "p3", "tensorexpress", "ideal"]
+
+    def test_is_the_example_resnet50_star(self):
+        example = read_scenario(ROOT / "examples" / "resnet50-star.toml")
+        assert replace(read_scenario(), name="resnet50-star") == example
+
+    def test_values_of_keys_are_those_of_the_dataclasses(self):
+        default = read_scenario()
+        assert default.transport == Transport()
+        bare = Scenario(default.name, default.cluster, default.jobs, policies=default.policies)
+        assert default == bare
+        (job,) = default.jobs
+        assert job == Job(job.name, job.workload, job.workers, job.servers)
+        traffic = {"src": "h0", "dst": "h1", "rate": "1 Gbps"}
+        assert scenario_from({"background": traffic}, "x").background == (Background(0, 1, 10**9),)
+
+
+class TestKeys:
+    def test_every_row_names_a_field_that_exists(self):
+        owners = {"": Scenario, "transport": Transport, "compute": Scenario, "background": Background}
+        for section, owner in owners.items():
+            assert {key.field for key in SECTIONS[section].values()} <= {field.name for field in fields(owner)}
+
+    def test_every_field_of_the_transport_can_be_set(self):
+        assert {key.field for key in SECTIONS["transport"].values()} == {field.name for field in fields(Transport)}
+
+    def test_every_default_is_accepted_when_written_out(self):
+        written: dict[str, dict[str, object]] = {}
+        for section in ("", "job", "transport", "compute"):
+            rows = {n: k.default for n, k in SECTIONS[section].items() if not isinstance(k.default, Words)}
+            written.update({section: rows} if section else rows)
+        assert scenario_from(written, "default") == read_scenario()
+
+    def test_no_key_is_listed_twice_and_every_one_has_a_meaning(self):
+        rows = keys()
+        assert len({row.path for row in rows}) == len(rows) == sum(map(len, SECTIONS.values()))
+        assert all(row.accepted and row.default and row.help and "|" not in "".join(row) for row in rows)
+
+    @pytest.mark.parametrize("section", SECTIONS)
+    def test_the_documentation_holds_the_table_of_each_section(self, section):
+        assert f"\n{keys_table(section)}\n\n" in DOC.read_text(encoding="utf-8")
+
+    def test_the_documentation_lists_no_other_key(self):
+        listed = re.findall(r"^\| `([a-z_.]+)` \|", DOC.read_text(encoding="utf-8"), re.MULTILINE)
+        assert listed == [row.path for row in keys()]
+
+
+class TestDocumentation:
+    def test_every_toml_block_is_a_scenario(self):
+        blocks = re.findall(r"```toml\n(.*?)```", DOC.read_text(encoding="utf-8"), re.DOTALL)
+        assert blocks
+        for block in blocks:
+            scenario_from(tomllib.loads(block), "docs/scenario.md")
+
+    def test_python_examples_hold(self):
+        for page in (DOC, ROOT / "docs" / "policies.md"):
+            assert doctest.testfile(str(page), module_relative=False).failed == 0
+
+    def test_policies_page_lists_the_policies_with_their_choices(self):
+        page = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")
+        for policy in POLICIES.values():
+            size = {0: "whole", 32_000: "32 KB", 200_000: "200 KB", 1_000_000: "1 MB"}[policy.slice_bytes]
+            credit = {0: "none", 4_000_000: "4 MB"}[policy.credit_bytes]
+            row = f"| `{policy.name}` | {size} | {policy.host_order} | {credit} | {policy.discipline} |"
+            assert row in page
+
+
+class TestExamples:
+    @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+    def test_loads_and_says_on_top_what_question_it_answers(self, path):
+        loaded = read_scenario(path)
+        assert loaded.name == path.stem
+        comment = "".join(line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#"))
+        assert "?" in comment or "Compare" in comment
+        json.dumps(to_json(loaded))
+
+    def test_cover_what_they_are_named_for(self):
+        loaded = {path.stem: read_scenario(path) for path in EXAMPLES}
+        assert loaded["bert-ring"].jobs[0].architecture == "ring"
+        assert {link.rate_bps for link in loaded["vgg16-25g"].cluster.links} == {25 * 10**9}
+        assert {policy.queue_map for policy in loaded["two-jobs"].policies} == {"optimal", "slack"}
+        assert len(loaded["two-jobs"].jobs) == 2
+        assert loaded["stragglers-background"].background
+        assert loaded["stragglers-background"].stragglers
+        assert loaded["leaf-spine"].cluster.name == "leaf-spine"
+        assert set(loaded["colocated"].jobs[0].servers) <= set(loaded["colocated"].jobs[0].workers)
+
+
+class TestFiles:
+    def test_a_missing_file(self, tmp_path):
+        path = tmp_path / "no.toml"
+        assert file_refusal(path) == f"{path}: cannot be read (No such file or directory); accepted: a scenario in TOML"
+
+    def test_a_directory(self, tmp_path):
+        assert "cannot be read (Is a directory)" in file_refusal(tmp_path)
+
+    def test_a_path_no_system_has(self):
+        assert "cannot be read (embedded null byte)" in file_refusal("a\0b")
+
+    def test_bytes_that_are_not_utf8_with_their_line(self, tmp_path):
+        path = tmp_path / "a.toml"
+        assert file_refusal(path, b"seed = 1\nname = '\xff'\n").startswith(f"{path}:2: byte 0xff is not UTF-8")
+
+    def test_a_byte_order_mark_is_no_harm(self, tmp_path):
+        path = tmp_path / "a.toml"
+        path.write_bytes(b"\xef\xbb\xbfseed = 7\n")
+        assert read_scenario(path).seed == 7
+
+    @pytest.mark.parametrize(
+        ("content", "line"),
+        [(b"seed = 1\n[job\n", 2), (b"seed = 1\nseed = 2\n", 2), (b"seed = \n", 1), (b"[job]\nname = '", 2)],
+    )
+    def test_toml_syntax_with_its_line(self, tmp_path, content, line):
+        path = tmp_path / "a.toml"
+        assert file_refusal(path, content).startswith(f"{path}:{line}: not TOML: ")
+
+    def test_an_integer_longer_than_python_reads(self, tmp_path):
+        assert "not TOML: Exceeds the limit" in file_refusal(tmp_path / "a.toml", b"seed = " + b"9" * 5000)
+
+    def test_an_integer_longer_than_python_prints(self, tmp_path):
+        message = file_refusal(tmp_path / "a.toml", b"seed = 0x" + b"f" * 5000)
+        assert "a.toml: seed: found a huge int; accepted: a whole number from 0" in message
+
+    def test_nesting_deeper_than_python_follows(self, tmp_path):
+        assert "is nested too deeply" in file_refusal(tmp_path / "a.toml", b"x = " + b"[" * 50_000)
+
+    def test_a_file_too_large_to_be_a_scenario(self, tmp_path):
+        assert "is larger than 1000000 bytes" in file_refusal(tmp_path / "a.toml", b"#" * 1_000_001)
+
+    def test_an_empty_file_is_the_default_under_its_own_name(self, tmp_path):
+        (tmp_path / "mine.toml").write_text("")
+        assert read_scenario(tmp_path / "mine.toml") == replace(read_scenario(), name="mine")
+
+    def test_files_are_sought_beside_the_scenario(self, tmp_path, monkeypatch):
+        (tmp_path / "net.csv").write_text(CSV)
+        (tmp_path / "a.toml").write_text('[job]\ncsv = "net.csv"\n')
+        monkeypatch.chdir(ROOT)
+        assert sum(read_scenario(tmp_path / "a.toml").jobs[0].workload.tensor_bytes) == 4 * 3000
+
+    def test_files_on_the_command_line_are_sought_from_here(self, tmp_path, monkeypatch):
+        (tmp_path / "there").mkdir()
+        (tmp_path / "there" / "a.toml").write_text("")
+        (tmp_path / "net.csv").write_text(CSV)
+        monkeypatch.chdir(tmp_path)
+        assert read_scenario("there/a.toml", ["job.csv=net.csv"]).jobs[0].workload.name == "net"
+
+    def test_a_bad_csv_names_scenario_key_and_csv(self, tmp_path):
+        (tmp_path / "net.csv").write_text("what\n")
+        message = file_refusal(tmp_path / "a.toml", b'[job]\ncsv = "net.csv"\n')
+        assert message.startswith(f"{tmp_path / 'a.toml'}: job.csv: {tmp_path / 'net.csv'}:1: header is 'what'")
+
+
+class TestUnknownKeys:
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            ({"sede": 1}, "cluster.toml: unknown key or section 'sede'; did you mean 'seed'? Accepted: background, "),
+            ({"jobs": {}}, "cluster.toml: unknown key or section 'jobs'; did you mean 'job'? Accepted: "),
+            (
+                {"job": {"modle": ""}},
+                "cluster.toml: job.modle: unknown key 'modle'; did you mean 'model'? Accepted: arch",
+            ),
+            ({"job": [{}, {"x": 1}]}, "cluster.toml: job.1.x: unknown key 'x'; Accepted: architecture, batch, "),
+            ({"bandwidth": 1}, "cluster.toml: unknown key 'bandwidth'; did you mean cluster.bandwidth?"),
+            ({"job": {"loss": 0}}, "cluster.toml: job.loss: unknown key 'loss'; did you mean loss?"),
+            ({"job": {"model": "vgg61"}}, "cluster.toml: job.model: unknown model 'vgg61'; did you mean 'vgg19'? Acc"),
+            ({"job": {"device": "v10"}}, "cluster.toml: job.device: unknown device 'v10'; did you mean 'v100'? Accept"),
+            ({"cluster": {"topology": "ring"}}, "cluster.toml: cluster.topology: unknown topology 'ring'; "),
+            ({"policies": ["fifo", "ideel"]}, "cluster.toml: policies: unknown policy 'ideel'; did you mean 'ideal'?"),
+            ({"a\nb": 1}, "cluster.toml: unknown key or section 'a\\nb'; Accepted: "),
+        ],
+    )
+    def test_are_named_with_the_nearest_and_all_that_are_accepted(self, content, message):
+        assert refusal(content).startswith(message)
+
+
+class TestValues:
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            ({"seed": "1"}, "seed: found '1'; accepted: a whole number from 0 to 2147483647"),
+            ({"seed": True}, "seed: found True; accepted: a whole number"),
+            ({"seed": -1}, "seed: found -1; accepted: a whole number"),
+            ({"name": 3}, "name: found 3; accepted: text"),
+            ({"iterations": 0}, "iterations: found 0; accepted: a whole number from 1 to 1000"),
+            ({"iterations": 1001}, "iterations: found 1001; accepted: a whole number from 1 to 1000"),
+            ({"warmup": 1.5}, "warmup: found 1.5; accepted: a whole number from 0 to 1000"),
+            ({"loss": 1.0}, "loss: found 1.0; accepted: a number from 0 to below 1"),
+            ({"loss": -0.1}, "loss: found -0.1; accepted: a number from 0 to below 1"),
+            ({"loss": float("nan")}, "loss: found nan; accepted: a number from 0 to below 1"),
+            ({"policies": []}, "policies: found []; accepted: a list of policies"),
+            ({"policies": 3}, "policies: found 3; accepted: a list of policies"),
+            ({"policies": ["p3", "p3"]}, "policies: policy 'p3' is given 2 times; accepted: each policy once"),
+            ({"policies": ["p3:slice=1 mile"]}, "policies: policy 'p3:slice=1 mile': slice: '1 mile' is not a size"),
+            (
+                {"policies": ["p3:slice=1 B"]},
+                "policies: policy 'p3:slice=1 B' cuts 102228128 bytes into slices of 1; acc",
+            ),
+            ({"cluster": 3}, "cluster: found 3; accepted: a table of topology, bandwidth"),
+            (
+                {"cluster": {"bandwidth": "10 Gbsp"}},
+                "cluster.bandwidth: '10 Gbsp' is not a rate; accepted: a number and",
+            ),
+            ({"cluster": {"bandwidth": 0}}, 'cluster.bandwidth: found 0; accepted: a rate such as "10 Gbps" above 0'),
+            ({"cluster": {"bandwidth": "-1 Gbps"}}, "cluster.bandwidth: '-1 Gbps' is negative; a rate is zero or more"),
+            ({"cluster": {"delay": "1 Gbps"}}, "cluster.delay: '1 Gbps' is not a time; accepted: a number and one of"),
+            ({"cluster": {"delay": [1]}}, 'cluster.delay: found [1]; accepted: a time such as "2 us"'),
+            ({"cluster": {"mtu": 63}}, "cluster.mtu: found 63; accepted: a whole number from 64 to 65535"),
+            ({"cluster": {"mtu": 98}}, "cluster.mtu: found 98; accepted: more than transport.header (98 bytes)"),
+            ({"cluster": {"queues": 0}}, "cluster.queues: found 0; accepted: a whole number from 1 to 32"),
+            (
+                {"cluster": {"buffer": "1 KB"}},
+                "cluster.buffer: found 1000 bytes; accepted: 0, or at least a packet (9098",
+            ),
+            ({"cluster": {"buffer": False}}, "cluster.buffer: False is not a size"),
+            ({"job": 3}, "job: found 3; accepted: [job], or [[job]] several times"),
+            ({"job": []}, "job: found []; accepted: [job], or [[job]] several times"),
+            ({"job": [3]}, "job: found 3; accepted: a table of name, model, csv"),
+            ({"job": {"batch": 0}}, "job.batch: found 0; accepted: a whole number from 1 to 1000000"),
+            (
+                {"job": {"workers": 0}},
+                "job.workers: found 0; accepted: a count from 1 to 100000, or a list of host names",
+            ),
+            ({"job": {"workers": []}}, "job.workers: found []; accepted: a count from 1"),
+            ({"job": {"workers": 10**9}}, "job.workers: found 1000000000; accepted: a count from 1 to 100000"),
+            ({"job": {"workers": [3]}}, "job.workers: found [3]; accepted: a count from 1"),
+            ({"job": {"workers": True}}, "job.workers: found True; accepted: a count from 1"),
+            ({"job": {"servers": 0}}, "job.servers: found 0 with architecture ps; accepted: 1 or more, or a ring"),
+            ({"job": {"architecture": "ring", "servers": 2}}, "job.servers: found 2 with a ring; accepted: 0, or"),
+            ({"job": {"architecture": "ring", "workers": 1}}, "job.workers: found 1 in a ring; accepted: 2 or more"),
+            (
+                {"job": {"colocated": True, "servers": 9}},
+                "job.servers: found 9 on the hosts of 8 workers; accepted: at m",
+            ),
+            ({"job": {"colocated": "yes"}}, "job.colocated: found 'yes'; accepted: true or false"),
+            ({"job": {"model": ""}}, "job.model: found '' and no csv; accepted: a model's name, or a csv"),
+            ({"job": {"model": "vgg16", "csv": "a"}}, "job.csv: found beside model 'vgg16'; accepted: one of the two"),
+            ({"job": {"csv": "no.csv"}}, "job.csv: cannot read 'no.csv': No such file or directory; accepted: a CSV"),
+            ({"job": [{"name": "a"}, {"name": "a"}]}, "job: 2 jobs are named 'a'; accepted: a name for each"),
+            (
+                {"transport": {"window": "1 KB"}},
+                "transport.window: found 1000 bytes; accepted: 0, or at least a packet",
+            ),
+            ({"transport": {"rto_min": 0}}, 'transport.rto_min: found 0; accepted: a time such as "10 ms" above 0'),
+            ({"transport": {"ack_every": 0}}, "transport.ack_every: found 0; accepted: a whole number from 1"),
+            ({"compute": {"jitter": 1.0}}, "compute.jitter: found 1.0; accepted: a number from 0 to below 1"),
+            ({"compute": {"jitter": -0.1}}, "compute.jitter: found -0.1; accepted: a number from 0 to below 1"),
+            (
+                {"compute": {"stragglers": {"h0": 0}}},
+                "compute.stragglers: found {'h0': 0}; accepted: a table of workers",
+            ),
+            (
+                {"compute": {"stragglers": {"h9": 2}}},
+                "compute.stragglers.h9: host 'h9' is no worker of any job; accepted",
+            ),
+            ({"compute": {"stragglers": {"x": 2}}}, "compute.stragglers.x: unknown host 'x'; Accepted: h0, h1"),
+            ({"background": {"src": "h0"}}, "background.dst: is missing; accepted: text"),
+        ],
+    )
+    def test_that_cannot_be_are_refused_with_key_found_and_accepted(self, content, message):
+        assert refusal(content).startswith(f"cluster.toml: {message}")
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"dst": "h0"}, "dst: found 'h0', which is also src; accepted: another host"),
+            ({"dst": "x"}, "dst: unknown host 'x'; Accepted: h0"),
+            ({"rate": 0}, 'rate: found 0; accepted: a rate such as "10 Gbps" above 0'),
+            ({"packet": 9001}, "packet: found 9001; accepted: at most the mtu of 9000 bytes"),
+            ({"pattern": "bursty"}, "pattern: unknown pattern 'bursty'; Accepted: constant, poisson"),
+        ],
+    )
+    def test_of_background_traffic_likewise(self, changes, message):
+        traffic = {"src": "h0", "dst": "h1", "rate": "1 Gbps", **changes}
+        assert refusal({"background": traffic}).startswith(f"cluster.toml: background.{message}")
+
+    def test_quantities_are_read_in_their_units(self):
+        read = scenario_from(
+            {
+                "cluster": {"bandwidth": "25 Gbps", "delay": "500 ns", "buffer": "unlimited"},
+                "job": {"shard": "2 MB", "sum_rate": "40 Gbps", "start": "3 ms"},
+                "transport": {"window": "256 KiB", "rto_min": "1 ms", "ecn": "100 KB"},
+            },
+            "x",
+        )
+        assert {(link.rate_bps, link.delay_ps) for link in read.cluster.links} == {(25 * 10**9, 500_000)}
+        assert read.cluster.buffer_bytes == 0
+        (job,) = read.jobs
+        assert (job.shard_bytes, job.sum_rate_bps, job.start_ps) == (2_000_000, 40 * 10**9, 3 * 10**9)
+        assert read.transport == Transport(window_bytes=2**18, rto_min_ps=10**9, ecn_bytes=100_000)
+
+    def test_models_may_be_written_in_any_usual_spelling(self):
+        assert read_scenario(overrides=["job.model=ResNet-50", "job.device=V100"]) == read_scenario()
+
+    def test_without_a_batch_a_model_has_its_own(self):
+        assert read_scenario(overrides=["job.model=bert-large"]).jobs[0].workload == models.load("bert-large")
+
+
+class TestWithoutAcks:
+    def test_is_accepted_where_nothing_rests_on_them(self):
+        assert not scenario_from(NO_ACKS, "x").transport.acks
+
+    @pytest.mark.parametrize(
+        ("override", "obstacle"),
+        [
+            ("loss=0.1", "loss = 0.1; accepted with it: 0"),
+            ("transport.window=1 MB", "transport.window = 1000000; accepted with it: 0"),
+            ("transport.ecn=1 MB", "transport.ecn = 1000000; accepted with it: 0"),
+            ("cluster.buffer=1 MB", "cluster.buffer = 1000000; accepted with it: 0"),
+            ("policies=fifo,bytescheduler", "policies = bytescheduler; accepted with it: policies without credit"),
+        ],
+    )
+    def test_is_refused_with_the_setting_that_stands_in_the_way(self, override, obstacle):
+        assert refusal(NO_ACKS, override) == f"cluster.toml: transport.acks: false does not go with {obstacle}"
+
+
+class TestPlacement:
+    def test_counts_take_hosts_in_order_job_by_job(self):
+        jobs = scenario_from({"job": [{"workers": 2, "servers": 1}, {"workers": 1, "servers": 2}]}, "x").jobs
+        assert [hosts_of(job) for job in jobs] == [((0, 1), (2,)), ((3,), (4, 5))]
+
+    def test_counts_pass_over_hosts_that_any_job_names(self):
+        jobs = scenario_from({"job": [{"workers": 2, "servers": 1}, {"workers": ["h1"], "servers": ["h9"]}]}, "x").jobs
+        assert [hosts_of(job) for job in jobs] == [((0, 2), (3,)), ((1,), (9,))]
+
+    def test_jobs_share_hosts_when_both_name_them(self):
+        job = {"workers": ["h0", "h1"], "servers": ["h2"]}
+        assert len({hosts_of(job) for job in scenario_from({"job": [job, job]}, "x").jobs}) == 1
+
+    @pytest.mark.parametrize(
+        ("job", "key"),
+        [
+            ({"workers": ["h0", "h0"]}, "workers: host 'h0'"),
+            ({"servers": ["h3", "h3"]}, "servers: host 'h3'"),
+            ({"workers": ["h0", "h1"], "servers": ["h1"]}, "servers: host 'h1'"),
+            ({"workers": ["h0", "h1"], "servers": ["h1", "h1"], "colocated": True}, "servers: host 'h1'"),
+        ],
+    )
+    def test_a_host_named_twice_in_one_job_is_refused(self, job, key):
+        assert refusal({"job": job}).startswith(f"cluster.toml: job.{key} is named more than once in one job; accepted")
+
+    def test_colocated_servers_are_on_the_first_workers(self):
+        jobs = [{"workers": 4, "servers": 2, "colocated": True}, {"workers": 3, "colocated": True}]
+        placed = scenario_from({"job": jobs}, "x")
+        assert [hosts_of(job) for job in placed.jobs] == [((0, 1, 2, 3), (0, 1)), ((4, 5, 6), (4, 5, 6))]
+        assert len(placed.cluster.hosts) == 7
+
+    def test_a_host_may_be_named_as_worker_and_server_when_colocated(self):
+        (job,) = scenario_from({"job": {"workers": ["h0", "h1"], "servers": ["h1"], "colocated": True}}, "x").jobs
+        assert hosts_of(job) == ((0, 1), (1,))
+
+    def test_a_ring_has_no_servers(self):
+        (job,) = scenario_from({"job": {"architecture": "ring", "workers": 5}}, "x").jobs
+        assert hosts_of(job) == ((0, 1, 2, 3, 4), ())
+
+    def test_a_star_grows_to_the_hosts_that_background_names(self):
+        traffic = {"src": "h20", "dst": "h3", "rate": "1 Gbps"}
+        assert len(scenario_from({"background": traffic}, "x").cluster.hosts) == 21
+
+    @given(
+        st.lists(
+            st.tuples(st.integers(1, 4) | st.sets(st.integers(0, 12), min_size=1, max_size=3), st.integers(1, 3)),
+            min_size=1,
+            max_size=3,
+        )
+    )
+    @settings(max_examples=50, deadline=None)
+    def test_a_star_by_default_has_room_for_all_and_no_host_too_many(self, jobs):
+        tables = [
+            {"workers": workers if isinstance(workers, int) else [f"h{i}" for i in sorted(workers)], "servers": servers}
+            for workers, servers in jobs
+        ]
+        placed = scenario_from({"job": tables}, "x")
+        used = [host for job in placed.jobs for host in (*job.workers, *job.servers)]
+        assert len(placed.cluster.hosts) == max(used) + 1
+        counted = [
+            host
+            for table, job in zip(tables, placed.jobs, strict=True)
+            for host in (*(job.workers if isinstance(table["workers"], int) else ()), *job.servers)
+        ]
+        assert all(used.count(host) == 1 for host in counted)
+
+    @pytest.mark.parametrize(
+        ("cluster", "message"),
+        [
+            ({"hosts": 8}, "cluster.hosts: star has 8 hosts and the jobs need 12; accepted: more hosts, or fewer work"),
+            ({"topology": "fat-tree", "k": 2}, "cluster.k: fat-tree has 2 hosts and the jobs need 12;"),
+            ({"topology": "leaf-spine", "leaves": 2}, "cluster.leaves: leaf-spine has 8 hosts and the jobs need 12;"),
+        ],
+    )
+    def test_a_cluster_with_too_few_hosts_is_refused_with_both_numbers(self, cluster, message):
+        assert refusal({"cluster": cluster}).startswith(f"cluster.toml: {message}")
+
+    def test_hosts_that_are_not_there_are_refused(self):
+        assert refusal({"job": {"workers": ["worker1"]}}).startswith(
+            "cluster.toml: job.workers: unknown host 'worker1'; Accepted: h0, h1, h2, h3"
+        )
+
+
+class TestClusters:
+    @pytest.mark.parametrize(
+        ("cluster", "hosts", "links"),
+        [
+            ({"hosts": 20}, 20, 20),
+            ({"topology": "dumbbell", "left": 8, "right": 4, "bottleneck": "1 Gbps"}, 12, 13),
+            ({"topology": "leaf-spine", "leaves": 3, "spines": 2, "hosts_per_leaf": 4, "oversubscription": 2}, 12, 18),
+            ({"topology": "fat-tree", "k": 4}, 16, 48),
+        ],
+    )
+    def test_every_topology_takes_its_sizes(self, cluster, hosts, links):
+        built = scenario_from({"cluster": cluster}, "x").cluster
+        assert (built.name, len(built.hosts), len(built.links)) == (cluster.get("topology", "star"), hosts, links)
+
+    @pytest.mark.parametrize("topology", ["star", "dumbbell", "leaf-spine", "fat-tree"])
+    def test_the_default_job_fits_every_topology_as_it_is(self, topology):
+        assert len(read_scenario(overrides=[f"cluster.topology={topology}"]).cluster.hosts) >= 12
+
+    def test_custom_links_have_their_own_rate_and_delay_or_the_common_one(self):
+        cluster = {
+            "topology": "custom",
+            "hosts": ["a", "b"],
+            "switches": ["s"],
+            "links": [["a", "s"], ["b", "s", "25 Gbps", "2 us"]],
+            "delay": "3 us",
+        }
+        built = scenario_from({"cluster": cluster, "job": {"workers": ["b"], "servers": ["a"]}}, "x")
+        assert [(link.rate_bps, link.delay_ps) for link in built.cluster.links] == [
+            (10**10, 3_000_000),
+            (25 * 10**9, 2_000_000),
+        ]
+        assert hosts_of(built.jobs[0]) == ((1,), (0,))
+
+    def test_p4_topologies_are_read_beside_the_scenario(self, tmp_path):
+        topology = {"hosts": {"h1": {}, "h2": {}}, "switches": {"s1": {}}, "links": [["h1", "s1-p1"], ["h2", "s1-p2"]]}
+        (tmp_path / "topology.json").write_text(json.dumps(topology))
+        (tmp_path / "a.toml").write_text(
+            '[cluster]\ntopology = "p4"\nfile = "topology.json"\n[job]\nworkers = 1\nservers = 1\n'
+        )
+        assert read_scenario(tmp_path / "a.toml").cluster.hosts == ("h1", "h2")
+
+    @pytest.mark.parametrize(
+        ("cluster", "message"),
+        [
+            ({"spines": 2}, "cluster.spines: topology 'star' has no 'spines'; accepted: hosts"),
+            ({"topology": "fat-tree", "hosts": 16}, "cluster.hosts: topology 'fat-tree' has no 'hosts'; accepted: k"),
+            ({"topology": "fat-tree", "k": 3}, "cluster.k: k is 3; accepted: an even number"),
+            ({"hosts": ["a"]}, "cluster.hosts: hosts is ('a',); accepted: a whole number from 1 to 100000"),
+            ({"topology": "custom"}, "cluster.hosts: is missing for topology 'custom'; accepted: a count from 1"),
+            (
+                {"topology": "custom", "hosts": ["a"]},
+                "cluster.links: is missing for topology 'custom'; accepted: a list",
+            ),
+            (
+                {"topology": "custom", "hosts": ["a"], "links": [["a"]]},
+                "cluster: links[0] is ['a']; accepted: [node, node",
+            ),
+            (
+                {"topology": "custom", "hosts": ["a", "b"], "links": []},
+                "cluster: host a has no link; join it to a switch",
+            ),
+            ({"topology": "p4"}, "cluster.file: is missing for topology 'p4'; accepted: the path of a file"),
+            (
+                {"topology": "p4", "file": "no.json"},
+                "cluster.file: no.json: cannot be read (No such file or directory)",
+            ),
+        ],
+    )
+    def test_that_cannot_be_are_refused(self, cluster, message):
+        assert refusal({"cluster": cluster}).startswith(f"cluster.toml: {message}")
+
+
+class TestOverrides:
+    def test_win_over_the_file_and_the_last_wins(self):
+        read = scenario_from({"seed": 1, "job": {"workers": 4}}, "x", ["job.workers=6", "seed=5", "seed=7"])
+        assert (read.seed, len(read.jobs[0].workers)) == (7, 6)
+
+    def test_leave_the_document_as_it_was(self):
+        content = {"job": [{"workers": 2}], "compute": {"stragglers": {"h0": 2}}}
+        before = json.dumps(content)
+        scenario_from(content, "x", ["job.workers=3", "compute.stragglers.h1=2"])
+        assert json.dumps(content) == before
+
+    def test_values_are_toml_or_else_text(self):
+        values = [
+            "cluster.bandwidth=25 Gbps",
+            'name="a=b"',
+            "loss=1e-3",
+            'job.workers=["h0", "h1"]',
+            "job.servers=h2,h3",
+        ]
+        read = read_scenario(None, values)
+        assert (read.name, read.loss, read.cluster.links[0].rate_bps) == ("a=b", 1e-3, 25 * 10**9)
+        assert hosts_of(read.jobs[0]) == ((0, 1), (2, 3))
+
+    def test_without_an_index_apply_to_every_job_and_with_one_to_that_job(self):
+        jobs = scenario_from({"job": [{}, {}]}, "x", ["job.workers=3", "job.1.workers=2"]).jobs
+        assert [len(job.workers) for job in jobs] == [3, 2]
+
+    def test_with_the_next_index_add_a_table(self):
+        settings = ["job.1.model=vgg16", "background.src=h0", "background.dst=h1", "background.0.rate=1 Gbps"]
+        read = read_scenario(None, settings)
+        assert [job.workload.name for job in read.jobs] == ["resnet50", "vgg16"]
+        assert read.background == (Background(0, 1, 10**9),)
+
+    def test_replace_whole_tables(self):
+        assert len(read_scenario(None, ["job={workers = 3}"]).jobs[0].workers) == 3
+
+    @pytest.mark.parametrize(
+        ("text", "names"),
+        [
+            ("fifo", ["fifo"]),
+            ("fifo,ideal", ["fifo", "ideal"]),
+            ("fifo:slice=1 KB,switch=strict,p3", ["fifo:slice=1 KB,switch=strict", "p3"]),
+            ("p3,fifo:slice=1 KB,ideal:credit=1 MB", ["p3", "fifo:slice=1 KB", "ideal:credit=1 MB"]),
+            ('["p3", "fifo"]', ["p3", "fifo"]),
+        ],
+    )
+    def test_of_policies_need_no_brackets(self, text, names):
+        assert [policy.name for policy in read_scenario(None, [f"policies={text}"]).policies] == names
+
+    @pytest.mark.parametrize(
+        ("override", "message"),
+        [
+            ("seed", "--set: found 'seed'; accepted: KEY=VALUE such as job.model=vgg16"),
+            ("=1", "--set: found '=1'; accepted: KEY=VALUE"),
+            ("job..model=1", "--set: found 'job..model=1'; accepted: KEY=VALUE"),
+            ("jop.model=vgg16", "--set jop.model: unknown key or section 'jop'; did you mean 'job'?"),
+            ("bandwidth=1 Gbps", "--set bandwidth: unknown key 'bandwidth'; did you mean cluster.bandwidth?"),
+            ("job.modle=vgg16", "--set job.modle: unknown key 'modle'; did you mean 'model'?"),
+            ("job.0.model=vgg61", "--set job.0.model: unknown model 'vgg61'; did you mean 'vgg19'?"),
+            ("job.2.model=vgg16", "--set job.2.model: found index 2; accepted: 0 to 1, where 1 adds one"),
+            ("job.model.x=1", "--set job.model.x: found {'x': 1}; accepted: one of alexnet"),
+            ("cluster.bandwidth=ten", "--set cluster.bandwidth: 'ten' is not a rate; accepted: a number and one of"),
+            ("cluster.hosts=3", "--set cluster.hosts: star has 3 hosts and the jobs need 12"),
+            ("policies=", "--set policies: unknown policy ''; Accepted: bytescheduler"),
+            ("compute.stragglers.h9=2", "--set compute.stragglers.h9: host 'h9' is no worker"),
+            ("compute.stragglers.h0=slow", "--set compute.stragglers.h0: found {'h0': 'slow'}; accepted: a table"),
+            ("transport.acks=false", "--set transport.acks: false does not go with transport.window = 128000"),
+        ],
+    )
+    def test_that_are_wrong_are_named_as_the_source(self, override, message):
+        assert refusal({}, override).startswith(message)
+
+    def test_of_other_keys_are_not_blamed(self):
+        assert refusal({"job": {"batch": 0}}, "job.model=vgg16", "seed=2").startswith(
+            "cluster.toml: job.batch: found 0"
+        )
+
+    def test_into_something_that_is_no_table_are_refused(self):
+        message = refusal({"loss": 0.5}, "loss.x=1")
+        assert message == "--set loss.x: found 0.5 where 'x' should be a key; accepted: a key of a table"
+
+
+def test_json_describes_what_was_simulated():
+    traffic = {"src": "h0", "dst": "h1", "rate": "1 Gbps"}
+    described = to_json(scenario_from({"background": traffic, "compute": {"stragglers": {"h1": 2}}}, "small.toml"))
+    assert json.loads(json.dumps(described)) == described
+    assert described["name"] == "small"
+    assert described["cluster"]["description"] == "star, 12 hosts, 10 Gbps, 1 us, MTU 9000, 8 queues"
+    (job,) = described["jobs"]
+    assert (job["model"], job["workers"][:2], job["servers"][-1]) == ("resnet50", ["h0", "h1"], "h11")
+    assert job["tensor_bytes"] == 4 * 25_557_032
+    assert described["compute"]["stragglers"] == {"h1": 2.0}
+    assert [policy["name"] for policy in described["policies"]] == ["fifo", "p3", "tensorexpress", "ideal"]
+
+
+# Small counts only: a cluster of 100,000 hosts is valid input, and slow to build hundreds of times.
+NUMBERS = st.integers(-2, 20) | st.floats() | st.just(10**30)
+WORDS = st.sampled_from(["star", "h0", "h1", "10 Gbps", "1 us", "fifo", "p3:switch=pifo", "ring", "", "unlimited"])
+VALUES = st.recursive(
+    st.none() | st.booleans() | NUMBERS | WORDS | st.text(max_size=5) | st.dates(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS | st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+NAMES = {section: st.sampled_from(sorted(rows)) | st.text(max_size=3) for section, rows in SECTIONS.items()}
+DOCUMENTS = st.fixed_dictionaries(
+    {},
+    optional={
+        **dict.fromkeys(("seed", "loss", "policies", "surprise", "name"), VALUES),
+        **{
+            section: st.dictionaries(names, VALUES, max_size=3)
+            | st.lists(st.dictionaries(names, VALUES, max_size=3), max_size=2)
+            | VALUES
+            for section, names in NAMES.items()
+            if section
+        },
+    },
+)
+OVERRIDES = st.text(max_size=12) | st.builds(
+    "{}{}={}".format,
+    st.sampled_from([row.path for row in keys()] + ["job", "job.1.model", "job.7", "background.0.src", "policies.0"]),
+    st.sampled_from(["", "", ".x", ".0"]),
+    st.sampled_from(["1", "true", "[]", "{}", "h0,h1", "[[", "nan", "2020-01-01", "1\nx = 2"]) | st.text(max_size=8),
+)
+FUZZ = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def refused_in_one_line(read) -> None:
+    try:
+        read()
+    except InputError as error:
+        message = str(error)
+    else:
+        return
+    assert message.isprintable()
+
+
+@given(DOCUMENTS)
+@FUZZ
+def test_any_document_is_a_scenario_or_an_input_error(content):
+    refused_in_one_line(lambda: scenario_from(content, "fuzz.toml"))
+
+
+@given(st.lists(OVERRIDES, max_size=3))
+@FUZZ
+def test_any_overrides_give_a_scenario_or_an_input_error(overrides):
+    refused_in_one_line(lambda: read_scenario(None, overrides))
+
+
+@given(st.binary(max_size=60) | st.text("[]{}=.\"'#\n ajobseed10", max_size=40).map(str.encode))
+@FUZZ
+def test_any_file_is_a_scenario_or_an_input_error(tmp_path, content):
+    path = tmp_path / "fuzz.toml"
+    path.write_bytes(content)
+    refused_in_one_line(lambda: read_scenario(path))
+
+
+def test_a_truncated_example_is_a_scenario_or_an_input_error(tmp_path):
+    content = (ROOT / "examples" / "two-jobs.toml").read_bytes()
+    for length in range(0, len(content), 7):
+        (tmp_path / "cut.toml").write_bytes(content[:length])
+        with contextlib.suppress(InputError):
+            read_scenario(tmp_path / "cut.toml")
