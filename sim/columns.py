@@ -5,17 +5,16 @@ A thing (a port, a flow, a message, a packet ...) is the address of its row, and
 
 from __future__ import annotations
 
-from tensorexpress.sim.program import NO_LIMIT
+from tensorexpress.sim.program import NEVER as NEVER
 
 FIFO, STRICT, SP_PIFO, PIFO = range(4)
 NONE = -1
-NEVER = NO_LIMIT << 20
 
 # Fields at the start of the memory.
-(NOW, EVENTS, EVENT_COUNT, STACK, FREE, FREE_COUNT, LOGGED, RUNNING, RETRANSMISSIONS, TIMEOUTS, TRANSMISSIONS,
- SEQUENCE, STATUS, DISCIPLINE, QUEUES, BUFFER, SLACK_MODE, ECN, LOSS, SEED, BY_RANK, CREDIT, PAYLOAD, HEADER, ACK_SIZE,
- ACKS, ACK_EVERY, LARGEST_WINDOW, RTO_MIN, REORDERING, ROUNDS, OTHER_RANK, OTHER_SLACK, LOGGING,
- HEAD) = range(35)  # fmt: skip
+(NOW, EVENTS, EVENT_COUNT, TOP_IS_FREE, STACK, FREE, FREE_COUNT, LOGGED, RUNNING, RETRANSMISSIONS, TIMEOUTS,
+ TRANSMISSIONS, SEQUENCE, STATUS, DISCIPLINE, QUEUES, BUFFER, SLACK_MODE, ECN, LOSS, SEED, BY_RANK, CREDIT, PAYLOAD,
+ HEADER, ACK_SIZE, ACKS, ACK_EVERY, LARGEST_WINDOW, RTO_MIN, REORDERING, ROUNDS, OTHER_RANK, OTHER_SLACK, LOGGING,
+ HEAD) = range(36)  # fmt: skip
 
 # Packets. NEXT links a queue, a link or the free list; a PIFO's heap uses NEXT and RIGHT as its children. What a hop
 # touches comes first, so that it shares a cache line.

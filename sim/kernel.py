@@ -57,15 +57,13 @@ def compiled(function: _Function) -> _Function:
 @compiled
 def schedule(m: Memory, time: int, place: int) -> None:
     n = m[EVENT_COUNT]
-    m[EVENT_COUNT] = n + 1
-    sift_up(m, m[EVENTS], n, time, place)
-
-
-@compiled
-def drop_first_event(m: Memory) -> None:
-    n = m[EVENT_COUNT] - 1
-    m[EVENT_COUNT] = n
-    drop_first_pair(m, m[EVENTS], n)
+    if m[TOP_IS_FREE]:
+        # The event being handled still has the first place: one that follows from it takes it over.
+        m[TOP_IS_FREE] = 0
+        sift_down(m, m[EVENTS], n, time, place)
+    else:
+        m[EVENT_COUNT] = n + 1
+        sift_up(m, m[EVENTS], n, time, place)
 
 
 @compiled
@@ -86,7 +84,12 @@ def sift_up(m: Memory, heap: int, i: int, first: int, second: int) -> None:
 @compiled
 def drop_first_pair(m: Memory, heap: int, n: int) -> None:
     """Remove the first of n + 1 pairs of a binary heap."""
-    first, second = m[heap + 2 * n], m[heap + 2 * n + 1]
+    sift_down(m, heap, n, m[heap + 2 * n], m[heap + 2 * n + 1])
+
+
+@compiled
+def sift_down(m: Memory, heap: int, n: int, first: int, second: int) -> None:
+    """Put a pair into a binary heap of n pairs whose first place is free."""
     i = 0
     while True:
         child = 2 * i + 1
@@ -772,7 +775,8 @@ def receive(m: Memory, packet: int) -> None:
 @compiled
 def send_ack(m: Memory, packet: int, message: int) -> None:
     flow = m[packet + P_FLOW]
-    ack = new_packet(m, ACK, flow, m[flow + F_BACK], m[flow + F_BACK_END], m[ACK_SIZE], 0, 0)
+    slack = m[packet + P_SLACK]
+    ack = new_packet(m, ACK, flow, m[flow + F_BACK], m[flow + F_BACK_END], m[ACK_SIZE], 0, slack)
     m[ack + P_MESSAGE] = message
     m[ack + P_ITERATION] = m[packet + P_ITERATION]
     m[ack + P_CHUNK] = m[packet + P_CHUNK]
@@ -910,7 +914,7 @@ def kernel(memory: int, log_memory: int, log_rows: int, budget: int) -> None:
             return
         m[NOW] = m[events]
         place = m[events + 1]
-        drop_first_event(m)
+        m[TOP_IS_FREE] = 1
         phase = place // PHASE
         thing = place - phase * PHASE
         if phase == TRANSMIT:
@@ -929,3 +933,7 @@ def kernel(memory: int, log_memory: int, log_rows: int, budget: int) -> None:
             fire_successors(m, thing, deadline)
         else:
             background(m, thing)
+        if m[TOP_IS_FREE]:
+            m[TOP_IS_FREE] = 0
+            m[EVENT_COUNT] -= 1
+            drop_first_pair(m, events, m[EVENT_COUNT])

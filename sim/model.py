@@ -22,7 +22,19 @@ import simpy
 
 from tensorexpress.errors import SimulationError
 from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS, Slice
-from tensorexpress.sim.program import ARRIVE, BACKGROUND, COMPUTE, GAPS, JOIN, NO_LIMIT, PHASE, TIMER, TRANSMIT, Program
+from tensorexpress.sim.program import (
+    ARRIVE,
+    BACKGROUND,
+    COMPUTE,
+    GAPS,
+    JOIN,
+    NEVER,
+    NO_LIMIT,
+    PHASE,
+    TIMER,
+    TRANSMIT,
+    Program,
+)
 from tensorexpress.sim.record import ACK, DATA, OTHER, PACKET, Record, empty_record
 from tensorexpress.units import serialisation_ps
 
@@ -479,7 +491,8 @@ class Message:
 
     def _send_ack(self, packet: Packet) -> None:
         flow, program = self.flow, self.model.program
-        ack = Packet(ACK, flow, flow.back, program.ack_bytes, 0, 0)
+        # As urgent as what it acknowledges: with a slack of its own it would wait behind all data that is late.
+        ack = Packet(ACK, flow, flow.back, program.ack_bytes, 0, packet.slack_ps)
         ack.message, ack.iteration, ack.chunk = self, packet.iteration, packet.chunk
         ack.transmission, ack.sent_ps = packet.transmission, packet.sent_ps
         ack.acked_to, ack.marked = self.expected, packet.marked
@@ -543,7 +556,7 @@ class Model:
         self.fired = [0] * program.messages
         self.opened = [0] * program.gates
         self.need: list[int] = program.need.tolist()
-        self.node_deadline_ps = [NO_LIMIT << 20] * len(self.need)
+        self.node_deadline_ps = [NEVER] * len(self.need)
         self.successors = list(_rows(program.successors_start, program.successors))
         self.workers = [Worker(self, index) for index in range(program.workers)]
         self.worker_of = np.repeat(np.arange(program.workers), np.diff(program.first_gate)).tolist()
@@ -632,7 +645,7 @@ class Model:
                 if self.need[successor] == 0:
                     earliest = self.node_deadline_ps[successor]
                     self.need[successor] = int(self.program.need[successor])
-                    self.node_deadline_ps[successor] = NO_LIMIT << 20
+                    self.node_deadline_ps[successor] = NEVER
                     if self._fire(successor, earliest):
                         done.append((successor, earliest))
 

@@ -41,6 +41,9 @@ PHASE = 1 << 40
 #: Stands for no limit; small enough that products with it stay inside 64 bits.
 NO_LIMIT = 1 << 40
 
+#: A time that does not come.
+NEVER = NO_LIMIT << 20
+
 #: Disciplines that keep a flow in order by their table or static ranks; under any other, and where ranks follow the
 #: clock, a gap says nothing and only the time-out tells a loss.
 _IN_ORDER = ("fifo", "strict", "pifo")
@@ -307,7 +310,6 @@ def _network(scenario: Scenario) -> dict[str, Any]:
         "link_delay_ps": np.array(directed.delay_ps, dtype=np.int64),
         "host_port": host_port,
         "queues": cluster.queues,
-        "buffer_bytes": cluster.buffer_bytes,
         "ecn_bytes": scenario.transport.ecn_bytes,
         "loss": scenario.loss,
         "seed": scenario.seed,
@@ -317,7 +319,11 @@ def _network(scenario: Scenario) -> dict[str, Any]:
 def _hosts(plan: Plan) -> dict[str, Any]:
     policy, transport = plan.policy, plan.scenario.transport
     in_order = policy.discipline in _IN_ORDER and policy.queue_map != "slack"
+    # A PIFO is the reference, so it is not short of memory either; and where nothing can be lost, nothing times out.
+    buffer_bytes = 0 if policy.discipline == "pifo" else plan.scenario.cluster.buffer_bytes
     return {
+        "buffer_bytes": buffer_bytes,
+        "rto_min_ps": transport.rto_min_ps if buffer_bytes or plan.scenario.loss else NEVER,
         "discipline": policy.discipline,
         "slack_mode": policy.queue_map == "slack",
         "host_order": policy.host_order,
@@ -329,7 +335,6 @@ def _hosts(plan: Plan) -> dict[str, Any]:
         "ack_every": transport.ack_every,
         "window_bytes": transport.window_bytes,
         "initial_window_bytes": transport.initial_window_bytes,
-        "rto_min_ps": transport.rto_min_ps,
         "reordering": 3 if in_order else NO_LIMIT,
     }
 

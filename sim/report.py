@@ -77,7 +77,7 @@ def as_csv(prediction: Prediction) -> str:
     return text.getvalue()
 
 
-def _grid(rows: list[list[str]]) -> list[str]:
+def grid(rows: list[list[str]]) -> list[str]:
     """Align columns: the first to the left, all others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
@@ -132,7 +132,7 @@ def as_table(prediction: Prediction) -> str:
             f"{title}, {where}; compute {metrics.compute_ps / PS_PER_MS:.2f} ms an iteration, "
             f"no schedule can take less than {prediction.optimal_ps[index] / PS_PER_MS:.2f} ms",
             "",
-            *_grid(rows),
+            *grid(rows),
             "",
         ]
     return "\n".join([*lines, *(f"- {note}" for note in notes(prediction))])

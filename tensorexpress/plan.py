@@ -5,6 +5,7 @@ A plan says nothing about when things happen. The simulator, a switch and real h
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -14,11 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorexpress.deadline import equal_map, queue_map, slacks
+from tensorexpress.errors import ScenarioError
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Job, Scenario
-from tensorexpress.units import serialisation_ps
+from tensorexpress.units import format_size, serialisation_ps
 
 Ints = NDArray[np.int64]
+
+#: Bytes of memory that a simulation needs for every chunk of an iteration, all tables included.
+_BYTES_PER_CHUNK = 64
 
 #: Bytes of a frame on the wire outside the IP packet: preamble, Ethernet header, checksum and gap.
 ETHERNET_BYTES = 38
@@ -184,6 +189,21 @@ def slice_leads_ps(plan: JobPlan) -> list[int]:
     return leads
 
 
+def _check_memory(scenario: Scenario) -> None:
+    """Refuse what cannot fit into memory before hours of swapping tell so."""
+    links, payload, needed = 2 * len(scenario.cluster.links), payload_bytes(scenario), 0
+    for job in scenario.jobs:
+        chunks = sum(-(-size // payload) for size in job.workload.tensor_bytes)
+        needed += len(job.workers) * (2 * chunks * _BYTES_PER_CHUNK + links * len(job.workload.layers) * 8)
+    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > installed:
+        raise ScenarioError(
+            f"{scenario.name}: found a scenario that needs about {format_size(needed)} of memory; accepted: what fits "
+            f"into the {format_size(installed)} of this machine; take fewer workers, a smaller model or a larger mtu"
+        )
+
+
 def make_plan(scenario: Scenario, policy: Policy) -> Plan:
     """Decide everything the policy leaves to be decided for this scenario."""
+    _check_memory(scenario)
     return Plan(scenario, policy, tuple(_plan_job(job, scenario, policy) for job in scenario.jobs))

@@ -16,6 +16,8 @@ MBPS = 10**6
 #: A rate that divides nothing, beside round ones: serialisation times must round the same way everywhere.
 RATES_BPS = (100 * MBPS, 937 * MBPS + 1, 1000 * MBPS)
 
+patterns = st.sampled_from(["poisson", "constant"])
+
 
 @st.composite
 def workloads(draw: st.DrawFn, most_layers: int = 6, most_params: int = 4000) -> Workload:
@@ -135,9 +137,6 @@ def scenarios(draw: st.DrawFn, disturbed: bool = True) -> Scenario:
         iterations=draw(st.integers(1, 2)),
         warmup=draw(st.integers(0, 1)),
     )
-
-
-patterns = st.sampled_from(["poisson", "constant"])
 
 
 @st.composite

@@ -410,7 +410,7 @@ class TestCongestion:
         assert trace.links["losses"].sum() > 0 < trace.retransmissions
         assert (trace.jobs[0].transfers["delivered_ps"] >= 0).all()
 
-    @pytest.mark.parametrize("policy", ["fifo", "p3", "tensorexpress", "ideal"])
+    @pytest.mark.parametrize("policy", ["fifo", "p3", "tensorexpress", "ideal:switch=sp-pifo"])
     def test_a_full_buffer_drops_and_everything_still_arrives(self, policy: str) -> None:
         scenario = incast(rto_min_ps=5000 * US)
         small = replace(scenario, cluster=replace(scenario.cluster, buffer_bytes=20_000))
@@ -418,6 +418,21 @@ class TestCongestion:
         assert trace.links["drops"].sum() > 0 < trace.retransmissions
         assert trace.links["peak_bytes"].max() <= 20_000
         assert (trace.jobs[0].transfers["delivered_ps"] >= 0).all()
+
+    def test_the_reference_pifo_is_not_short_of_memory(self) -> None:
+        scenario = incast()
+        small = replace(scenario, cluster=replace(scenario.cluster, buffer_bytes=20_000))
+        trace = self.run(small, "ideal")
+        assert (trace.links["drops"].sum(), trace.retransmissions, trace.timeouts) == (0, 0, 0)
+        assert trace.links["peak_bytes"].max() > 20_000
+
+    def test_acknowledgements_do_not_wait_behind_late_data(self) -> None:
+        # The network is the bottleneck, so every deadline is missed; a window must open all the same.
+        by_layer, by_slack = (
+            iterations_ps(self.run(incast(window_bytes=200_000), policy).jobs[0]).mean()
+            for policy in ("ideal:slice=10 KB", "ideal:slice=10 KB,queues=slack")
+        )
+        assert by_slack < 1.05 * by_layer
 
     def test_without_loss_nothing_is_sent_twice(self) -> None:
         trace = self.run(incast(), "tensorexpress")

@@ -1,0 +1,63 @@
+"""tensorexpress explain: where the gain of a policy comes from, one choice at a time."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from tensorexpress.cli.options import read_inputs, scenario_options, write_json
+from tensorexpress.errors import PolicyError
+
+
+@click.command(short_help="Split a gain into slicing, host order, switch order and what is left.")
+@scenario_options
+@click.option(
+    "--policy",
+    metavar="NAME[:CHOICE=VALUE,...]",
+    default="tensorexpress",
+    show_default=True,
+    help="The policy whose gain over fifo is explained.",
+)
+@click.option(
+    "--json", "json_path", metavar="FILE", help="Write the steps as JSON; - prints them instead of the table."
+)
+@click.option("--plot", "plot_path", metavar="FILE", help="Draw a waterfall from fifo to the optimum (.png or .svg).")
+def explain(
+    scenario: str | None,
+    overrides: tuple[str, ...],
+    engine: str,
+    policy: str,
+    json_path: str | None,
+    plot_path: str | None,
+) -> None:
+    """Explain the gain of a policy by switching its choices on one at a time, from fifo to the optimum.
+
+    What a choice gains depends on those that are on already, so the table also shows its gain alone (nothing else is
+    on) and last (all else is on).
+
+    \b
+      tensorexpress explain
+      tensorexpress explain --policy p3 --set cluster.bandwidth="5 Gbps"
+      tensorexpress explain examples/two-jobs.toml --plot explain.png
+    """
+    from tensorexpress.sim import explain as explaining
+
+    inputs = read_inputs(scenario, overrides, [policy])
+    if len(inputs.policies) > 1:
+        raise PolicyError(f"--policy {policy!r} names {len(inputs.policies)} policies; accepted: one at a time")
+    if plot_path is not None:
+        from tensorexpress.sim.plot import check_suffix
+
+        check_suffix(plot_path)
+    chosen = inputs.policies[0]
+    with click.progressbar(
+        length=explaining.simulations(chosen), label="simulating", file=sys.stderr, hidden=not sys.stderr.isatty()
+    ) as bar:
+        explanation = explaining.explain(inputs, chosen, engine, progress=lambda _: bar.update(1))
+    if json_path is not None:
+        write_json(json_path, explaining.to_json(explanation))
+    if plot_path is not None:
+        explaining.plot_explanation(explanation, plot_path)
+    if json_path != "-":
+        click.echo(explaining.as_table(explanation))

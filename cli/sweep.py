@@ -1,0 +1,150 @@
+"""tensorexpress sweep: vary any scenario key, and see where scheduling pays."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tensorexpress.cli.options import policy_option, scenario_options, write_json, write_output
+from tensorexpress.errors import InputError
+
+if TYPE_CHECKING:
+    from tensorexpress.sim.sweep import Point
+
+
+@click.command(short_help="Vary any scenario key and plot the band where scheduling pays.")
+@scenario_options
+@policy_option
+@click.option(
+    "--vary",
+    metavar="KEY=VALUES",
+    multiple=True,
+    help="What to vary: KEY=V1,V2,... or KEY=START:STOP:STEPS[:log]; twice for a grid. "
+    "[default: cluster.bandwidth from 1/8 to 8 times the scenario's]",
+)
+@click.option(
+    "--threshold",
+    type=click.FloatRange(min=1.0, max=1000.0),
+    default=1.05,
+    show_default=True,
+    help="Speed-up over fifo from which scheduling is said to pay.",
+)
+@click.option("--processes", type=click.IntRange(min=1), help="Simulations at a time.  [default: one per core]")
+@click.option(
+    "--json", "json_path", metavar="FILE", help="Write all metrics as JSON; - prints them instead of the table."
+)
+@click.option("--csv", "csv_path", metavar="FILE", help="Write a row per point, policy and job; - prints them instead.")
+@click.option("--plot", "plot_path", metavar="FILE", help="Draw curves over one key, or a map over two (.png or .svg).")
+def sweep(
+    scenario: str | None,
+    overrides: tuple[str, ...],
+    engine: str,
+    policies: tuple[str, ...],
+    vary: tuple[str, ...],
+    threshold: float,
+    processes: int | None,
+    json_path: str | None,
+    csv_path: str | None,
+    plot_path: str | None,
+) -> None:
+    """Predict a scenario at every value of one or more keys, on all cores.
+
+    A number without a unit takes that of the next value with one. Ctrl-C ends a sweep early and keeps the points that
+    are finished.
+
+    \b
+      tensorexpress sweep --plot band.png
+      tensorexpress sweep --vary cluster.bandwidth=5,10,25,40,100Gbps --policy p3,tensorexpress
+      tensorexpress sweep --vary job.workers=2:32:5:log --vary cluster.queues=1,2,4,8 --csv grid.csv
+    """
+    from tensorexpress.sim import sweep_report as report
+    from tensorexpress.sim.sweep import sweep as run_sweep
+    from tensorexpress.sim.sweep import usual_vary
+
+    varied = _values_by_key(vary) or usual_vary(scenario, overrides)
+    _check_outputs(len(varied), json_path, csv_path, plot_path)
+    total = math.prod(map(len, varied.values()))
+    with (
+        _kept_meanwhile(csv_path, tuple(varied)) as keep,
+        click.progressbar(
+            length=total, label="sweeping", show_pos=True, file=sys.stderr, hidden=not sys.stderr.isatty()
+        ) as bar,
+    ):
+
+        def on_point(point: Point) -> None:
+            keep(point)
+            bar.update(1)
+
+        result = run_sweep(scenario, overrides, varied, policies, engine, on_point, processes)
+    if result.points:
+        if json_path is not None:
+            write_json(json_path, report.as_json(result, threshold))
+        if csv_path is not None:
+            write_output(csv_path, report.as_csv(tuple(varied), result.points))
+            _partial(csv_path).unlink(missing_ok=True)
+        if plot_path is not None:
+            from tensorexpress.sim.sweep_plot import plot_sweep
+
+            plot_sweep(result, plot_path, threshold)
+        if "-" not in (json_path, csv_path):
+            click.echo(report.as_table(result, threshold))
+    if len(result.points) < total:
+        click.echo(f"tensorexpress: stopped after {len(result.points)} of {total} points", err=True)
+        sys.exit(130)
+
+
+def _values_by_key(vary: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    from tensorexpress.sim.vary import parse_vary
+
+    varied: dict[str, tuple[str, ...]] = {}
+    for text in vary:
+        key, values = parse_vary(text)
+        if key in varied:
+            raise InputError(f"--vary {key} is given twice; accepted: each key once, with all its values")
+        varied[key] = values
+    return varied
+
+
+def _check_outputs(keys: int, json_path: str | None, csv_path: str | None, plot_path: str | None) -> None:
+    """Refuse what could not be written in the end before hours of simulation rather than after."""
+    if plot_path is not None:
+        from tensorexpress.sim.sweep_plot import check_plot
+
+        check_plot(plot_path, keys)
+    for path in (json_path, csv_path, plot_path):
+        if path not in (None, "-") and not os.access(Path(path).parent, os.W_OK):
+            raise InputError(f"cannot write {path!r}; give a file in a directory that exists and is writable")
+
+
+def _partial(csv_path: str) -> Path:
+    return Path(f"{csv_path}.part")
+
+
+@contextmanager
+def _kept_meanwhile(csv_path: str | None, keys: tuple[str, ...]) -> Iterator[Callable[[Point], None]]:
+    """Give what appends a finished point to FILE.part, where it is safe even if this process is killed."""
+    from tensorexpress.sim.sweep_report import as_csv
+
+    if csv_path in (None, "-") or (os.path.exists(csv_path) and not os.path.isfile(csv_path)):
+        yield lambda _: None
+        return
+    partial = _partial(csv_path)
+    partial.unlink(missing_ok=True)
+
+    def keep(point: Point) -> None:
+        with partial.open("a", newline="") as file:
+            file.write(as_csv(keys, [point], header=file.tell() == 0))
+
+    try:
+        yield keep
+    except BaseException:
+        if partial.exists():
+            click.echo(f"tensorexpress: the points finished so far are in {partial}", err=True)
+        raise

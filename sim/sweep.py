@@ -1,0 +1,323 @@
+"""Sweeps: predictions over all values of one or more scenario keys, on all cores.
+
+Simulations run in processes rather than threads: Ctrl-C then ends one in the middle, the parts of a simulation that
+are not compiled run side by side too, and so does the SimPy engine.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
+from itertools import product
+from multiprocessing import get_context, resource_tracker
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from tensorexpress.errors import InputError, SimulationError, TensorExpressError
+from tensorexpress.plan import make_plan
+from tensorexpress.policy import POLICIES, Policy
+from tensorexpress.scenario import Scenario, scenario_from
+from tensorexpress.scenario_document import merge, read_toml
+from tensorexpress.sim.predict import predict
+from tensorexpress.sim.run import simulate
+from tensorexpress.sim.vary import MOST_POINTS, parse_vary
+from tensorexpress.trace import JobMetrics, busiest_link
+from tensorexpress.units import format_rate
+
+#: How far a sweep of the bandwidth goes to both sides of the scenario's own when no key is named, and its steps.
+_USUAL_FACTOR, _USUAL_STEPS = 8, 11
+
+
+@dataclass(frozen=True)
+class Row:
+    """One job under one policy at one point."""
+
+    policy: str
+    job: str
+    metrics: JobMetrics
+    #: Iteration time under fifo.
+    fifo_ps: float
+    #: The iteration time that no schedule can beat.
+    optimal_ps: float
+    busiest_link: str
+    #: Part of the run during which that link was busy.
+    utilisation: float
+    #: Packets of all jobs that found a buffer full, and that were sent again.
+    drops: int
+    retransmissions: int
+
+    @property
+    def speedup(self) -> float:
+        """How many times shorter an iteration is than under fifo."""
+        return self.fifo_ps / self.metrics.iteration_ps
+
+    @property
+    def of_optimal(self) -> float:
+        """The lower bound over the iteration time: 1 means that nothing can be faster."""
+        return self.optimal_ps / self.metrics.iteration_ps
+
+
+@dataclass(frozen=True)
+class Point:
+    """One value of every key that is varied, and the results there: policy by policy, and of a policy job by job."""
+
+    values: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The points that are finished, in the order of the values, the last key varying fastest."""
+
+    #: The scenario at the first point.
+    scenario: Scenario
+    vary: Mapping[str, tuple[str, ...]]
+    policies: tuple[Policy, ...]
+    points: tuple[Point, ...]
+
+    @property
+    def total(self) -> int:
+        """How many points there are when all are finished."""
+        return math.prod(map(len, self.vary.values()))
+
+
+@dataclass(frozen=True)
+class _Task:
+    """One simulation, as it is sent to a process."""
+
+    point: int
+    #: The point in words, for error messages.
+    label: str
+    content: Mapping[str, Any]
+    source: str
+    overrides: tuple[str, ...]
+    policy: Policy
+    engine: str
+
+
+def usual_vary(path: str | Path | None = None, overrides: Sequence[str] = ()) -> dict[str, tuple[str, ...]]:
+    """Return what is varied when no key is named: the bandwidth, from an eighth to eight times the scenario's own.
+
+    >>> usual_vary()["cluster.bandwidth"][::5]
+    ('1.25 Gbps', '10 Gbps', '80 Gbps')
+    """
+    document = merge(*_read(path), overrides)
+    own_bps = document.table("cluster")["bandwidth"]
+    ends = f"{format_rate(max(1, own_bps // _USUAL_FACTOR))}:{format_rate(own_bps * _USUAL_FACTOR)}"
+    return dict([parse_vary(f"cluster.bandwidth={ends}:{_USUAL_STEPS}:log")])
+
+
+def sweep(
+    path: str | Path | None,
+    overrides: Sequence[str],
+    vary: Mapping[str, Sequence[str]],
+    policies: Sequence[str] = (),
+    engine: str = "auto",
+    on_point: Callable[[Point], None] | None = None,
+    processes: int | None = None,
+) -> Sweep:
+    """Predict a scenario at every combination of the values in `vary`, which maps keys to values.
+
+    `policies` replaces the scenario's own, and fifo is always added: it is what the others are compared with. Every
+    point is checked before the first simulation. `on_point` gets each point as soon as it is finished, in any order.
+    Ctrl-C ends the sweep early; what is returned then holds the points that are finished.
+
+    As always with processes, a script that calls this does so below `if __name__ == "__main__":`.
+    """
+    combinations = _combinations(vary)
+    content, source = _read(path)
+    common = (*overrides, *([f"policies={','.join(policies)}"] if policies else []))
+    points = [tuple(map("{}={}".format, vary, values)) for values in combinations]
+    first = _checked(content, source, common, points)
+    compared = _with_fifo(first.policies)
+    tasks = [
+        _Task(index, ", ".join(point), content, source, (*common, *point), policy, engine)
+        for index, point in enumerate(points)
+        for policy in compared
+    ]
+    unfinished: dict[int, dict[str, tuple[Row, ...]]] = {index: {} for index in range(len(points))}
+    finished: dict[int, Point] = {}
+    with suppress(KeyboardInterrupt), closing(_run(tasks, processes or os.cpu_count() or 1)) as results:
+        for task, rows in results:
+            index = task.point
+            unfinished[index][task.policy.name] = rows
+            if len(unfinished[index]) == len(compared):
+                by_policy = unfinished.pop(index)
+                finished[index] = Point(combinations[index], _joined([by_policy[one.name] for one in compared]))
+                if on_point is not None:
+                    on_point(finished[index])
+    return Sweep(
+        scenario=first,
+        vary={key: tuple(values) for key, values in vary.items()},
+        policies=compared,
+        points=tuple(finished[index] for index in sorted(finished)),
+    )
+
+
+def _read(path: str | Path | None) -> tuple[dict[str, Any], str]:
+    return ({}, "default") if path is None else (read_toml(str(path)), str(path))
+
+
+def _combinations(vary: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
+    count = math.prod(map(len, vary.values()))
+    if not 0 < count <= MOST_POINTS:
+        raise InputError(f"the values of {', '.join(vary)} make {count} points; accepted: 1 to {MOST_POINTS}")
+    if "policies" in vary:
+        raise InputError("policies cannot be varied; they are compared at every point: name them with --policy")
+    return list(product(*vary.values()))
+
+
+def _checked(
+    content: Mapping[str, Any], source: str, common: tuple[str, ...], points: Sequence[tuple[str, ...]]
+) -> Scenario:
+    """Return the scenario of the first point once those of all points are known to be right."""
+    first = None
+    for point in points:
+        try:
+            scenario = scenario_from(content, source, (*common, *point))
+        except InputError as error:
+            # What is wrong whatever the point is said without one.
+            scenario_from(content, source, common)
+            raise InputError(f"point {', '.join(point)}: {error}") from None
+        first = first or scenario
+    assert first is not None, "there is at least one point"
+    return first
+
+
+def _with_fifo(policies: tuple[Policy, ...]) -> tuple[Policy, ...]:
+    named = any(policy.name == "fifo" for policy in policies)
+    return policies if named else (POLICIES["fifo"], *policies)
+
+
+def _joined(rows_by_policy: Sequence[Sequence[Row]]) -> tuple[Row, ...]:
+    """Return the rows of a point with what can only be known when all of its policies have run."""
+    joined = []
+    for rows in rows_by_policy:
+        for job, row in enumerate(rows):
+            same_job = [others[job] for others in rows_by_policy]
+            fifo_ps = next(other.metrics.iteration_ps for other in same_job if other.policy == "fifo")
+            joined.append(replace(row, fifo_ps=fifo_ps, optimal_ps=min(other.optimal_ps for other in same_job)))
+    return tuple(joined)
+
+
+def _simulate(task: _Task) -> tuple[Row, ...]:
+    """Return one row per job; `_joined` compares them with those of other policies."""
+    scenario = scenario_from(task.content, task.source, task.overrides)
+    prediction = predict(scenario, [task.policy], task.engine)
+    trace = prediction.baseline.trace
+    link, utilisation = busiest_link(trace)
+    return tuple(
+        Row(
+            policy=task.policy.name,
+            job=job.name,
+            metrics=metrics,
+            fifo_ps=metrics.iteration_ps,
+            optimal_ps=optimal_ps,
+            busiest_link=link,
+            utilisation=utilisation,
+            drops=int(trace.links["drops"].sum()),
+            retransmissions=trace.retransmissions,
+        )
+        for job, metrics, optimal_ps in zip(scenario.jobs, prediction.baseline.jobs, prediction.optimal_ps, strict=True)
+    )
+
+
+def _run(tasks: Sequence[_Task], processes: int) -> Generator[tuple[_Task, tuple[Row, ...]], None, None]:
+    """Yield the tasks as they are finished, in any order; when this ends, so do its processes."""
+    context = get_context("spawn")
+    children = {}
+    try:
+        with _interrupts_held():
+            for _ in range(min(processes, len(tasks))):
+                ours, theirs = context.Pipe()
+                child = context.Process(target=_serve, args=(theirs,), daemon=True)
+                child.start()
+                children[ours] = child
+                theirs.close()
+        if any(task.engine != "simpy" for task in tasks):
+            _compile_once()
+        yield from _dispatch(tasks, children)
+    finally:
+        for child in children.values():
+            child.terminate()
+        for child in children.values():
+            child.join()
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back while processes start; they inherit this and never see it, for ending them is up to us."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    # It would start with the first process, and lift the hold.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _compile_once() -> None:
+    """Fill the cache of compiled code, so that not every process compiles for itself; quick if it is filled."""
+    content = {"iterations": 1, "warmup": 0, "cluster": {"mtu": 65535}, "job": {"workers": 1, "servers": 1}}
+    simulate(make_plan(scenario_from(content, "warm-up"), POLICIES["fifo"]), "fast")
+
+
+def _dispatch(tasks: Iterable[_Task], connections: Iterable[Connection]) -> Iterator[tuple[_Task, tuple[Row, ...]]]:
+    waiting = iter(tasks)
+    running: dict[Connection, _Task] = {}
+
+    def give_next(connection: Connection) -> None:
+        task = next(waiting, None)
+        if task is not None:
+            running[connection] = task
+            # If the process has died, that shows when its result is read.
+            with suppress(OSError):
+                connection.send(task)
+
+    for connection in connections:
+        give_next(connection)
+    while running:
+        ready = wait(list(running))
+        for connection in [one for one in running if one in ready]:
+            task = running.pop(connection)
+            rows = _result(task, connection)
+            give_next(connection)
+            yield task, rows
+
+
+def _result(task: _Task, connection: Connection) -> tuple[Row, ...]:
+    try:
+        reply = connection.recv()
+    except (EOFError, OSError):
+        raise SimulationError(
+            f"point {task.label}: the process that simulated {task.policy.name} died, most likely for want of memory; "
+            "try a smaller scenario or fewer processes"
+        ) from None
+    if isinstance(reply, TensorExpressError):
+        raise type(reply)(f"point {task.label}: {reply}")
+    rows: tuple[Row, ...] = reply
+    return rows
+
+
+def _serve(connection: Connection) -> None:
+    """Simulate what comes until the other side hangs up; the body of a process."""
+    while True:
+        try:
+            task = connection.recv()
+        except EOFError:
+            return
+        reply: tuple[Row, ...] | TensorExpressError
+        try:
+            reply = _simulate(task)
+        except TensorExpressError as error:
+            reply = error
+        with suppress(BrokenPipeError):
+            connection.send(reply)
