@@ -86,8 +86,8 @@ class _Layout:
         rows(flows, F_PATH, p.path_start, self.port_at[p.path])
         rows(flows, F_BACK, p.back_start, self.port_at[p.back])
         flows[:, F_OLDEST] = flows[:, F_NEWEST] = NONE
-        # A slice is pending once for its start, and once more for a recovery that outlived the iteration before.
-        room = 2 * np.bincount(p.message_flow, minlength=len(flows)) + 2
+        # A slice is pending once for its start, and again while an older entry waits to be discarded; room to spare.
+        room = 4 * np.bincount(p.message_flow, minlength=len(flows)) + 8
         flows[:, F_PENDING] = memory.place(np.zeros(2 * room.sum(), dtype=np.int64)) + 2 * (np.cumsum(room) - room)
         flows[:, F_AT] = NONE
         flows[p.host_flows, F_PLACE] = np.arange(len(p.host_flows))

@@ -24,7 +24,7 @@ from tensorexpress.files import write_atomic
 from tensorexpress.scenario import Scenario
 from tensorexpress.sim.predict import Prediction
 from tensorexpress.trace import KINDS, Ints, JobTrace
-from tensorexpress.units import PS_PER_MS, format_time
+from tensorexpress.units import PS_PER_MS, counted, format_time
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -144,15 +144,11 @@ def next_to_arrive(transfers: NDArray[np.void], times_ps: Ints) -> Ints:
 
 def _titles(scenario: Scenario) -> tuple[str, str]:
     job, jobs = scenario.jobs[0], len(scenario.jobs)
-    servers = f"and {_counted(len(job.servers), 'server')}" if job.servers else "in a ring"
-    hosts = f"{_counted(len(job.workers), 'worker')} {servers}"
+    servers = f"and {counted(len(job.servers), 'server')}" if job.servers else "in a ring"
+    hosts = f"{counted(len(job.workers), 'worker')} {servers}"
     first = f" (first of {jobs} jobs: {_cut(job.name, 30)})" if jobs > 1 else ""
     title = _cut(scenario.name, 80 - len(first)) + first
     return title, _cut(f"{job.workload.name} on {hosts}; {describe(scenario.cluster)}", 130)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _cut(text: str, most: int) -> str:
@@ -318,7 +314,7 @@ def _draw_compute(axes: Axes, job: JobTrace, worker: int, shown: int) -> None:
 
 
 def _footnote(prediction: Prediction, worker: str) -> str:
-    measured = _counted(prediction.scenario.iterations, "measured iteration")
+    measured = counted(prediction.scenario.iterations, "measured iteration")
     return fill(
         f"Bars: mean of {measured}; forward and backward of the worker that computes longest, and what is left. "
         f"Blocking: mean over workers. Timelines: the first measured iteration of {worker}, the worker blocked longest "

@@ -12,7 +12,7 @@ from tensorexpress.policy import describe
 from tensorexpress.sim.advice import notes
 from tensorexpress.sim.predict import Prediction
 from tensorexpress.trace import busiest_link
-from tensorexpress.units import PS_PER_MS
+from tensorexpress.units import PS_PER_MS, counted
 
 
 def metrics_of(prediction: Prediction, name: str, job: int) -> dict[str, Any]:
@@ -125,7 +125,8 @@ def as_table(prediction: Prediction) -> str:
                     str(result.trace.retransmissions),
                 ]
             )
-        where = f"{len(job.workers)} workers" + (f", {len(job.servers)} servers" if job.servers else ", ring")
+        servers = counted(len(job.servers), "server") if job.servers else "ring"
+        where = f"{counted(len(job.workers), 'worker')}, {servers}"
         title = f"{job.name}: {job.workload.name}" if several else job.workload.name
         metrics = prediction.baseline.jobs[index]
         lines += [

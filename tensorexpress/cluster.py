@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeAlias, TypedDict, Unpack
 
 from tensorexpress.errors import ClusterError, InputError, UnitError, unknown
-from tensorexpress.units import format_rate, format_time, parse_rate, parse_size, parse_time
+from tensorexpress.units import counted, format_rate, format_time, parse_rate, parse_size, parse_time
 
 #: A number in the base unit (ps, bytes, bit/s), or a string with a unit, such as "10 Gbps".
 Quantity: TypeAlias = str | int | float
@@ -140,17 +140,13 @@ def describe(cluster: Cluster) -> str:
     """
     words = [
         cluster.name,
-        _counted(len(cluster.hosts), "host"),
+        counted(len(cluster.hosts), "host"),
         _span((link.rate_bps for link in cluster.links), format_rate),
         _span((link.delay_ps for link in cluster.links), format_time),
         f"MTU {cluster.mtu}",
-        _counted(cluster.queues, "queue"),
+        counted(cluster.queues, "queue"),
     ]
     return ", ".join(words)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _span(values: Iterable[int], show: Callable[[int], str]) -> str:

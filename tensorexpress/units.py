@@ -122,6 +122,15 @@ def format_rate(bps: int) -> str:
     return _format(bps, _RATE)
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun.
+
+    >>> counted(1, "queue"), counted(8, "queue")
+    ('1 queue', '8 queues')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def serialisation_ps(size: int, rate_bps: int) -> int:
     """Return how long `size` bytes occupy a link, rounded up so that no link is faster than its rate.
 

@@ -1,0 +1,143 @@
+"""The command line as a person meets it: good input, bad input, and what is left behind."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tensorexpress.cli import VERBS, main
+
+#: A question that is answered in a moment: one small layer beside a large one.
+LAYERS = "layer_index,numel,forward_ns,backward_ns\n0,20000,200000,400000\n1,400000,200000,400000\n"
+
+
+@pytest.fixture
+def small(tmp_path):
+    (tmp_path / "layers.csv").write_text(LAYERS)
+    scenario = tmp_path / "small.toml"
+    scenario.write_text(
+        'name = "small"\npolicies = ["fifo", "tensorexpress"]\n'
+        '[cluster]\nbandwidth = "10 Gbps"\n[job]\ncsv = "layers.csv"\nworkers = 2\nservers = 1\n'
+    )
+    return scenario
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_itself(verb):
+    result = run(verb, "--help")
+    assert result.exit_code == 0
+    assert "Usage:" in result.output
+
+
+def test_json_has_every_metric_of_every_policy(small):
+    result = run("predict", small, "--json", "-")
+    document = json.loads(result.stdout)
+    assert document["scenario"]["name"] == "small"
+    assert list(document["policies"]) == ["fifo", "tensorexpress"]
+    fifo, better = document["policies"].values()
+    assert fifo["speedup"] == 1.0
+    assert better["speedup"] == pytest.approx(fifo["iteration_ms"] / better["iteration_ms"])
+    assert 0 < better["of_optimal"] <= 1.0
+    assert set(fifo["latency_ms"]) == {"mean", "p50", "p99", "first"}
+    assert fifo["iteration_ms"] == pytest.approx(fifo["compute_ms"] + fifo["blocking_ms"], rel=0.01)
+    assert {"blocking_worst_ms", "utilisation", "drops", "retransmissions"} <= set(fifo)
+
+
+def test_both_engines_print_the_same(small):
+    assert run("predict", small, "--engine", "simpy").output == run("predict", small, "--engine", "fast").output
+
+
+def test_csv_agrees_with_json(small):
+    rows = list(csv.DictReader(io.StringIO(run("predict", small, "--csv", "-").stdout)))
+    document = json.loads(run("predict", small, "--json", "-").stdout)
+    for row in rows:
+        metrics = document["policies"][row["policy"]]
+        assert float(row["iteration_ms"]) == metrics["iteration_ms"]
+        assert float(row["latency_p99_ms"]) == metrics["latency_ms"]["p99"]
+
+
+def test_all_outputs_are_written(small, tmp_path):
+    names = {"--json": "a.json", "--csv": "a.csv", "--plot": "a.svg", "--trace": "trace.json"}
+    result = run("predict", small, *(x for option, name in names.items() for x in (option, tmp_path / name)))
+    assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert (tmp_path / "a.svg").read_text().startswith("<?xml")
+    assert "small: star" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["missing.toml"], "missing.toml: cannot be read"),
+        (["--set", "job.model=vgg61"], "unknown model 'vgg61'; did you mean"),
+        (["--set", "cluster.bandwidth=fast"], "--set cluster.bandwidth: 'fast' is not a rate; accepted:"),
+        (["--set", "cluster.bandwith=1 Gbps"], "did you mean 'bandwidth'"),
+        (["--set", "job.workers=-3"], "found -3; accepted: a count from 1"),
+        (["--set", "job.batch=0"], "job.batch"),
+        (["--policy", "tensorxpress"], "did you mean 'tensorexpress'"),
+        (["--policy", "fifo:switch=foo"], "unknown switch discipline 'foo'"),
+        (["--plot", "a.bmp"], "accepted: .png, .svg"),
+        (["--json", "nowhere/a.json"], "cannot write 'nowhere/a.json': No such file or directory"),
+        (["--set", "job.workers=90000", "--set", "job.model=gpt2-xl"], "of memory; accepted: what fits"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(arguments, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = run("predict", *arguments)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("tensorexpress: error: ")
+    assert result.stderr.count("\n") == 1
+    assert said in result.stderr
+    assert result.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_truncated_scenario_names_file_and_line(tmp_path):
+    scenario = tmp_path / "cut.toml"
+    scenario.write_text('name = "cut"\n[cluster\n')
+    result = run("predict", scenario)
+    assert result.exit_code == 2
+    assert "cut.toml:2: not TOML" in result.stderr
+
+
+def test_a_custom_discipline_is_refused_by_the_compiled_engine_only(small, monkeypatch):
+    from tensorexpress.queueing import DISCIPLINES, Fifo
+
+    monkeypatch.setitem(DISCIPLINES, "mine", Fifo)
+    refused = run("predict", small, "--policy", "fifo:switch=mine", "--engine", "fast")
+    assert refused.exit_code == 2
+    assert "engine 'fast' has no discipline 'mine'; use engine 'simpy'" in refused.stderr
+    assert run("predict", small, "--policy", "fifo:switch=mine").exit_code == 0
+
+
+def test_the_installed_command_runs_and_imports_nothing_heavy_for_help():
+    code = "import sys; from tensorexpress.cli import main\nimport tensorexpress.scenario, tensorexpress.plan\n"
+    code += "print({'numba', 'simpy', 'matplotlib'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
+    command = Path(sys.executable).parent / "tensorexpress"
+    assert "predict" in subprocess.run([command, "--help"], capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize(
+    ("overrides", "policies", "said"),
+    [
+        (["cluster.bandwidth=100 Gbps"], "fifo,tensorexpress", "Compute-bound"),
+        (["job.batch=1", "cluster.bandwidth=1 Gbps"], "fifo:slice=32 KB,tensorexpress", "Network-bound"),
+        (["job.servers=2", "cluster.queues=1"], "fifo,p3:slice=32 KB,tensorexpress", "one queue per port"),
+        (["job.architecture=ring"], "fifo,p3,tensorexpress", "every queue holds one flow"),
+    ],
+)
+def test_where_scheduling_gains_nothing_the_notes_say_why(overrides, policies, said):
+    options = [x for override in ("job.workers=4", *overrides) for x in ("--set", override)]
+    result = run("predict", *options, "--policy", policies)
+    assert result.exit_code == 0, result.output
+    assert said in result.stdout
