@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from tensorexpress.errors import SimulationError
+from tensorexpress.errors import SimulationError, StoppedError
 from tensorexpress.sim.columns import *
 from tensorexpress.sim.kernel import SPARE_PACKETS, kernel
 from tensorexpress.sim.model import ALPHA_ONE, loss_threshold
@@ -15,8 +17,8 @@ from tensorexpress.sim.record import PACKET, Record, empty_record
 DISCIPLINES = ("fifo", "strict", "sp-pifo", "pifo")
 HOST_ORDERS = ("fifo", "priority")
 
-#: Events between two looks at the outside world.
-BUDGET = 20_000_000
+#: Events between two looks at whether to stop.
+BUDGET = 2_000_000
 
 
 class _Memory:
@@ -201,8 +203,8 @@ def what_is_not_compiled(program: Program) -> str | None:
     return None
 
 
-def run(program: Program, record_packets: bool = False) -> Record:
-    """Execute a program with the compiled engine."""
+def run(program: Program, record_packets: bool = False, stopped: Callable[[], bool] = lambda: False) -> Record:
+    """Execute a program with the compiled engine; `stopped` is asked now and then whether to give up."""
     log = np.zeros((1 << 16 if record_packets else 0, LOG_COLUMNS), dtype=np.int64)
     layout = _Layout(program, len(log))
     packets = 4096
@@ -211,6 +213,8 @@ def run(program: Program, record_packets: bool = False) -> Record:
         kernel(m.ctypes.data, log.ctypes.data, len(log), BUDGET)
         if m[STATUS] == FINISHED:
             break
+        if stopped():
+            raise StoppedError
         if m[STATUS] == STUCK:
             raise SimulationError("no packet can make progress any more; this is a defect, please report it")
         if m[STATUS] == GROW and m[FREE_COUNT] < SPARE_PACKETS:

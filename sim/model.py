@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from itertools import pairwise, takewhile
 
 import numpy as np
 import simpy
 
-from tensorexpress.errors import SimulationError
+from tensorexpress.errors import SimulationError, StoppedError
 from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS, Slice
 from tensorexpress.sim.program import (
     ARRIVE,
@@ -39,6 +39,9 @@ from tensorexpress.sim.record import ACK, DATA, OTHER, PACKET, Record, empty_rec
 from tensorexpress.units import serialisation_ps
 
 Process = Generator[simpy.Event, None, None]
+
+#: Events between two looks at whether to stop.
+STEPS = 10_000
 
 #: States of a chunk at its sender.
 UNSENT, IN_FLIGHT, LOST, ACKED = range(4)
@@ -565,16 +568,26 @@ class Model:
         for index in range(len(program.background_flow)):
             self.env.process(self._background(index))
 
-    def run(self) -> Record:
+    def run(self, stopped: Callable[[], bool]) -> Record:
         """Run until every worker has finished; return what was observed."""
         try:
-            self.env.run(until=self.finished)
-        except RuntimeError:
+            while not self._step():
+                if stopped():
+                    raise StoppedError
+        except simpy.core.EmptySchedule:
             raise SimulationError("no packet can make progress any more; this is a defect, please report it") from None
         self.record.end_ps = int(self.env.now)
         if self._log is not None:
             self.record.packets = np.array(self._log, dtype=PACKET)
         return self.record
+
+    def _step(self) -> bool:
+        """Let some events happen; return whether every worker has finished."""
+        for _ in range(STEPS):
+            self.env.step()
+            if self.finished.processed:
+                return True
+        return False
 
     # Time
 
@@ -692,6 +705,6 @@ def _rows(start: np.ndarray, flat: np.ndarray) -> Iterator[list[int]]:
     return (values[a:b] for a, b in pairwise(bounds))
 
 
-def run(program: Program, record_packets: bool = False) -> Record:
-    """Execute a program with SimPy."""
-    return Model(program, record_packets).run()
+def run(program: Program, record_packets: bool = False, stopped: Callable[[], bool] = lambda: False) -> Record:
+    """Execute a program with SimPy; `stopped` is asked now and then whether to give up."""
+    return Model(program, record_packets).run(stopped)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -70,9 +71,11 @@ def predict(
     """Simulate a scenario under each policy (by default its own) and compare; policies run on all cores at once."""
     policies = tuple(policies) or scenario.policies
 
+    stop = threading.Event()
+
     def one(policy: Policy) -> Result:
         plan = make_plan(scenario, policy)
-        trace = simulate(plan, engine)
+        trace = simulate(plan, engine, stop.is_set)
         return Result(plan, trace, tuple(measure_job(job, scenario.warmup) for job in trace.jobs))
 
     done: dict[str, Result] = {}
@@ -84,8 +87,11 @@ def predict(
                 done[futures[future]] = future.result()
                 if progress is not None:
                     progress(futures[future])
-        finally:
+        except BaseException:
+            # One policy has failed, or somebody has pressed Ctrl-C: the others need not go on.
+            stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
+            raise
     results = {policy.name: done[policy.name] for policy in policies}
     return Prediction(scenario, results, _optimal_ps(scenario, results))
 

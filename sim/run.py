@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from tensorexpress.errors import InputError, unknown
@@ -14,13 +16,21 @@ from tensorexpress.trace import LINK, TRANSFER, JobTrace, Trace
 ENGINES = ("auto", "simpy", "fast")
 
 
-def simulate(plan: Plan, engine: str = "auto") -> Trace:
-    """Execute a plan and return its trace; both engines give the same one."""
+def simulate(plan: Plan, engine: str = "auto", stopped: Callable[[], bool] = lambda: False) -> Trace:
+    """Execute a plan and return its trace; both engines give the same one.
+
+    `stopped` is asked now and then whether to give up; then StoppedError is raised.
+    """
     program = build(plan)
-    return to_trace(plan, program, execute(program, engine))
+    return to_trace(plan, program, execute(program, engine, stopped=stopped))
 
 
-def execute(program: Program, engine: str = "auto", record_packets: bool = False) -> Record:
+def execute(
+    program: Program,
+    engine: str = "auto",
+    record_packets: bool = False,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Record:
     """Execute a program on an engine."""
     if engine not in ENGINES:
         raise InputError(unknown("engine", engine, ENGINES))
@@ -30,12 +40,12 @@ def execute(program: Program, engine: str = "auto", record_packets: bool = False
 
         missing = fast.what_is_not_compiled(program)
         if missing is None:
-            return fast.run(program, record_packets)
+            return fast.run(program, record_packets, stopped)
         if engine == "fast":
             raise InputError(f"engine 'fast' has no {missing}; use engine 'simpy', or 'auto'")
     from tensorexpress.sim import model
 
-    return model.run(program, record_packets)
+    return model.run(program, record_packets, stopped)
 
 
 def to_trace(plan: Plan, program: Program, record: Record) -> Trace:

@@ -8,6 +8,7 @@
     │   ├── PolicyError         an unknown policy or choice
     │   └── ScenarioError       a scenario file or key
     └── SimulationError         the simulation could not go on (exit 1)
+        └── StoppedError        it was told to stop
 
 Every message is one line: what was found, where, what is accepted, what to do next.
 """
@@ -52,6 +53,10 @@ class ScenarioError(InputError):
 
 class SimulationError(TensorExpressError):
     """The simulation could not go on, for example because no packet can make progress."""
+
+
+class StoppedError(SimulationError):
+    """The simulation was told to stop before its end; there is no result."""
 
 
 def unknown(what: str, found: object, accepted: Iterable[str]) -> str:

@@ -141,3 +141,16 @@ def test_where_scheduling_gains_nothing_the_notes_say_why(overrides, policies, s
     result = run("predict", *options, "--policy", policies)
     assert result.exit_code == 0, result.output
     assert said in result.stdout
+
+
+@pytest.mark.parametrize("engine", ["simpy", "fast"])
+def test_a_simulation_stops_when_it_is_told_to(engine):
+    from tensorexpress.errors import StoppedError
+    from tensorexpress.plan import make_plan
+    from tensorexpress.scenario import read_scenario
+    from tensorexpress.sim import simulate
+
+    # Far more than the engines look ahead, so that a simulation that does not listen would go on for minutes.
+    inputs = read_scenario(None, ["job.workers=32", "job.servers=16", "cluster.mtu=1500", "iterations=20"])
+    with pytest.raises(StoppedError):
+        simulate(make_plan(inputs, inputs.policies[0]), engine, lambda: True)
