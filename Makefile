@@ -8,6 +8,7 @@ READY := $(VENV)/.ready
 
 demo: $(READY)
 	$(BIN)/tensorexpress predict --plot demo.png
+	@echo "The same as a picture: demo.png"
 
 test: $(READY)
 	$(BIN)/python -m pytest

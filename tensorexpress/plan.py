@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorexpress.deadline import equal_map, queue_map, slacks
+from tensorexpress.deadline import equal_map, queue_map, regret_ps, slacks
 from tensorexpress.errors import ScenarioError
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Job, Scenario
@@ -52,6 +52,8 @@ class JobPlan:
     slices: tuple[SlicePlan, ...]
     #: How long each tensor occupies the job's busiest link in one iteration.
     transfer_ps: tuple[int, ...] = ()
+    #: What the map from ranks to queues costs an iteration against a PIFO, on that link in fluid form.
+    regret_ps: int = 0
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,8 @@ def _plan_job(job: Job, scenario: Scenario, policy: Policy) -> JobPlan:
         queue_of = equal_map(len(ranks), queues)
     else:
         queue_of = queue_map(forward, backward, busiest, queues).queue_of
-    return replace(plan, queues=queue_of, transfer_ps=busiest)
+    regret = regret_ps(forward, backward, busiest, queue_of)
+    return replace(plan, queues=queue_of, transfer_ps=busiest, regret_ps=regret)
 
 
 def slice_leads_ps(plan: JobPlan) -> list[int]:
