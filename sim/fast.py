@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,6 +22,13 @@ HOST_ORDERS = ("fifo", "priority")
 BUDGET = 2_000_000
 
 
+class _Table(NamedTuple):
+    """Rows of one kind of thing, and the address of each."""
+
+    rows: Ints
+    at: Ints
+
+
 class _Memory:
     """Lays tables out one after the other in the engine's memory."""
 
@@ -28,10 +36,10 @@ class _Memory:
         self.size = HEAD
         self.parts: list[tuple[int, Ints]] = []
 
-    def table(self, rows: int, columns: int) -> tuple[Ints, Ints]:
-        """Return a new table of zeros and the addresses of its rows."""
+    def table(self, rows: int, columns: int) -> _Table:
+        """Return a new table of zeros."""
         values = np.zeros((rows, columns), dtype=np.int64)
-        return values, self.place(values) + np.arange(rows) * columns
+        return _Table(values, self.place(values) + np.arange(rows) * columns)
 
     def place(self, values: Ints) -> int:
         """Give an array its place; return where that is."""
@@ -40,10 +48,20 @@ class _Memory:
         self.size += values.size
         return at
 
+    def room(self, words: int) -> int:
+        """Return where a number of free words lie."""
+        return self.place(np.zeros(words, dtype=np.int64))
+
+    def place_rows(self, table: Ints, column: int, start: Ints, addresses: Ints) -> None:
+        """Place addresses; store in two columns of a table where each of its rows of them starts and ends."""
+        at = self.place(np.asarray(addresses, dtype=np.int64))
+        table[:, column], table[:, column + 1] = start[:-1] + at, start[1:] + at
+
     def filled(self) -> Ints:
-        """Return the memory with everything in its place."""
+        """Return the memory with everything in its place; the parts are let go one by one, to hold nothing twice."""
         memory = np.zeros(self.size, dtype=np.int64)
-        for at, values in self.parts:
+        while self.parts:
+            at, values = self.parts.pop()
             memory[at : at + values.size] = values.ravel()
         return memory
 
@@ -53,91 +71,101 @@ class _Layout:
 
     def __init__(self, program: Program, log_rows: int):
         p, memory = program, _Memory()
-        links, rounds = len(p.link_source), p.iterations
-        ports, self.port_at = memory.table(links, PORT_COLUMNS)
-        queues, queue_at = memory.table(links * p.queues, QUEUE_COLUMNS)
-        flows, flow_at = memory.table(len(p.flow_src), FLOW_COLUMNS)
-        messages, message_at = memory.table(p.messages, MESSAGE_COLUMNS)
-        nodes, node_at = memory.table(len(p.need), NODE_COLUMNS)
-        workers, worker_at = memory.table(p.workers, WORKER_COLUMNS)
-        gates, gate_at = memory.table(p.gates, GATE_COLUMNS)
-        sources, source_at = memory.table(len(p.background_flow), BACKGROUND_COLUMNS)
-        message_times, self.message_times_at = memory.table(p.messages, rounds * TIMES_COLUMNS)
-        gate_times, self.gate_times_at = memory.table(p.gates, (rounds + 1) * GATE_TIMES_COLUMNS)
-        first_join, first_gate, first_gradient = np.cumsum([p.messages, p.joins, p.gates])
+        self.program, self._layout = program, memory
+        self.ports = memory.table(len(p.link_source), PORT_COLUMNS)
+        self.flows = memory.table(len(p.flow_src), FLOW_COLUMNS)
+        self.messages = memory.table(p.messages, MESSAGE_COLUMNS)
+        self.nodes = memory.table(len(p.need), NODE_COLUMNS)
+        self.workers = memory.table(p.workers, WORKER_COLUMNS)
+        self.gates = memory.table(p.gates, GATE_COLUMNS)
+        self.sources = memory.table(len(p.background_flow), BACKGROUND_COLUMNS)
+        self.message_times = memory.table(p.messages, p.iterations * TIMES_COLUMNS)
+        self.gate_times = memory.table(p.gates, (p.iterations + 1) * GATE_TIMES_COLUMNS)
+        self._fill_ports()
+        self._fill_flows()
+        self._fill_messages()
+        self._fill_nodes()
+        self._fill_workers()
+        self._fill_sources()
+        self.memory = _with_packets(self._start(log_rows), 4096)
 
-        host_port = self.port_at[p.host_port]
-
-        def rows(table: Ints, column: int, start: Ints, addresses: Ints) -> None:
-            """Store addresses, and in two columns of the table where each row of them starts and ends."""
-            at = memory.place(np.asarray(addresses, dtype=np.int64))
-            table[:, column], table[:, column + 1] = start[:-1] + at, start[1:] + at
-
-        ports[:, L_INDEX], ports[:, L_RATE], ports[:, L_DELAY] = np.arange(links), p.link_rate_bps, p.link_delay_ps
+    def _fill_ports(self) -> None:
+        p, memory, ports = self.program, self._layout, self.ports.rows
+        queues = memory.table(len(ports) * p.queues, QUEUE_COLUMNS)
+        queues.rows[:, Q_HEAD] = queues.rows[:, Q_TAIL] = NONE
+        ports[:, L_INDEX], ports[:, L_QUEUES] = np.arange(len(ports)), queues.at[:: p.queues]
+        ports[:, L_RATE], ports[:, L_DELAY] = p.link_rate_bps, p.link_delay_ps
         ports[:, L_IS_HOST], ports[:, L_IDLE] = p.link_source < p.hosts, 1
         for column in (L_HEAD, L_TAIL, L_ROOT, L_CONTROL, L_CONTROL_TAIL):
             ports[:, column] = NONE
-        ports[:, L_QUEUES] = queue_at[:: p.queues]
-        queues[:, Q_HEAD] = queues[:, Q_TAIL] = NONE
-        ports[p.host_port, L_READY] = (
-            memory.place(np.zeros(len(p.host_flows), dtype=np.int64)) + p.host_flows_start[:-1]
-        )
+        ports[p.host_port, L_READY] = memory.room(len(p.host_flows)) + p.host_flows_start[:-1]
 
-        flows[:, F_INDEX] = np.arange(len(p.flow_src))
+    def _fill_flows(self) -> None:
+        p, memory, flows = self.program, self._layout, self.flows.rows
+        host_port = self.ports.at[p.host_port]
+        flows[:, F_INDEX] = np.arange(len(flows))
         flows[:, F_SRC], flows[:, F_DST] = host_port[p.flow_src], host_port[p.flow_dst]
-        rows(flows, F_PATH, p.path_start, self.port_at[p.path])
-        rows(flows, F_BACK, p.back_start, self.port_at[p.back])
-        flows[:, F_OLDEST] = flows[:, F_NEWEST] = NONE
+        flows[p.host_flows, F_PLACE] = np.arange(len(p.host_flows))
+        memory.place_rows(flows, F_PATH, p.path_start, self.ports.at[p.path])
+        memory.place_rows(flows, F_BACK, p.back_start, self.ports.at[p.back])
+        for column in (F_OLDEST, F_NEWEST, F_AT, F_CURRENT):
+            flows[:, column] = NONE
         # A slice is pending once for its start, and again while an older entry waits to be discarded; room to spare.
         room = 4 * np.bincount(p.message_flow, minlength=len(flows)) + 8
-        flows[:, F_PENDING] = memory.place(np.zeros(2 * room.sum(), dtype=np.int64)) + 2 * (np.cumsum(room) - room)
-        flows[:, F_AT] = NONE
-        flows[p.host_flows, F_PLACE] = np.arange(len(p.host_flows))
-        flows[:, F_CURRENT] = NONE
+        flows[:, F_PENDING] = memory.room(2 * int(room.sum())) + 2 * (np.cumsum(room) - room)
         flows[:, F_WINDOW] = min(p.initial_window_bytes or NO_LIMIT, p.window_bytes or NO_LIMIT)
         flows[:, F_SLOW_UNTIL], flows[:, F_ALPHA], flows[:, F_TIMEOUT] = NO_LIMIT, ALPHA_ONE, p.rto_min_ps
 
+    def _fill_messages(self) -> None:
+        p, messages = self.program, self.messages.rows
         chunks = np.zeros((int(p.message_chunks.sum()), CHUNK_COLUMNS), dtype=np.int64)
-        chunks_at = memory.place(chunks)
-        chunks[:, C_MESSAGE] = np.repeat(message_at, p.message_chunks)
-        messages[:, M_INDEX], messages[:, M_NODE] = np.arange(p.messages), node_at[: p.messages]
-        messages[:, M_FLOW], messages[:, M_BYTES] = flow_at[p.message_flow], p.message_bytes
-        messages[:, M_CHUNKS] = p.message_chunks
+        chunks[:, C_MESSAGE] = np.repeat(self.messages.at, p.message_chunks)
         first_chunk = np.cumsum(p.message_chunks) - p.message_chunks
-        messages[:, M_FIRST_CHUNK] = chunks_at + first_chunk * CHUNK_COLUMNS
+        messages[:, M_FIRST_CHUNK] = self._layout.place(chunks) + first_chunk * CHUNK_COLUMNS
+        messages[:, M_INDEX], messages[:, M_NODE] = np.arange(p.messages), self.nodes.at[: p.messages]
+        messages[:, M_FLOW], messages[:, M_BYTES] = self.flows.at[p.message_flow], p.message_bytes
         messages[:, M_RANK], messages[:, M_SWITCH_RANK] = p.message_rank, p.message_switch_rank
-        messages[:, M_LEAD] = p.message_lead_ps
-        messages[:, M_TIMES], messages[:, M_ITERATION] = self.message_times_at, NONE
-        messages[:, M_UNACKNOWLEDGED] = messages[:, M_NEXT] = p.message_chunks
-        message_times[:] = NONE
+        messages[:, M_LEAD], messages[:, M_ITERATION] = p.message_lead_ps, NONE
+        # Before the first start all chunks are as good as sent and acknowledged.
+        messages[:, M_CHUNKS] = messages[:, M_UNACKNOWLEDGED] = messages[:, M_NEXT] = p.message_chunks
+        messages[:, M_TIMES] = self.message_times.at
+        self.message_times.rows[:] = NONE
 
-        nodes[:, N_KIND] = np.searchsorted(
-            [first_join, first_gate, first_gradient], np.arange(len(nodes)), side="right"
-        )
-        nodes[:first_join, N_THING] = message_at
-        nodes[first_gate:first_gradient, N_THING] = gate_at
+    def _fill_nodes(self) -> None:
+        p, nodes = self.program, self.nodes.rows
+        first = np.cumsum([p.messages, p.joins, p.gates])
+        first_join, first_gate, first_gradient = first.tolist()
+        nodes[:, N_KIND] = np.searchsorted(first, np.arange(len(nodes)), side="right")
+        nodes[:first_join, N_THING] = self.messages.at
+        nodes[first_gate:first_gradient, N_THING] = self.gates.at
+        nodes[first_join:first_gate, N_DELAY] = p.join_delay_ps
         nodes[:, N_NEED] = nodes[:, N_NEED_ALL] = p.need
         nodes[:, N_DEADLINE] = NEVER
-        nodes[first_join:first_gate, N_DELAY] = p.join_delay_ps
-        rows(nodes, N_SUCCESSORS, p.successors_start, node_at[p.successors])
+        self._layout.place_rows(nodes, N_SUCCESSORS, p.successors_start, self.nodes.at[p.successors])
 
+    def _fill_workers(self) -> None:
+        p, workers, gates = self.program, self.workers.rows, self.gates.rows
         workers[:, W_ITERATION] = workers[:, W_WAITING] = NONE
-        workers[:, W_GATE] = workers[:, W_FIRST_GATE] = gate_at[p.first_gate[:-1]]
-        workers[:, W_LAST_GATE] = gate_at[p.first_gate[1:] - 1]
-        gates[:, G_WORKER] = np.repeat(worker_at, np.diff(p.first_gate))
-        gates[:, G_SLACK], gates[:, G_GRADIENT] = p.slack_ps, node_at[first_gradient:]
-        gates[:, G_TIMES] = self.gate_times_at
-        times = gate_times.reshape(p.gates, rounds + 1, GATE_TIMES_COLUMNS)
+        workers[:, W_GATE] = workers[:, W_FIRST_GATE] = self.gates.at[p.first_gate[:-1]]
+        workers[:, W_LAST_GATE] = self.gates.at[p.first_gate[1:] - 1]
+        gates[:, G_WORKER] = np.repeat(self.workers.at, np.diff(p.first_gate))
+        gates[:, G_SLACK], gates[:, G_GRADIENT] = p.slack_ps, self.nodes.at[-p.gates :]
+        gates[:, G_TIMES] = self.gate_times.at
+        times = self.gate_times.rows.reshape(p.gates, p.iterations + 1, GATE_TIMES_COLUMNS)
         times[:] = NONE
         times[:, :, T_FORWARD], times[:, :, T_BACKWARD] = p.forward_ps.T, p.backward_ps.T
 
-        sources[:, B_FLOW], sources[:, B_SIZE] = flow_at[p.background_flow], p.background_bytes
-        sources[:, B_GAPS] = memory.place(p.background_gaps_ps) + np.arange(len(sources)) * GAPS
+    def _fill_sources(self) -> None:
+        p, sources = self.program, self.sources.rows
+        sources[:, B_FLOW], sources[:, B_SIZE] = self.flows.at[p.background_flow], p.background_bytes
+        sources[:, B_GAPS] = self._layout.place(p.background_gaps_ps) + np.arange(len(sources)) * GAPS
 
-        events = 2 * links + p.workers + p.joins + len(flows) + len(sources) + 1
-        events_at = memory.place(np.zeros(2 * events, dtype=np.int64))
-        stack_at = memory.place(np.zeros(2 * (p.messages + p.joins + 1), dtype=np.int64))
-
+    def _start(self, log_rows: int) -> Ints:
+        """Return the memory with the first events in it."""
+        p, memory = self.program, self._layout
+        # Every port has two events at the most, everything else one.
+        events = 2 * len(self.ports.at) + p.workers + p.joins + len(self.flows.at) + len(self.sources.at) + 1
+        events_at, stack_at = memory.room(2 * events), memory.room(2 * (p.messages + p.joins + 1))
         m = memory.filled()
         for field, value in {
             EVENTS: events_at, STACK: stack_at, FREE: NONE, RUNNING: p.workers, QUEUES: p.queues,
@@ -145,19 +173,21 @@ class _Layout:
             ECN: p.ecn_bytes, LOSS: loss_threshold(p.loss), SEED: p.seed, BY_RANK: p.host_order == "priority",
             CREDIT: p.credit_bytes, PAYLOAD: p.payload_bytes, HEADER: p.header_bytes, ACK_SIZE: p.ack_bytes,
             ACKS: p.acks, ACK_EVERY: p.ack_every, LARGEST_WINDOW: p.window_bytes or NO_LIMIT, RTO_MIN: p.rto_min_ps,
-            REORDERING: p.reordering,
-            ROUNDS: rounds, OTHER_RANK: p.background_rank, OTHER_SLACK: p.background_slack_ps, LOGGING: log_rows > 0,
+            REORDERING: p.reordering, ROUNDS: p.iterations, OTHER_RANK: p.background_rank,
+            OTHER_SLACK: p.background_slack_ps, LOGGING: log_rows > 0,
         }.items():  # fmt: skip
             m[field] = value
         # What is sorted is a heap.
         first_events = sorted(
-            [(start, COMPUTE * PHASE + worker) for worker, start in zip(worker_at, p.worker_start_ps, strict=True)]
-            + [(gaps[0], BACKGROUND * PHASE + at) for at, gaps in zip(source_at, p.background_gaps_ps, strict=True)]
+            [(start, COMPUTE * PHASE + at) for at, start in zip(self.workers.at, p.worker_start_ps, strict=True)]
+            + [
+                (gaps[0], BACKGROUND * PHASE + at)
+                for at, gaps in zip(self.sources.at, p.background_gaps_ps, strict=True)
+            ]
         )
         m[EVENT_COUNT] = len(first_events)
         m[events_at : events_at + 2 * len(first_events)] = np.ravel(first_events)
-        self.program = program
-        self.memory = _with_packets(m, 4096)
+        return m
 
     def write(self, record: Record) -> None:
         """Copy what happened out of the memory."""
@@ -167,14 +197,14 @@ class _Layout:
             return m[at[0] : at[0] + len(at) * width].reshape(len(at), -1) if len(at) else np.zeros((0, width), int)
 
         rounds = p.iterations
-        times = block(self.message_times_at, rounds * TIMES_COLUMNS).reshape(p.messages, rounds, TIMES_COLUMNS)
+        times = block(self.message_times.at, rounds * TIMES_COLUMNS).reshape(p.messages, rounds, TIMES_COLUMNS)
         record.ready_ps, record.sent_ps, record.delivered_ps = (
             times[:, :, column].T.copy() for column in (T_READY, T_SENT, T_DELIVERED)
         )
-        gates = block(self.gate_times_at, (rounds + 1) * GATE_TIMES_COLUMNS).reshape(p.gates, rounds + 1, -1)
+        gates = block(self.gate_times.at, (rounds + 1) * GATE_TIMES_COLUMNS).reshape(p.gates, rounds + 1, -1)
         record.forward_start_ps = gates[:, :, T_STARTED].T.copy()
         record.gate_open_ps = gates[:, :rounds, T_OPENED].T.copy()
-        ports = block(self.port_at, PORT_COLUMNS)
+        ports = block(self.ports.at, PORT_COLUMNS)
         record.link_bytes, record.link_busy_ps = ports[:, L_BYTES].copy(), ports[:, L_BUSY].copy()
         record.link_background_drops = ports[:, L_OTHER_DROPS].copy()
         record.link_drops, record.link_losses = ports[:, L_DROPS].copy(), ports[:, L_LOSSES].copy()
