@@ -17,7 +17,7 @@ from tensorexpress.units import PS_PER_MS, counted
 
 def metrics_of(prediction: Prediction, name: str, job: int) -> dict[str, Any]:
     """Return what is reported of one job under one policy; times are in milliseconds."""
-    metrics, plan = prediction.results[name].jobs[job], prediction.results[name].plan
+    metrics = prediction.results[name].jobs[job]
     latency = metrics.latency
     return {
         "iteration_ms": metrics.iteration_ps / PS_PER_MS,
@@ -33,7 +33,6 @@ def metrics_of(prediction: Prediction, name: str, job: int) -> dict[str, Any]:
         "speedup": prediction.speedup(name, job),
         "optimal_ms": prediction.optimal_ps[job] / PS_PER_MS,
         "of_optimal": prediction.of_optimal(name, job),
-        "queue_regret_ms": plan.jobs[job].regret_ps / PS_PER_MS if plan.policy.discipline == "strict" else 0.0,
     }
 
 
@@ -54,6 +53,7 @@ def as_json(prediction: Prediction) -> dict[str, Any]:
         policies[name] = {
             **_mean(jobs),
             "choices": describe(result.plan.policy),
+            "queue_regret_ms": {job.job.name: job.regret_ps / PS_PER_MS for job in result.plan.jobs},
             "utilisation": {"link": link, "share": share},
             "drops": int(result.trace.links["drops"].sum()),
             "retransmissions": result.trace.retransmissions,

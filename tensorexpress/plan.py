@@ -91,9 +91,8 @@ def wire_bytes(size: int, scenario: Scenario) -> int:
     return size + -(-size // payload_bytes(scenario)) * scenario.transport.header_bytes
 
 
-def _cut(total: int, largest: int) -> list[int]:
-    """Cut `total` bytes into the fewest parts of at most `largest`, as equal as whole bytes allow."""
-    parts = -(-total // largest)
+def _cut(total: int, parts: int) -> list[int]:
+    """Cut `total` bytes into parts that are as equal as whole bytes allow."""
     return [total * (i + 1) // parts - total * i // parts for i in range(parts)]
 
 
@@ -102,10 +101,10 @@ def _slices(job: Job, policy: Policy) -> tuple[SlicePlan, ...]:
     load = dict.fromkeys(job.servers, 0)
     slices = []
     for tensor, total in enumerate(job.workload.tensor_bytes):
-        largest = policy.slice_bytes or total
+        parts = -(-total // (policy.slice_bytes or total))
         if job.servers and total >= job.shard_bytes:
-            largest = min(largest, -(-total // len(job.servers)))
-        for size in _cut(total, largest):
+            parts = max(parts, min(len(job.servers), total))
+        for size in _cut(total, parts):
             server = min(load, key=lambda host: (load[host], host)) if load else -1
             if load:
                 load[server] += size
@@ -115,7 +114,7 @@ def _slices(job: Job, policy: Policy) -> tuple[SlicePlan, ...]:
 
 def ring_segments(size: int, workers: int) -> list[int]:
     """Cut a slice into one segment per worker of a ring; a segment may be empty when the slice is tiny."""
-    return [size * (i + 1) // workers - size * i // workers for i in range(workers)]
+    return _cut(size, workers)
 
 
 def moves(plan: JobPlan, scenario: Scenario) -> Iterator[Move]:
