@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
-from tensorexpress.cli.options import read_inputs, scenario_options, write_json
+from tensorexpress.cli.options import check_outputs, progress, read_inputs, scenario_options, write_json
 from tensorexpress.errors import PolicyError
 
 
@@ -42,19 +40,17 @@ def explain(
       tensorexpress explain examples/two-jobs.toml --plot explain.png
     """
     from tensorexpress.sim import explain as explaining
+    from tensorexpress.sim.plot import check_suffix
 
+    check_outputs(json_path, plot_path)
+    if plot_path is not None:
+        check_suffix(plot_path)
     inputs = read_inputs(scenario, overrides, [policy])
     if len(inputs.policies) > 1:
         raise PolicyError(f"--policy {policy!r} names {len(inputs.policies)} policies; accepted: one at a time")
-    if plot_path is not None:
-        from tensorexpress.sim.plot import check_suffix
-
-        check_suffix(plot_path)
     chosen = inputs.policies[0]
-    with click.progressbar(
-        length=explaining.simulations(chosen), label="simulating", file=sys.stderr, hidden=not sys.stderr.isatty()
-    ) as bar:
-        explanation = explaining.explain(inputs, chosen, engine, progress=lambda _: bar.update(1))
+    with progress(explaining.simulations(chosen), "simulating") as advance:
+        explanation = explaining.explain(inputs, chosen, engine, progress=lambda _: advance())
     if json_path is not None:
         write_json(json_path, explaining.to_json(explanation))
     if plot_path is not None:

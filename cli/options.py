@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import click
@@ -53,6 +55,15 @@ def read_inputs(path: str | None, overrides: Sequence[str], policies: Sequence[s
     """Read the scenario that the shared options describe; --policy is one more override."""
     chosen = [f"policies={','.join(policies)}"] if policies else []
     return read_scenario(path, [*overrides, *chosen])
+
+
+@contextmanager
+def progress(length: int, label: str) -> Iterator[Callable[[], None]]:
+    """Show a progress bar on standard error, only where a person is watching; give what moves it on by one."""
+    with click.progressbar(
+        length=length, label=label, show_pos=True, file=sys.stderr, hidden=not sys.stderr.isatty()
+    ) as bar:
+        yield lambda: bar.update(1)
 
 
 def check_outputs(*paths: str | None) -> None:

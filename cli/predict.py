@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-
 import click
 
 from tensorexpress.cli.options import (
     check_outputs,
     policy_option,
+    progress,
     read_inputs,
     scenario_options,
     write_json,
@@ -56,8 +54,8 @@ def predict(
     if plot_path is not None:
         check_suffix(plot_path)
     inputs = read_inputs(scenario, overrides, policies)
-    with _progress(len(inputs.policies)) as advance:
-        prediction = simulate_all(inputs, engine=engine, progress=advance)
+    with progress(len(inputs.policies), "simulating") as advance:
+        prediction = simulate_all(inputs, engine=engine, progress=lambda _: advance())
     if json_path is not None:
         write_json(json_path, report.as_json(prediction))
     if csv_path is not None:
@@ -70,19 +68,3 @@ def predict(
         write_chrome([result.trace for result in prediction.results.values()], trace_path)
     if "-" not in (json_path, csv_path):
         click.echo(report.as_table(prediction))
-
-
-class _progress:
-    """A progress bar on standard error, only where a person is watching."""
-
-    def __init__(self, length: int):
-        self._bar = click.progressbar(
-            length=length, label="simulating", file=sys.stderr, hidden=not sys.stderr.isatty()
-        )
-
-    def __enter__(self) -> Callable[[str], None]:
-        self._bar.__enter__()
-        return lambda _name: self._bar.update(1)
-
-    def __exit__(self, *exception: object) -> None:
-        self._bar.render_finish()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tensorexpress.cli.options import policy_option, scenario_options, write_json, write_output
+from tensorexpress.cli.options import check_outputs, policy_option, progress, scenario_options, write_json, write_output
 from tensorexpress.errors import InputError
 
 if TYPE_CHECKING:
@@ -67,20 +67,21 @@ def sweep(
     from tensorexpress.sim import sweep_report as report
     from tensorexpress.sim.sweep import sweep as run_sweep
     from tensorexpress.sim.sweep import usual_vary
+    from tensorexpress.sim.sweep_plot import check_plot, plot_sweep
 
     varied = _values_by_key(vary) or usual_vary(scenario, overrides)
-    _check_outputs(len(varied), json_path, csv_path, plot_path)
+    check_outputs(json_path, csv_path, plot_path)
+    if plot_path is not None:
+        check_plot(plot_path, len(varied))
     total = math.prod(map(len, varied.values()))
     with (
         _kept_meanwhile(csv_path, tuple(varied)) as keep,
-        click.progressbar(
-            length=total, label="sweeping", show_pos=True, file=sys.stderr, hidden=not sys.stderr.isatty()
-        ) as bar,
+        progress(total, "sweeping") as advance,
     ):
 
         def on_point(point: Point) -> None:
             keep(point)
-            bar.update(1)
+            advance()
 
         result = run_sweep(scenario, overrides, varied, policies, engine, on_point, processes)
     if result.points:
@@ -90,8 +91,6 @@ def sweep(
             write_output(csv_path, report.as_csv(tuple(varied), result.points))
             _partial(csv_path).unlink(missing_ok=True)
         if plot_path is not None:
-            from tensorexpress.sim.sweep_plot import plot_sweep
-
             plot_sweep(result, plot_path, threshold)
         if "-" not in (json_path, csv_path):
             click.echo(report.as_table(result, threshold))
@@ -110,17 +109,6 @@ def _values_by_key(vary: Sequence[str]) -> dict[str, tuple[str, ...]]:
             raise InputError(f"--vary {key} is given twice; accepted: each key once, with all its values")
         varied[key] = values
     return varied
-
-
-def _check_outputs(keys: int, json_path: str | None, csv_path: str | None, plot_path: str | None) -> None:
-    """Refuse what could not be written in the end before hours of simulation rather than after."""
-    if plot_path is not None:
-        from tensorexpress.sim.sweep_plot import check_plot
-
-        check_plot(plot_path, keys)
-    for path in (json_path, csv_path, plot_path):
-        if path not in (None, "-") and not os.access(Path(path).parent, os.W_OK):
-            raise InputError(f"cannot write {path!r}; give a file in a directory that exists and is writable")
 
 
 def _partial(csv_path: str) -> Path:

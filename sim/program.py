@@ -117,7 +117,6 @@ class Program:
     join_delay_ps: Ints
 
     # Workers; worker w has gates first_gate[w] to first_gate[w + 1] - 1, one per layer.
-    worker_host: Ints
     worker_job: Ints
     worker_start_ps: Ints
     first_gate: Ints
@@ -140,7 +139,7 @@ class Program:
     @property
     def workers(self) -> int:
         """How many workers there are, over all jobs."""
-        return len(self.worker_host)
+        return len(self.worker_job)
 
     @property
     def full_packet_bytes(self) -> int:
@@ -395,15 +394,14 @@ def _flows(scenario: Scenario, graphs: list[_Graph], message_class: Ints) -> dic
 
 def _workers(plan: Plan, rounds: int) -> dict[str, Any]:
     forward, backward = _compute_times(plan.scenario, rounds)
-    workers = [(index, job, host) for index, job in enumerate(plan.jobs) for host in job.job.workers]
+    workers = [(index, job) for index, job in enumerate(plan.jobs) for _ in job.job.workers]
     return {
-        "worker_host": np.array([host for _, _, host in workers], dtype=np.int64),
-        "worker_job": np.array([index for index, _, _ in workers], dtype=np.int64),
-        "worker_start_ps": np.array([job.job.start_ps for _, job, _ in workers], dtype=np.int64),
-        "first_gate": np.cumsum([0, *(len(job.ranks) for _, job, _ in workers)]),
+        "worker_job": np.array([index for index, _ in workers], dtype=np.int64),
+        "worker_start_ps": np.array([job.job.start_ps for _, job in workers], dtype=np.int64),
+        "first_gate": np.cumsum([0, *(len(job.ranks) for _, job in workers)]),
         "forward_ps": np.concatenate(forward, axis=1),
         "backward_ps": np.concatenate(backward, axis=1),
-        "slack_ps": np.concatenate([np.array(job.slack_ps, dtype=np.int64) for _, job, _ in workers]),
+        "slack_ps": np.concatenate([np.array(job.slack_ps, dtype=np.int64) for _, job in workers]),
     }
 
 

@@ -112,7 +112,8 @@ def as_table(prediction: Prediction) -> str:
             ["policy", "ms", "ms", "ms", "mean ms", "p50", "p99", "ms", "up", "optimum", "link", "drops", "sent"],
         ]
         for name, result in prediction.results.items():
-            row, latency = metrics_of(prediction, name, index), metrics_of(prediction, name, index)["latency_ms"]
+            row = metrics_of(prediction, name, index)
+            latency = row["latency_ms"]
             numbers = [row["iteration_ms"], row["blocking_ms"], row["blocking_worst_ms"], latency["mean"]]
             numbers += [latency["p50"], latency["p99"], latency["first"]]
             rows.append(

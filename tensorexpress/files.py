@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from pathlib import Path
@@ -19,29 +20,42 @@ def write_atomic(path: str | os.PathLike[str], data: str | bytes) -> None:
     try:
         target = os.path.realpath(path)
         if os.path.isdir(target):
-            raise InputError(f"cannot write {os.fspath(path)!r}: it is a directory; give the name of a file")
-        if os.path.exists(path) and not os.path.isfile(path):
+            raise _is_directory(path)
+        if _is_special(path):
             Path(path).write_bytes(content)
         else:
             _write_and_rename(target, content)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise InputError(
-            f"cannot write {os.fspath(path)!r}: {reason}; give a file in a directory that exists and is writable"
-        ) from None
+        raise _cannot_write(path, error.strerror if isinstance(error, OSError) else str(error)) from None
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Raise the error that `write_atomic` would raise, as far as that can be known without writing."""
     target = os.path.realpath(path)
-    if os.path.isdir(target):
-        raise InputError(f"cannot write {os.fspath(path)!r}: it is a directory; give the name of a file")
     directory = os.path.dirname(target)
-    if not os.path.isdir(directory) or not os.access(directory, os.W_OK):
-        reason = "Permission denied" if os.path.isdir(directory) else "No such file or directory"
-        raise InputError(
-            f"cannot write {os.fspath(path)!r}: {reason}; give a file in a directory that exists and is writable"
-        )
+    if os.path.isdir(target):
+        raise _is_directory(path)
+    if _is_special(path):
+        return
+    if not os.path.isdir(directory):
+        raise _cannot_write(path, os.strerror(errno.ENOENT))
+    if not os.access(directory, os.W_OK):
+        raise _cannot_write(path, os.strerror(errno.EACCES))
+
+
+def _is_special(path: str | os.PathLike[str]) -> bool:
+    """Whether this is a pipe or a device, which is written to and not replaced."""
+    return os.path.exists(path) and not os.path.isfile(path)
+
+
+def _is_directory(path: str | os.PathLike[str]) -> InputError:
+    return InputError(f"cannot write {os.fspath(path)!r}: it is a directory; give the name of a file")
+
+
+def _cannot_write(path: str | os.PathLike[str], reason: str | None) -> InputError:
+    return InputError(
+        f"cannot write {os.fspath(path)!r}: {reason}; give a file in a directory that exists and is writable"
+    )
 
 
 def _write_and_rename(target: str, content: bytes) -> None:
