@@ -10,7 +10,7 @@ import click
 from tensorexpress.errors import TensorExpressError
 
 #: Verb -> the module below tensorexpress.cli that holds it; imported when the verb is used, so that help is quick.
-VERBS = {verb: verb for verb in ("predict", "sweep", "explain", "models")}
+VERBS = {verb: verb for verb in ("predict", "sweep", "explain", "models", "plan")}
 
 
 class Verbs(click.Group):

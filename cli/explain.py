@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tensorexpress.cli.options import check_outputs, progress, read_inputs, scenario_options, write_json
-from tensorexpress.errors import PolicyError
+from tensorexpress.cli.options import check_outputs, one_policy, progress, read_inputs, scenario_options, write_json
 
 
 @click.command(short_help="Split a gain into slicing, host order, switch order and what is left.")
@@ -46,9 +45,7 @@ def explain(
     if plot_path is not None:
         check_suffix(plot_path)
     inputs = read_inputs(scenario, overrides, [policy])
-    if len(inputs.policies) > 1:
-        raise PolicyError(f"--policy {policy!r} names {len(inputs.policies)} policies; accepted: one at a time")
-    chosen = inputs.policies[0]
+    chosen = one_policy(inputs, policy)
     with progress(explaining.simulations(chosen), "simulating") as advance:
         explanation = explaining.explain(inputs, chosen, engine, progress=lambda _: advance())
     if json_path is not None:

@@ -10,11 +10,24 @@ from typing import Any, TypeVar
 
 import click
 
+from tensorexpress.errors import PolicyError
 from tensorexpress.files import check_writable, write_atomic
+from tensorexpress.policy import Policy
 from tensorexpress.scenario import Scenario, read_scenario
 from tensorexpress.sim.run import ENGINES
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def set_option(command: _Command) -> _Command:
+    """Add --set, which overrides keys of the scenario."""
+    return click.option(
+        "--set",
+        "overrides",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help='Override a scenario key, such as cluster.bandwidth="25 Gbps"; may be repeated.',
+    )(command)
 
 
 def scenario_options(command: _Command) -> _Command:
@@ -27,13 +40,7 @@ def scenario_options(command: _Command) -> _Command:
             show_default=True,
             help="simpy is the readable reference, fast the compiled engine; both give the same result.",
         ),
-        click.option(
-            "--set",
-            "overrides",
-            metavar="KEY=VALUE",
-            multiple=True,
-            help='Override a scenario key, such as cluster.bandwidth="25 Gbps"; may be repeated.',
-        ),
+        set_option,
         click.argument("scenario", required=False, metavar="[SCENARIO.toml]"),
     ):
         command = option(command)
@@ -55,6 +62,13 @@ def read_inputs(path: str | None, overrides: Sequence[str], policies: Sequence[s
     """Read the scenario that the shared options describe; --policy is one more override."""
     chosen = [f"policies={','.join(policies)}"] if policies else []
     return read_scenario(path, [*overrides, *chosen])
+
+
+def one_policy(inputs: Scenario, text: str) -> Policy:
+    """Return the policy of a verb that takes one at a time."""
+    if len(inputs.policies) != 1:
+        raise PolicyError(f"--policy {text!r} names {len(inputs.policies)} policies; accepted: one at a time")
+    return inputs.policies[0]
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from tensorexpress.errors import PolicyError
 from tensorexpress.policy import POLICIES, Policy, describe
 from tensorexpress.scenario import Scenario
 from tensorexpress.sim.predict import Prediction, predict
-from tensorexpress.sim.report import grid
+from tensorexpress.text import grid
 from tensorexpress.trace import JobMetrics
 from tensorexpress.units import PS_PER_MS
 

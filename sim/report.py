@@ -11,6 +11,7 @@ from tensorexpress import cluster, scenario
 from tensorexpress.policy import describe
 from tensorexpress.sim.advice import notes
 from tensorexpress.sim.predict import Prediction
+from tensorexpress.text import grid
 from tensorexpress.trace import busiest_link
 from tensorexpress.units import PS_PER_MS, counted
 
@@ -76,15 +77,6 @@ def as_csv(prediction: Prediction) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
-
-
-def grid(rows: list[list[str]]) -> list[str]:
-    """Align columns: the first to the left, all others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(n) for cell, n in zip(row[1:], widths[1:], strict=True))])
-        for row in rows
-    ]
 
 
 def as_table(prediction: Prediction) -> str:

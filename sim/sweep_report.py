@@ -13,9 +13,9 @@ from typing import Any
 from tensorexpress import cluster
 from tensorexpress import scenario as scenarios
 from tensorexpress.policy import describe
-from tensorexpress.sim.report import grid
 from tensorexpress.sim.sweep import Point, Row, Sweep
 from tensorexpress.sim.vary import formatter, number_of
+from tensorexpress.text import grid
 from tensorexpress.units import PS_PER_MS
 
 #: Speed-up over fifo from which scheduling is said to pay.

@@ -12,7 +12,7 @@ import math
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, partial
 from os import PathLike
@@ -43,6 +43,8 @@ class Link:
     b: str
     rate_bps: int
     delay_ps: int
+    #: The port number at either end, where the link's source gave one.
+    ports: tuple[int | None, int | None] = field(default=(None, None), repr=False)
 
 
 class DirectedLinks(NamedTuple):
@@ -122,6 +124,34 @@ class Cluster:
             if not 0 <= host < len(self.hosts):
                 raise ClusterError(f"no host has index {host}; accepted: 0 to {len(self.hosts) - 1}")
         return self._router.route(src, dst, flow)
+
+    def ports(self, switch: str) -> dict[int, int]:
+        """Return the ports of a switch: port number -> the directed link that leaves there.
+
+        Links keep the number they came with; the others take the lowest free ones in the order of `links`.
+
+        >>> star(hosts=3).ports("s0")
+        {0: 1, 1: 3, 2: 5}
+        """
+        if switch not in self.switches:
+            raise ClusterError(_unknown_name("switch", switch, self.switches))
+        ends = [
+            (2 * index + end, link.ports[end])
+            for index, link in enumerate(self.links)
+            for end, node in enumerate((link.a, link.b))
+            if node == switch
+        ]
+        taken = {port for _, port in ends if port is not None}
+        free = (port for port in range(len(ends) + len(taken)) if port not in taken)
+        return dict(sorted((next(free) if port is None else port, link) for link, port in ends))
+
+    def next_hops(self, switch: str, host: int) -> list[int]:
+        """Return the directed links on which a switch may send to a host: all that lie on a shortest path.
+
+        >>> leaf_spine(leaves=2, spines=2, hosts_per_leaf=1).next_hops("s0", 1)
+        [4, 6]
+        """
+        return self._router.next_hops(self.nodes.index(switch), host)
 
     @cached_property
     def _host_indices(self) -> dict[str, int]:
@@ -382,13 +412,19 @@ def _p4_links(entries: object, nodes: set[str], default: partial[Link]) -> list[
         link = default(_p4_node(a, nodes), _p4_node(b, nodes))
         rate_bps = link.rate_bps if mbps is None else _parsed(where, parse_rate, _in_unit(mbps, "Mbps"))
         delay_ps = link.delay_ps if latency is None else _parsed(where, parse_time, _in_unit(latency, "ms"))
-        links.append(Link(link.a, link.b, rate_bps, delay_ps))
+        links.append(Link(link.a, link.b, rate_bps, delay_ps, (_p4_port(a, nodes), _p4_port(b, nodes))))
     return links
 
 
 def _p4_node(text: str, nodes: set[str]) -> str:
     """Return the node of "s1-p3", "h1-0" or "h1"; a name that is not there is left for `_check` to refuse."""
     return text if text in nodes else text.rpartition("-")[0] or text
+
+
+def _p4_port(text: str, nodes: set[str]) -> int | None:
+    """Return the port number of "s1-p3" or "s1-3"; None where there is none."""
+    number = re.search(r"-p?([0-9]{1,6})$", text)
+    return None if text in nodes or number is None else int(number[1])
 
 
 def _in_unit(value: object, unit: str) -> object:
@@ -585,6 +621,10 @@ class _Router:
             node = self._target[path[-1]]
         path.append(self._nic[dst] ^ 1)
         return tuple(path)
+
+    def next_hops(self, switch: int, host: int) -> list[int]:
+        last_switch = self._target[self._nic[host]]
+        return [self._nic[host] ^ 1] if switch == last_switch else self._next_hops_to(last_switch)[switch]
 
     def _next_hops_to(self, switch: int) -> dict[int, list[int]]:
         """Return, for each switch that reaches `switch`, its links that lead one hop nearer, by link index."""

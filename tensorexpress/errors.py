@@ -6,9 +6,14 @@
     │   ├── WorkloadError       an unknown model or device, a bad workload CSV
     │   ├── ClusterError        a cluster that cannot be: bad link, disconnected hosts
     │   ├── PolicyError         an unknown policy or choice
-    │   └── ScenarioError       a scenario file or key
-    └── SimulationError         the simulation could not go on (exit 1)
-        └── StoppedError        it was told to stop
+    │   ├── ScenarioError       a scenario file or key
+    │   ├── PlanError           a plan file, or a plan that does not go with the switch or scenario named with it
+    │   ├── ProgramError        a P4 program, its P4Info or its entries that a switch cannot take
+    │   ├── HeaderError         bytes that are no TensorExpress header, or values that fit into none
+    │   └── CaptureError        a pcap file that cannot be read
+    ├── SimulationError         the simulation could not go on (exit 1)
+    │   └── StoppedError        it was told to stop
+    └── NetworkError            what the network did: no answer, a refusal, a port that is taken (exit 1)
 
 Every message is one line: what was found, where, what is accepted, what to do next.
 """
@@ -51,12 +56,32 @@ class ScenarioError(InputError):
     """A scenario file or key that cannot be used; see docs/scenario.md."""
 
 
+class PlanError(InputError):
+    """A plan that cannot be read, or that is not for the program or scenario it is used with; make it again."""
+
+
+class ProgramError(InputError):
+    """A P4 program, its P4Info or its entries that a switch cannot take; the message names the part."""
+
+
+class HeaderError(InputError):
+    """Bytes that are no TensorExpress header, or values that do not fit into one; see docs/wire.md."""
+
+
+class CaptureError(InputError):
+    """A pcap file that cannot be read; the message says at which byte it ends to make sense."""
+
+
 class SimulationError(TensorExpressError):
     """The simulation could not go on, for example because no packet can make progress."""
 
 
 class StoppedError(SimulationError):
     """The simulation was told to stop before its end; there is no result."""
+
+
+class NetworkError(TensorExpressError):
+    """What the network did: a switch that does not answer or refuses, an address that is taken."""
 
 
 def unknown(what: str, found: object, accepted: Iterable[str]) -> str:

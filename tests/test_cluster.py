@@ -341,6 +341,22 @@ def test_host_index_lists_few_names_and_abbreviates_many() -> None:
         star(1000).host_index("s0")
 
 
+# Ports and next hops
+
+
+def test_links_without_a_port_number_take_the_free_ones_in_order() -> None:
+    links = [Link("a", "s", 10**9, 0, (None, 1)), Link("s", "b", 10**9, 0), Link("c", "s", 10**9, 0)]
+    assert custom(["a", "b", "c"], ["s"], links).ports("s") == {0: 2, 1: 1, 2: 5}
+
+
+@given(connected_clusters())
+def test_next_hops_hold_the_link_of_every_route(cluster: Cluster) -> None:
+    directed = cluster.directed()
+    for dst in range(1, len(cluster.hosts)):
+        for link in cluster.route(0, dst)[1:]:
+            assert link in cluster.next_hops(cluster.nodes[directed.source[link]], dst)
+
+
 # The topology.json of the P4 tutorials
 
 P4_TOPOLOGY = {
@@ -372,18 +388,19 @@ def test_p4_topology_is_read_as_it_is(tmp_path: Path) -> None:
     assert cluster.switches == ("s1", "s2")
     assert cluster.queues == 4
     assert cluster.links == (
-        Link("h1", "s1", 10**9, 5 * 10**6),
-        Link("s1", "h2", 10**9, 2 * 10**9),
-        Link("h10", "s2", 10**9, 300 * 10**6),
-        Link("h11", "s2", 100 * 10**6, 0),
-        Link("s1", "s2", 500_000, 2 * 10**9),
-        Link("s1", "s2", 10**9, 5 * 10**6),
+        Link("h1", "s1", 10**9, 5 * 10**6, (None, 1)),
+        Link("s1", "h2", 10**9, 2 * 10**9, (2, 0)),
+        Link("h10", "s2", 10**9, 300 * 10**6, (None, 1)),
+        Link("h11", "s2", 100 * 10**6, 0, (None, 2)),
+        Link("s1", "s2", 500_000, 2 * 10**9, (3, 3)),
+        Link("s1", "s2", 10**9, 5 * 10**6, (4, 4)),
     )
+    assert cluster.ports("s2") == {1: 5, 2: 7, 3: 9, 4: 11}
     assert_routes_are_shortest_paths(cluster)
 
 
 def test_p4_link_without_latency_has_none_as_in_the_tutorials(tmp_path: Path) -> None:
-    assert read_p4_topology(written(tmp_path, P4_TOPOLOGY)).links[0] == Link("h1", "s1", 10**10, 0)
+    assert read_p4_topology(written(tmp_path, P4_TOPOLOGY)).links[0] == Link("h1", "s1", 10**10, 0, (None, 1))
 
 
 def test_p4_node_names_may_hold_a_dash(tmp_path: Path) -> None:

@@ -1,0 +1,83 @@
+"""Classification: which queue a packet waits in, as one value that every executor of a plan follows.
+
+The controller writes a `QueueMap` into the switch's tables, a host asks it for the DSCP of its packets, and tests
+hold the P4 program and the simulator to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from tensorexpress.errors import PlanError
+from tensorexpress.plan import Plan
+from tensorexpress.wire.header import Header
+
+_NOTHING: Mapping[int, int] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class QueueMap:
+    """What a switch knows about queues. Queue 0 is the most urgent; best effort is the lowest queue."""
+
+    #: Strict-priority queues of a port.
+    queues: int
+    #: (job, tensor) -> queue.
+    tensor_queue: Mapping[tuple[int, int], int]
+    #: Jobs whose packets are ranked by time and slack instead (SP-PIFO); the queue depends on what came before.
+    slack_jobs: frozenset[int] = frozenset()
+    #: Jobs trusted to name their queue -> the most urgent queue they may name.
+    asking_jobs: Mapping[int, int] = field(default=_NOTHING)
+    #: DSCP -> queue of packets without our header.
+    dscp_queue: Mapping[int, int] = field(default=_NOTHING)
+
+    @property
+    def best_effort(self) -> int:
+        """The queue of all that is not told otherwise."""
+        return self.queues - 1
+
+    def queue_of_tensor(self, header: Header) -> int | None:
+        """Return the queue of a tensor packet whose job may be here; None when its slack decides.
+
+        >>> classes = QueueMap(queues=4, tensor_queue={(0, 7): 1}, asking_jobs={2: 1})
+        >>> [classes.queue_of_tensor(Header(job, 0, 0, tensor=7, chunk=0, chunks=1)) for job in (0, 1, 2)]
+        [1, 3, 1]
+        """
+        if header.job in self.slack_jobs:
+            return None
+        if header.job in self.asking_jobs:
+            return min(max(header.queue, self.asking_jobs[header.job]), self.best_effort)
+        return min(self.tensor_queue.get((header.job, header.tensor), self.best_effort), self.best_effort)
+
+    def queue_of_dscp(self, dscp: int) -> int:
+        """Return the queue of a packet that does not come to the tensor port."""
+        return min(self.dscp_queue.get(dscp, self.best_effort), self.best_effort)
+
+
+def queue_map_of(plan: Plan) -> QueueMap:
+    """Return what a plan says about queues. A job's number on the wire is its place in the scenario.
+
+    Where the policy leaves switches in order of arrival, all packets are best effort.
+
+    >>> from tensorexpress.plan import make_plan
+    >>> from tensorexpress.policy import POLICIES
+    >>> from tensorexpress.scenario import read_scenario
+    >>> queue_map_of(make_plan(read_scenario(), POLICIES["tensorexpress"])).tensor_queue[0, 0]
+    0
+    """
+    numbers = range(len(plan.jobs))
+    queues, discipline = plan.scenario.cluster.queues, plan.policy.discipline
+    if discipline == "strict":
+        chosen = {
+            (number, tensor): queue for number in numbers for tensor, queue in enumerate(plan.jobs[number].queues)
+        }
+        return QueueMap(queues, MappingProxyType(chosen))
+    if discipline == "sp-pifo" and plan.policy.queue_map == "slack":
+        return QueueMap(queues, MappingProxyType({}), slack_jobs=frozenset(numbers))
+    if discipline == "fifo":
+        return QueueMap(queues, MappingProxyType({}))
+    raise PlanError(
+        f"policy {plan.policy.name!r} wants {discipline!r} with queues={plan.policy.queue_map} in the switch; accepted "
+        "for deployment: switch=strict, switch=fifo, or switch=sp-pifo with queues=slack"
+    )

@@ -1,0 +1,51 @@
+"""A plan as a table for a terminal: per job and queue the tensors in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensorexpress import cluster, policy
+from tensorexpress.plan import JobPlan, Plan
+from tensorexpress.text import grid
+from tensorexpress.units import counted, format_size, format_time
+
+
+def as_table(plan: Plan) -> str:
+    """Return what was decided, job by job: which tensors share a queue, what they weigh and how urgent they are."""
+    scenario = plan.scenario
+    lines = [
+        f"{scenario.name}: {cluster.describe(scenario.cluster)}",
+        f"{plan.policy.name}: {policy.describe(plan.policy)}",
+    ]
+    for number, job in enumerate(plan.jobs):
+        lines += ["", _title(job, number), *grid(_rows(job))]
+    return "\n".join(lines)
+
+
+def _title(plan: JobPlan, number: int) -> str:
+    job = plan.job
+    hosts = [counted(len(job.workers), "worker"), counted(len(job.servers), "server")][: 2 if job.servers else 1]
+    words = [job.workload.name, *hosts, counted(len(plan.slices), "slice")]
+    return f"job {number}, {job.name}: {', '.join(words)}; queues cost {format_time(plan.regret_ps)} against a PIFO"
+
+
+def _rows(plan: JobPlan) -> list[list[str]]:
+    rows = [["queue", "tensors", "from", "to", "bytes", "least slack"]]
+    names = [layer.name for layer in plan.job.workload.layers]
+    for queue in sorted(set(plan.queues)):
+        tensors = [tensor for tensor, own in enumerate(plan.queues) if own == queue]
+        rows.append(
+            [
+                str(queue),
+                str(len(tensors)),
+                names[tensors[0]],
+                names[tensors[-1]],
+                format_size(_sum(plan.job.workload.tensor_bytes, tensors)),
+                format_time(min(plan.slack_ps[tensor] for tensor in tensors)),
+            ]
+        )
+    return rows
+
+
+def _sum(sizes: Sequence[int], chosen: Sequence[int]) -> int:
+    return sum(sizes[index] for index in chosen)

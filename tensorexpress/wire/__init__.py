@@ -1,0 +1,1 @@
+"""The TensorExpress header: its bytes, its scapy layer, its DSCP."""

@@ -1,0 +1,167 @@
+"""The header: golden bytes, every codec against every other, and one error for whatever does not decode."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import Ether
+
+from tensorexpress.errors import HeaderError
+from tensorexpress.wire import dscp, header, scapy_layer
+from tensorexpress.wire.header import (
+    HEADER_BYTES,
+    Header,
+    Kind,
+    clamp_slack_us,
+    is_header,
+    pack_many,
+    unpack,
+    unpack_many,
+)
+from tensorexpress.wire.scapy_layer import TensorExpress
+
+ROOT = Path(__file__).parents[1]
+
+GOLDEN = Header(
+    job=0x0102,
+    worker=0x0304,
+    iteration=0x05060708,
+    tensor=0x090A,
+    chunk=0x0C0D0E0F,
+    chunks=0x10111213,
+    queue=0x0B,
+    slack_us=-2,
+    payload_bytes=4,
+    kind=Kind.ACK,
+    flags=0x81,
+)
+GOLDEN_BYTES = bytes.fromhex("5458 12 81 0102 0304 05060708 090a 0b 00 0c0d0e0f 10111213 fffffffe 0004 0000")
+
+u8, u16, u32 = (st.integers(0, 2**bits - 1) for bits in (8, 16, 32))
+headers = st.builds(
+    Header,
+    u16,
+    u16,
+    u32,
+    u16,
+    u32,
+    u32,
+    u8,
+    st.integers(-(2**31), 2**31 - 1),
+    st.integers(0, 64),
+    st.integers(0, 15),
+    u8,
+)
+
+
+def test_golden_bytes_both_ways() -> None:
+    assert GOLDEN.pack() == GOLDEN_BYTES
+    assert unpack(GOLDEN_BYTES + b"data") == GOLDEN
+
+
+@given(headers)
+def test_scapy_gives_the_same_bytes_and_reads_them_back(tagged: Header) -> None:
+    payload = bytes(tagged.payload_bytes)
+    layer = TensorExpress(**asdict(tagged)) / payload
+    assert bytes(layer) == tagged.pack() + payload
+    seen = TensorExpress(tagged.pack() + payload)
+    assert {name: int(getattr(seen, name)) for name in asdict(tagged)} == asdict(tagged)
+    assert bytes(seen.payload) == payload
+
+
+def test_scapy_finds_the_layer_on_its_port_and_leaves_padding_out() -> None:
+    frame = bytes(Ether() / IP() / UDP(dport=header.UDP_PORT) / TensorExpress(job=5) / b"abc") + bytes(20)
+    assert Ether(frame)[TensorExpress].job == 5
+    assert Ether(frame)[TensorExpress].payload.load == b"abc"
+
+
+@given(st.lists(headers, min_size=1, max_size=20))
+def test_many_headers_at_once_are_the_same_bytes(many: list[Header]) -> None:
+    columns = {name: np.array([getattr(each, name) for each in many]) for name in asdict(many[0])}
+    packed = pack_many(**columns).tobytes()
+    assert packed == b"".join(each.pack() for each in many)
+    records = unpack_many(packed)
+    assert is_header(records).all()
+    assert records["slack_us"].tolist() == [each.slack_us for each in many]
+
+
+def test_headers_are_found_at_a_stride() -> None:
+    frames = b"".join(replace(GOLDEN, chunk=i).pack() + b"data" for i in range(5))
+    assert unpack_many(frames, stride_bytes=36)["chunk"].tolist() == [0, 1, 2, 3, 4]
+
+
+@given(headers, st.integers(0, 64))
+def test_a_header_packed_is_read_back_only_with_its_whole_payload(tagged: Header, size: int) -> None:
+    data = tagged.pack() + bytes(size)
+    if size == tagged.payload_bytes:
+        assert unpack(data) == tagged
+    else:
+        with pytest.raises(HeaderError, match=f"found {size} bytes of payload"):
+            unpack(data)
+
+
+@given(st.one_of(st.binary(max_size=80), st.binary(max_size=60).map(lambda tail: GOLDEN_BYTES[:3] + tail)))
+def test_whatever_the_bytes_decoding_gives_a_header_or_its_own_error(data: bytes) -> None:
+    try:
+        tagged = unpack(data)
+    except HeaderError:
+        assert data[:2] != b"TX" or data[2] >> 4 != 1 or len(data) < 32 or len(data) - 32 != int.from_bytes(data[28:30])
+    else:
+        assert unpack(tagged.pack() + data[HEADER_BYTES:]) == tagged
+        assert tagged.payload_bytes == len(data) - HEADER_BYTES
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("job", 2**16), ("tensor", -1), ("slack_us", 2**31), ("kind", 16), ("queue", 256), ("chunk", "1")],
+)
+def test_a_value_that_does_not_fit_is_named(field: str, value: int) -> None:
+    with pytest.raises(HeaderError, match=f"{field} is {value!r}; accepted"):
+        replace(GOLDEN, **{field: value}).pack()
+
+
+def test_a_column_that_does_not_fit_is_named() -> None:
+    with pytest.raises(HeaderError, match="job reaches from 0 to 65536; accepted: 0 to 65535"):
+        pack_many(job=np.array([0, 65536]))
+    with pytest.raises(HeaderError, match="unknown field 'jobs'; accepted: chunk, "):
+        pack_many(jobs=1)
+    with pytest.raises(HeaderError, match="found 33 bytes in strides of 32"):
+        unpack_many(bytes(33))
+
+
+@given(st.integers())
+def test_a_slack_is_never_rounded_up(slack_ps: int) -> None:
+    slack_us = clamp_slack_us(slack_ps)
+    assert -(2**31) <= slack_us < 2**31
+    if -(2**31) < slack_us < 2**31 - 1:
+        assert slack_us * 10**6 <= slack_ps < (slack_us + 1) * 10**6
+
+
+@given(st.integers(1, 8), st.data())
+def test_queue_and_dscp_are_inverse(queues: int, data: st.DataObject) -> None:
+    queue = data.draw(st.integers(0, queues - 1))
+    assert dscp.queue_of_dscp(dscp.dscp_of_queue(queue, queues), queues) == queue
+
+
+def test_the_p4_header_has_the_same_fields_in_the_same_places() -> None:
+    source = (ROOT / "p4" / "include" / "headers.p4").read_text()
+    body = re.search(r"header tensor_h \{(.*?)\}", source, re.DOTALL)
+    assert body is not None
+    widths = [(name, int(bits)) for bits, name in re.findall(r"<(\d+)> (\w+);", body[1])]
+    assert sum(bits for _, bits in widths) == 8 * HEADER_BYTES
+    ours = [(field.name, field.sz * 8) for field in scapy_layer.TensorExpress.fields_desc]
+    renamed = {"slack_us": "slack", "payload_bytes": "payload_length"}
+    assert [(renamed.get(name, name), bits) for name, bits in ours] == widths
+
+
+@pytest.mark.parametrize("module", [header, dscp, scapy_layer])
+def test_examples_in_the_documentation_hold(module: object) -> None:
+    assert doctest.testmod(module).failed == 0
