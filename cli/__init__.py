@@ -10,7 +10,7 @@ import click
 from tensorexpress.errors import TensorExpressError
 
 #: Verb -> the module below tensorexpress.cli that holds it; imported when the verb is used, so that help is quick.
-VERBS = {verb: verb for verb in ("predict", "sweep", "explain", "models", "plan")}
+VERBS = {verb: verb for verb in ("predict", "sweep", "explain", "models", "plan", "switch", "p4")}
 
 
 class Verbs(click.Group):

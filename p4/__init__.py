@@ -1,1 +1,121 @@
-"""The P4 program: assembled from one control per file, and what p4c made of it."""
+"""The P4 program: assembled from one control per file, and what p4c made of it.
+
+`build/` holds p4c's JSON for BMv2 and P4Info, so that nobody needs a P4 compiler, and a stamp that says which sources
+and which p4c they came from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tensorexpress.errors import InputError, ProgramError
+from tensorexpress.files import write_atomic
+from tensorexpress.text import json_text
+
+HERE = Path(__file__).parent
+BUILD = HERE / "build"
+NAME = "tensorexpress"
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """Where a build came from."""
+
+    #: SHA-256 over the names and contents of all P4 sources.
+    sources: str
+    #: What `p4c-bm2-ss --version` said.
+    p4c: str
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a switch needs to run a P4 program, and a controller to talk about it."""
+
+    #: BMv2 JSON.
+    document: bytes
+    #: P4Info in text form.
+    p4info: str
+    stamp: Stamp
+
+
+def source_files() -> list[Path]:
+    """Return the P4 sources, in an order that is the same everywhere."""
+    return sorted([*HERE.glob("*.p4"), *HERE.glob("include/*.p4")])
+
+
+def source_hash() -> str:
+    """Return the hash that a build of the present sources is stamped with."""
+    digest = hashlib.sha256()
+    for path in source_files():
+        digest.update(f"{path.relative_to(HERE).as_posix()}\n{path.stat().st_size}\n".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def load(directory: Path = BUILD) -> Program:
+    """Return the program as it was built last.
+
+    >>> load().stamp.sources == source_hash()
+    True
+    """
+    try:
+        return Program(
+            document=(directory / f"{NAME}.json").read_bytes(),
+            p4info=(directory / f"{NAME}.p4info.txtpb").read_text(),
+            stamp=Stamp(**json.loads((directory / "stamp.json").read_text())),
+        )
+    except (OSError, ValueError, TypeError) as error:
+        raise ProgramError(f"{directory}: holds no build ({error}); make one with `tensorexpress p4 build`") from None
+
+
+def find_p4c(path: str | None = None) -> str:
+    """Return the compiler to use: the one named, or p4c's BMv2 compiler on PATH."""
+    found = shutil.which(path or "p4c-bm2-ss")
+    if found is None:
+        where = f"{path} is no program" if path else "p4c-bm2-ss is not on PATH"
+        raise InputError(f"{where}; install p4c, or name its BMv2 compiler with --p4c")
+    return found
+
+
+def p4c_version(p4c: str) -> str:
+    """Return the version that a compiler says it has."""
+    ran = subprocess.run([p4c, "--version"], capture_output=True, text=True, check=False)
+    version = re.search(r"Version (\S+)", ran.stdout + ran.stderr)
+    if version is None:
+        raise InputError(f"{p4c} --version does not say a version; accepted: p4c's p4c-bm2-ss")
+    return version[1]
+
+
+def build(p4c: str, directory: Path = BUILD) -> Program:
+    """Compile the sources and replace the build in `directory`; ProgramError with p4c's words if it has any."""
+    with tempfile.TemporaryDirectory() as scratch:
+        json_path, p4info_path = Path(scratch, "out.json"), Path(scratch, "out.p4info.txtpb")
+        command = [p4c, "--arch", "v1model", "-o", str(json_path), "--p4runtime-files", str(p4info_path), f"{NAME}.p4"]
+        # Compiled in place, so that no path of this machine finds its way into the output.
+        ran = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
+        if ran.returncode or ran.stderr.strip():
+            raise ProgramError(f"p4c refuses {NAME}.p4: {' '.join((ran.stderr or ran.stdout).split())}")
+        document = _without_source_info(json.loads(json_path.read_bytes()))
+        p4info = p4info_path.read_text()
+    stamp = Stamp(source_hash(), p4c_version(p4c))
+    os.makedirs(directory, exist_ok=True)
+    write_atomic(directory / f"{NAME}.json", json_text(document))
+    write_atomic(directory / f"{NAME}.p4info.txtpb", p4info)
+    write_atomic(directory / "stamp.json", json_text(asdict(stamp)))
+    return load(directory)
+
+
+def _without_source_info(node: Any) -> Any:
+    """Drop line numbers: they would change the build with every comment, and halve its use in a diff."""
+    if isinstance(node, dict):
+        return {key: _without_source_info(value) for key, value in node.items() if key != "source_info"}
+    return [_without_source_info(item) for item in node] if isinstance(node, list) else node

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from tensorexpress.errors import PlanError
 from tensorexpress.plan import Plan
+from tensorexpress.wire.frame import Seen
 from tensorexpress.wire.header import Header
 
 _NOTHING: Mapping[int, int] = MappingProxyType({})
@@ -50,9 +51,17 @@ class QueueMap:
             return min(max(header.queue, self.asking_jobs[header.job]), self.best_effort)
         return min(self.tensor_queue.get((header.job, header.tensor), self.best_effort), self.best_effort)
 
-    def queue_of_dscp(self, dscp: int) -> int:
-        """Return the queue of a packet that does not come to the tensor port."""
-        return min(self.dscp_queue.get(dscp, self.best_effort), self.best_effort)
+    def queue_of(self, seen: Seen, *, admitted: bool) -> int | None:
+        """Return the queue of what a switch sees, the job being admitted at its port or not; None: slack decides.
+
+        What comes to the tensor port without being a believable tensor packet of an admitted job is best effort,
+        whatever its DSCP says.
+        """
+        if seen.header is not None and admitted:
+            return self.queue_of_tensor(seen.header)
+        if seen.to_tensor_port or seen.dscp is None:
+            return self.best_effort
+        return min(self.dscp_queue.get(seen.dscp, self.best_effort), self.best_effort)
 
 
 def queue_map_of(plan: Plan) -> QueueMap:

@@ -15,6 +15,7 @@ from tensorexpress.errors import InputError, PlanError, unknown
 from tensorexpress.plan import JobPlan, Plan, SlicePlan
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Scenario
+from tensorexpress.text import json_text
 
 #: What says that a JSON file is a plan, and of which form.
 FORMAT = "tensorexpress plan"
@@ -51,21 +52,7 @@ def _job_to_json(plan: JobPlan, number: int) -> dict[str, Any]:
 
 def plan_text(plan: Plan) -> str:
     """Return the text of a plan file: a line for every tensor, layer and link, so that two plans can be compared."""
-    return _lines(plan_to_json(plan), "") + "\n"
-
-
-def _lines(node: Any, indent: str) -> str:
-    """Return JSON that breaks lines only around what itself holds lists or objects."""
-    inner = indent + "  "
-    children = list(node.values()) if isinstance(node, dict) else node if isinstance(node, list) else ()
-    if not any(isinstance(child, dict | list) for child in children):
-        return json.dumps(node, ensure_ascii=False)
-    if isinstance(node, dict):
-        rows = [
-            f"{inner}{json.dumps(name, ensure_ascii=False)}: {_lines(value, inner)}" for name, value in node.items()
-        ]
-        return "{\n" + ",\n".join(rows) + f"\n{indent}}}"
-    return "[\n" + ",\n".join(inner + _lines(value, inner) for value in node) + f"\n{indent}]"
+    return json_text(plan_to_json(plan))
 
 
 def read_plan(path: str | PathLike[str]) -> Plan:
@@ -178,11 +165,11 @@ def _decode_dataclass(kind: type, value: Any, where: str) -> Any:
     if not isinstance(value, Mapping):
         raise PlanError(f"{where} is {short_repr(value)}; accepted: an object")
     hints = get_type_hints(kind)
-    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    names = [field.name for field in fields(kind)]
     for name in value:
         if name not in names:
             raise PlanError(f"{where}: {unknown('key', name, names)}")
-    for field in fields(kind):  # type: ignore[arg-type]
+    for field in fields(kind):
         if field.name not in value and field.default is MISSING:
             raise PlanError(f"{where}.{field.name} is missing; make the plan again with `tensorexpress plan`")
     return kind(**{name: _decode(hints[name], item, f"{where}.{name}") for name, item in value.items()})

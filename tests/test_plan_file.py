@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 from copy import deepcopy
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from strategies import plans
 
+from tensorexpress import classify, p4, text
 from tensorexpress.cli import main
 from tensorexpress.errors import InputError, PlanError
 from tensorexpress.plan import Plan, make_plan
@@ -109,3 +112,8 @@ def test_the_verb_takes_one_policy() -> None:
     result = CliRunner().invoke(main, ["plan", "--policy", "fifo,p3"])
     assert result.exit_code == 2
     assert "names 2 policies; accepted: one at a time" in result.output
+
+
+@pytest.mark.parametrize("module", [text, classify, p4])
+def test_examples_in_the_documentation_hold(module: ModuleType) -> None:
+    assert doctest.testmod(module).failed == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import re
 from dataclasses import asdict, replace
+from ipaddress import ip_address
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scapy.layers.inet import IP, UDP
+from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 
 from tensorexpress.errors import HeaderError
-from tensorexpress.wire import dscp, header, scapy_layer
+from tensorexpress.wire import dscp, frame, header, scapy_layer
+from tensorexpress.wire.frame import Endpoint, Seen, build_frame, read_frame
 from tensorexpress.wire.header import (
     HEADER_BYTES,
     Header,
@@ -151,6 +154,36 @@ def test_queue_and_dscp_are_inverse(queues: int, data: st.DataObject) -> None:
     assert dscp.queue_of_dscp(dscp.dscp_of_queue(queue, queues), queues) == queue
 
 
+def ends(version: int) -> tuple[Endpoint, Endpoint]:
+    first, second = ("10.0.0.1", "10.0.0.2") if version == 4 else ("fd00::1", "fd00::2")
+    return Endpoint(b"\2" * 6, ip_address(first), 1234), Endpoint(b"\4" * 6, ip_address(second))
+
+
+@given(headers, st.sampled_from([4, 6]), st.integers(0, 63), st.integers(0, 3))
+def test_a_frame_is_what_scapy_would_build(tagged: Header, version: int, dscp_value: int, ecn: int) -> None:
+    source, target = ends(version)
+    data = tagged.pack() + bytes(tagged.payload_bytes)
+    traffic_class = dscp_value << 2 | ecn
+    network = (
+        IP(src=str(source.ip), dst=str(target.ip), tos=traffic_class, flags="DF", id=0)
+        if version == 4
+        else IPv6(src=str(source.ip), dst=str(target.ip), tc=traffic_class)
+    )
+    ethernet = Ether(src="02:02:02:02:02:02", dst="04:04:04:04:04:04")
+    expected = ethernet / network / UDP(sport=1234, dport=header.UDP_PORT) / data
+    built = build_frame(source, target, data, dscp=dscp_value, ecn=ecn)
+    assert built == bytes(expected)
+    assert read_frame(built) == Seen(dscp_value, True, tagged)
+    assert read_frame(built[:12] + b"\x81\0\0\7" + built[12:] + b"pad") == Seen(dscp_value, True, tagged)
+
+
+@given(st.binary(max_size=120), st.integers(0, 120))
+def test_reading_any_bytes_ends_well(data: bytes, cut: int) -> None:
+    whole = build_frame(*ends(4), GOLDEN_BYTES + b"data")
+    assert read_frame(data).header is None or len(data) >= 74
+    assert read_frame(whole[:cut]).header is None or cut >= len(whole)
+
+
 def test_the_p4_header_has_the_same_fields_in_the_same_places() -> None:
     source = (ROOT / "p4" / "include" / "headers.p4").read_text()
     body = re.search(r"header tensor_h \{(.*?)\}", source, re.DOTALL)
@@ -162,6 +195,12 @@ def test_the_p4_header_has_the_same_fields_in_the_same_places() -> None:
     assert [(renamed.get(name, name), bits) for name, bits in ours] == widths
 
 
-@pytest.mark.parametrize("module", [header, dscp, scapy_layer])
+@pytest.mark.parametrize("module", [header, dscp, frame, scapy_layer])
 def test_examples_in_the_documentation_hold(module: object) -> None:
     assert doctest.testmod(module).failed == 0
+
+
+def test_examples_in_the_page_hold() -> None:
+    result = doctest.testfile(str(ROOT / "docs" / "wire.md"), module_relative=False)
+    assert result.failed == 0
+    assert result.attempted > 0

@@ -124,7 +124,6 @@ struct metadata_t {
     slot_t slot;
     queue_t queue;
     queue_t lowest_queue;
-    bit<16> flow_hash;
     @field_list(SAMPLE_FIELDS)
     bit<9> sampled_at;
 }

@@ -178,7 +178,8 @@ def unpack_many(data: bytes | bytearray | memoryview, *, stride_bytes: int = HEA
 
 def is_header(records: NDArray[np.void]) -> NDArray[np.bool_]:
     """Return which records have our magic number and version."""
-    return (records["magic"] == MAGIC) & (records["version_kind"] >> 4 == VERSION)
+    ours: NDArray[np.bool_] = (records["magic"] == MAGIC) & (records["version_kind"] >> 4 == VERSION)
+    return ours
 
 
 _NAMES = tuple(field.name for field in fields(Header))

@@ -1,0 +1,65 @@
+// Constants and sizes, each in one place. What the controller needs of them it reads from P4Info.
+#ifndef TENSOREXPRESS_DEFINE
+#define TENSOREXPRESS_DEFINE
+
+const bit<16> ETHERTYPE_IPV4 = 0x0800;
+const bit<16> ETHERTYPE_ARP = 0x0806;
+const bit<16> ETHERTYPE_VLAN = 0x8100;
+const bit<16> ETHERTYPE_IPV6 = 0x86dd;
+const bit<8> PROTOCOL_UDP = 17;
+
+// The UDP port and the magic number spell "TX"; see docs/wire.md.
+const bit<16> TENSOR_PORT = 0x5458;
+const bit<16> TENSOR_MAGIC = 0x5458;
+const bit<4> TENSOR_VERSION = 1;
+const bit<16> TENSOR_BYTES = 32;
+const bit<16> UDP_BYTES = 8;
+
+const bit<9> CPU_PORT = 255;
+const bit<32> SAMPLE_SESSION = 255;
+const bit<32> SAMPLE_BYTES = 128;
+const bit<8> SAMPLE_FIELDS = 1;
+
+// standard_metadata.instance_type as simple_switch numbers it.
+const bit<32> INSTANCE_INGRESS_CLONE = 1;
+const bit<32> INSTANCE_REPLICATION = 5;
+
+// Ranks are times plus slacks. A slack may be negative; the offset keeps every rank positive.
+const bit<48> RANK_OFFSET = 1 << 32;
+
+const bit<2> ECN_CAPABLE_1 = 1;
+const bit<2> ECN_CAPABLE_0 = 2;
+const bit<2> ECN_CONGESTED = 3;
+
+const bit<2> METER_GREEN = 0;
+
+// Why a packet did not get what it asked for: the index into `exceptions`.
+const bit<32> MALFORMED = 0;
+const bit<32> STRANGER_REMARKED = 1;
+const bit<32> STRANGER_DROPPED = 2;
+const bit<32> OVER_RATE = 3;
+const bit<32> BAD_CHECKSUM = 4;
+const bit<32> TTL_EXPIRED = 5;
+const bit<32> NO_ROUTE = 6;
+const bit<32> EXCEPTIONS = 7;
+
+// Why a packet goes to the controller.
+const bit<7> REASON_SAMPLE = 1;
+const bit<7> REASON_NO_ROUTE = 2;
+
+// A slot is the small number that the controller gives a job on this switch; slot 0 is all other traffic.
+typedef bit<8> slot_t;
+typedef bit<3> queue_t;
+const bit<32> SLOTS = 256;
+const bit<32> SLOT_QUEUES = 2048;
+const bit<32> PORTS = 512;
+
+const int ADMISSIONS = 4096;
+const int TENSORS = 32768;
+const int HOSTS_L2 = 4096;
+const int ROUTES_IPV4 = 4096;
+const int ROUTES_IPV6 = 2048;
+const int NEXT_HOPS = 2048;
+const int ARP_ANSWERS = 4096;
+
+#endif

@@ -1,0 +1,100 @@
+// Ethernet, one VLAN tag, ARP, IPv4 with options, IPv6, UDP, and on the tensor port the TensorExpress header.
+#ifndef TENSOREXPRESS_PARSER
+#define TENSOREXPRESS_PARSER
+
+parser TensorParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
+                    inout standard_metadata_t standard_metadata) {
+    state start {
+        transition select(standard_metadata.ingress_port) {
+            CPU_PORT: from_controller;
+            default: ethernet;
+        }
+    }
+
+    state from_controller {
+        packet.extract(hdr.packet_out);
+        transition ethernet;
+    }
+
+    state ethernet {
+        packet.extract(hdr.ethernet);
+        meta.type = hdr.ethernet.type;
+        transition select(hdr.ethernet.type) {
+            ETHERTYPE_VLAN: vlan;
+            ETHERTYPE_IPV4: ipv4;
+            ETHERTYPE_IPV6: ipv6;
+            ETHERTYPE_ARP: arp;
+            default: accept;
+        }
+    }
+
+    state vlan {
+        packet.extract(hdr.vlan);
+        meta.type = hdr.vlan.type;
+        transition select(hdr.vlan.type) {
+            ETHERTYPE_IPV4: ipv4;
+            ETHERTYPE_IPV6: ipv6;
+            ETHERTYPE_ARP: arp;
+            default: accept;
+        }
+    }
+
+    state arp {
+        packet.extract(hdr.arp);
+        transition accept;
+    }
+
+    // Fewer than five words cannot hold the header: leave the bytes alone rather than guess where the next one starts.
+    state ipv4 {
+        packet.extract(hdr.ipv4);
+        transition select(hdr.ipv4.words) {
+            5: ipv4_protocol;
+            6 .. 15: ipv4_options;
+            default: accept;
+        }
+    }
+
+    state ipv4_options {
+        packet.extract(hdr.ipv4_options, (bit<32>)(((bit<9>)hdr.ipv4.words - 5) << 5));
+        transition ipv4_protocol;
+    }
+
+    // Later fragments carry no UDP header.
+    state ipv4_protocol {
+        transition select(hdr.ipv4.fragment, hdr.ipv4.protocol) {
+            (0, PROTOCOL_UDP): udp;
+            default: accept;
+        }
+    }
+
+    state ipv6 {
+        packet.extract(hdr.ipv6);
+        transition select(hdr.ipv6.next_header) {
+            PROTOCOL_UDP: udp;
+            default: accept;
+        }
+    }
+
+    state udp {
+        packet.extract(hdr.udp);
+        transition select(hdr.udp.destination) {
+            TENSOR_PORT: tensor_port;
+            default: accept;
+        }
+    }
+
+    state tensor_port {
+        meta.to_tensor_port = true;
+        transition select(packet.lookahead<bit<20>>()) {
+            TENSOR_MAGIC ++ TENSOR_VERSION: tensor;
+            default: accept;
+        }
+    }
+
+    state tensor {
+        packet.extract(hdr.tensor);
+        transition accept;
+    }
+}
+
+#endif

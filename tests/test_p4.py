@@ -1,0 +1,71 @@
+"""The P4 program: its build is that of its sources, and p4c, where it is there, makes the same of them again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tensorexpress import p4
+from tensorexpress.cli import main
+from tensorexpress.errors import InputError, ProgramError
+
+needs_p4c = pytest.mark.skipif(shutil.which("p4c-bm2-ss") is None, reason="p4c-bm2-ss is not on PATH")
+
+
+def test_the_build_is_that_of_the_sources() -> None:
+    assert p4.load().stamp.sources == p4.source_hash(), "run `tensorexpress p4 build`"
+
+
+def test_every_control_is_a_file_and_every_file_is_included() -> None:
+    top = (p4.HERE / "tensorexpress.p4").read_text()
+    for path in p4.HERE.glob("include/*.p4"):
+        assert f'#include "include/{path.name}"' in top
+
+
+def test_the_build_names_no_directory() -> None:
+    for path in p4.BUILD.iterdir():
+        assert "/home" not in path.read_text()
+        assert str(p4.HERE) not in path.read_text()
+        assert "p4include" not in path.read_text()
+
+
+@needs_p4c
+def test_p4c_makes_the_same_again_without_a_warning(tmp_path: Path) -> None:
+    again = p4.build(p4.find_p4c(), tmp_path)
+    if again.stamp == p4.load().stamp:
+        assert again == p4.load()
+    assert again.stamp.sources == p4.source_hash()
+
+
+@needs_p4c
+def test_the_verb_builds_where_it_is_told(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["p4", "build", "-o", str(tmp_path / "new")])
+    assert result.exit_code == 0, result.output
+    assert p4.load(tmp_path / "new").stamp.sources == p4.source_hash()
+
+
+def test_show_says_whether_the_build_is_up_to_date() -> None:
+    result = CliRunner().invoke(main, ["p4", "show"])
+    assert result.exit_code == 0
+    assert result.output.splitlines()[-1].endswith("is up to date")
+
+
+def test_a_compiler_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nowhere is no program; install p4c, or name its BMv2 compiler with --p4c"):
+        p4.find_p4c("nowhere")
+    compiler = tmp_path / "false"
+    compiler.write_text("#!/bin/sh\necho 'tensorexpress.p4(1): error:\n broken' >&2; exit 1\n")
+    compiler.chmod(0o755)
+    with pytest.raises(ProgramError, match=r"p4c refuses tensorexpress\.p4: tensorexpress\.p4\(1\): error: broken"):
+        p4.build(str(compiler), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["false"]
+
+
+def test_a_directory_without_a_build_is_named(tmp_path: Path) -> None:
+    (tmp_path / "stamp.json").write_text(json.dumps({"sources": ""}))
+    with pytest.raises(ProgramError, match=r"holds no build .*tensorexpress p4 build"):
+        p4.load(tmp_path)
