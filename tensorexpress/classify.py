@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from tensorexpress.errors import PlanError
 from tensorexpress.plan import Plan
 from tensorexpress.wire.frame import Seen
 from tensorexpress.wire.header import Header
-
-_NOTHING: Mapping[int, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -29,9 +26,9 @@ class QueueMap:
     #: Jobs whose packets are ranked by time and slack instead (SP-PIFO); the queue depends on what came before.
     slack_jobs: frozenset[int] = frozenset()
     #: Jobs trusted to name their queue -> the most urgent queue they may name.
-    asking_jobs: Mapping[int, int] = field(default=_NOTHING)
+    asking_jobs: Mapping[int, int] = field(default_factory=dict)
     #: DSCP -> queue of packets without our header.
-    dscp_queue: Mapping[int, int] = field(default=_NOTHING)
+    dscp_queue: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def best_effort(self) -> int:
@@ -81,11 +78,11 @@ def queue_map_of(plan: Plan) -> QueueMap:
         chosen = {
             (number, tensor): queue for number in numbers for tensor, queue in enumerate(plan.jobs[number].queues)
         }
-        return QueueMap(queues, MappingProxyType(chosen))
+        return QueueMap(queues, chosen)
     if discipline == "sp-pifo" and plan.policy.queue_map == "slack":
-        return QueueMap(queues, MappingProxyType({}), slack_jobs=frozenset(numbers))
+        return QueueMap(queues, {}, slack_jobs=frozenset(numbers))
     if discipline == "fifo":
-        return QueueMap(queues, MappingProxyType({}))
+        return QueueMap(queues, {})
     raise PlanError(
         f"policy {plan.policy.name!r} wants {discipline!r} with queues={plan.policy.queue_map} in the switch; accepted "
         "for deployment: switch=strict, switch=fifo, or switch=sp-pifo with queues=slack"

@@ -10,7 +10,6 @@ control Classify(inout headers_t hdr, inout metadata_t meta, inout standard_meta
 
     action use_queues(queue_t lowest) {
         meta.lowest_queue = lowest;
-        meta.queue = lowest;
     }
 
     // How many queues the ports of this switch have, as the number of the lowest.
@@ -102,41 +101,42 @@ control Classify(inout headers_t hdr, inout metadata_t meta, inout standard_meta
 
     apply {
         queues.apply();
-        if (meta.trusted && !meta.demoted) {
-            tensor_queue.apply();
-            job_mode.apply();
-            if (by_slack && standard_metadata.mcast_grp == 0) {
-                bit<32> first = (bit<32>)standard_metadata.egress_spec << 3;
-                bit<48> rank = standard_metadata.ingress_global_timestamp + RANK_OFFSET
-                    + (bit<48>)(int<48>)hdr.tensor.slack;
-                bit<48> bound = 0;
-                bool found = false;
-                TRY(7)
-                TRY(6)
-                TRY(5)
-                TRY(4)
-                TRY(3)
-                TRY(2)
-                TRY(1)
-                TRY(0)
-                if (!found) {
-                    // More urgent than anything before it: queue 0, and all bounds fall by the inversion this made.
-                    bit<48> inversion = bound - rank;
-                    meta.queue = 0;
-                    LOWER(7)
-                    LOWER(6)
-                    LOWER(5)
-                    LOWER(4)
-                    LOWER(3)
-                    LOWER(2)
-                    LOWER(1)
-                    LOWER(0)
+        if (!meta.from_controller) {
+            meta.queue = meta.lowest_queue;
+            if (meta.trusted && !meta.demoted) {
+                tensor_queue.apply();
+                job_mode.apply();
+                if (by_slack && standard_metadata.mcast_grp == 0) {
+                    bit<32> first = (bit<32>)standard_metadata.egress_spec << 3;
+                    bit<48> rank = standard_metadata.ingress_global_timestamp + RANK_OFFSET
+                        + (bit<48>)(int<48>)hdr.tensor.slack;
+                    bit<48> bound = 0;
+                    bool found = false;
+                    TRY(7)
+                    TRY(6)
+                    TRY(5)
+                    TRY(4)
+                    TRY(3)
+                    TRY(2)
+                    TRY(1)
+                    TRY(0)
+                    if (!found) {
+                        // More urgent than anything before it: queue 0, and all bounds fall by the inversion this made.
+                        bit<48> inversion = bound - rank;
+                        meta.queue = 0;
+                        LOWER(7)
+                        LOWER(6)
+                        LOWER(5)
+                        LOWER(4)
+                        LOWER(3)
+                        LOWER(2)
+                        LOWER(1)
+                        LOWER(0)
+                    }
                 }
-            }
-        } else if (!meta.to_tensor_port) {
-            if (hdr.ipv4.isValid()) {
+            } else if (!meta.to_tensor_port && hdr.ipv4.isValid()) {
                 dscp_queue.apply();
-            } else if (hdr.ipv6.isValid()) {
+            } else if (!meta.to_tensor_port && hdr.ipv6.isValid()) {
                 dscp6_queue.apply();
             }
         }

@@ -152,6 +152,8 @@ control Forward(inout headers_t hdr, inout metadata_t meta, inout standard_metad
     apply {
         if (hdr.packet_out.isValid()) {
             standard_metadata.egress_spec = hdr.packet_out.egress_port;
+            meta.from_controller = true;
+            meta.queue = hdr.packet_out.queue;
             hdr.packet_out.setInvalid();
         } else if (!(hdr.arp.isValid() && hdr.arp.operation == 1 && arp.apply().hit)) {
             missed = !l2.apply().hit;

@@ -14,7 +14,8 @@ header packet_in_h {
 @controller_header("packet_out")
 header packet_out_h {
     bit<9> egress_port;
-    bit<7> padding;
+    bit<3> queue;
+    bit<4> padding;
 }
 
 header ethernet_h {
@@ -120,6 +121,8 @@ struct metadata_t {
     bool trusted;
     // Claimed to be a tensor packet, or was one that may not use its queue.
     bool demoted;
+    // Sent by the controller, which names its queue.
+    bool from_controller;
     bit<16> type;
     slot_t slot;
     queue_t queue;

@@ -17,10 +17,6 @@ class Packet:
     `state` holds headers and metadata between the stages. It is an immutable tuple that only the pipeline
     understands, so a replica of a packet costs no copy. Times are in microseconds of the switch's clock, as in
     v1model.
-
-    How clones enter the egress pipeline: an INGRESS_CLONE has an empty `state` and the frame as the ingress parser saw
-    it, so egress parses it first; an EGRESS_CLONE has the `state` that its original left egress with. Of both, egress
-    resets all metadata but what `preserved` holds.
     """
 
     __slots__ = (
