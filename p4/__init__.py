@@ -95,17 +95,21 @@ def p4c_version(p4c: str) -> str:
     return version[1]
 
 
-def build(p4c: str, directory: Path = BUILD) -> Program:
-    """Compile the sources and replace the build in `directory`; ProgramError with p4c's words if it has any."""
+def compile_source(p4c: str, source: Path) -> tuple[dict[str, Any], str]:
+    """Return BMv2 JSON and P4Info of a P4 source; ProgramError with p4c's words if it has any, warnings included."""
     with tempfile.TemporaryDirectory() as scratch:
         json_path, p4info_path = Path(scratch, "out.json"), Path(scratch, "out.p4info.txtpb")
-        command = [p4c, "--arch", "v1model", "-o", str(json_path), "--p4runtime-files", str(p4info_path), f"{NAME}.p4"]
+        command = [p4c, "--arch", "v1model", "-o", str(json_path), "--p4runtime-files", str(p4info_path), source.name]
         # Compiled in place, so that no path of this machine finds its way into the output.
-        ran = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
+        ran = subprocess.run(command, cwd=source.parent, capture_output=True, text=True, check=False)
         if ran.returncode or ran.stderr.strip():
-            raise ProgramError(f"p4c refuses {NAME}.p4: {' '.join((ran.stderr or ran.stdout).split())}")
-        document = _without_source_info(json.loads(json_path.read_bytes()))
-        p4info = p4info_path.read_text()
+            raise ProgramError(f"p4c refuses {source.name}: {' '.join((ran.stderr or ran.stdout).split())}")
+        return _without_source_info(json.loads(json_path.read_bytes())), p4info_path.read_text()
+
+
+def build(p4c: str, directory: Path = BUILD) -> Program:
+    """Compile the program and replace the build in `directory`."""
+    document, p4info = compile_source(p4c, HERE / f"{NAME}.p4")
     stamp = Stamp(source_hash(), p4c_version(p4c))
     os.makedirs(directory, exist_ok=True)
     write_atomic(directory / f"{NAME}.json", json_text(document))

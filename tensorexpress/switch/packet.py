@@ -17,6 +17,10 @@ class Packet:
     `state` holds headers and metadata between the stages. It is an immutable tuple that only the pipeline
     understands, so a replica of a packet costs no copy. Times are in microseconds of the switch's clock, as in
     v1model.
+
+    How clones enter the egress pipeline: an INGRESS_CLONE has an empty `state` and the frame as the ingress parser saw
+    it, so egress parses it first; an EGRESS_CLONE has the `state` that its original left egress with. Of both, egress
+    resets all metadata but what `preserved` holds.
     """
 
     __slots__ = (
@@ -55,8 +59,8 @@ class Packet:
         self.instance_type = NORMAL
         #: How often it, or what it is a clone of, was resubmitted, recirculated or cloned before.
         self.passes = 0
-        #: Metadata that a resubmit, recirculate or clone carries into the next pass: (field position, value) pairs
-        #: that only the pipeline understands; empty on a first pass.
+        #: Metadata that a resubmit, recirculate or clone carries into the next pass: the number of its list of fields
+        #: and their values; empty on a first pass.
         self.preserved: tuple[Any, ...] = ()
         self.state: tuple[Any, ...] = ()
 

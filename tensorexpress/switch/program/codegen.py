@@ -1,0 +1,393 @@
+"""A program as Python source: one function for ingress, one for egress, one to parse a clone of the original packet.
+
+    ingress(packet)   parser, verify checksums, ingress control; leaves decisions and `state` on the packet
+    egress(packet)    egress control; then, unless the packet is dropped, update checksums and deparser
+    reparse(packet)   gives a clone that ingress asked for the state it enters egress with
+
+`state` is a tuple. Its first item is what resubmit, recirculate and clone preserve, by field list. After ingress the
+variables that egress needs follow. After egress the packet's bytes follow, and the state with which a clone that egress
+asked for enters egress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tensorexpress.errors import ProgramError
+from tensorexpress.switch.packet import DROP_PORT, EGRESS_CLONE, INGRESS_CLONE
+from tensorexpress.switch.program.actions import DECISIONS
+from tensorexpress.switch.program.bmv2 import CONTRADICTIONS, FieldList, FieldRef, Program, contradiction
+from tensorexpress.switch.program.control import ControlWriter
+from tensorexpress.switch.program.expressions import unsigned
+from tensorexpress.switch.program.parser import ParserWriter
+from tensorexpress.switch.program.scope import VALID, Lines, Scope, Usage, Var
+
+#: What fields of the standard metadata hold when ingress starts; the others hold 0.
+_AT_INGRESS = {
+    "ingress_port": "packet.ingress_port",
+    "packet_length": "length",
+    "instance_type": "packet.instance_type",
+    "ingress_global_timestamp": "packet.ingress_us",
+}
+
+#: What they hold when egress starts, whatever ingress stored in them.
+_AT_EGRESS = {
+    "egress_port": "packet.egress_port",
+    "egress_spec": "0",
+    "egress_rid": "packet.egress_rid",
+    "egress_global_timestamp": "packet.egress_us",
+    "enq_timestamp": "packet.enq_us",
+    "enq_qdepth": "packet.enq_qdepth",
+    "deq_timedelta": "packet.deq_timedelta",
+    "deq_qdepth": "packet.deq_qdepth",
+    "packet_length": "packet.length",
+    "instance_type": "packet.instance_type",
+    "qid": "packet.priority",
+}
+
+#: Of these, what grows with time or load beyond any width.
+_MEASURED = frozenset(
+    f"packet.{name}" for name in ("ingress_us", "egress_us", "enq_us", "enq_qdepth", "deq_timedelta", "deq_qdepth")
+)
+
+#: Decisions of a pass, each with the value that stands for none.
+_NO_DECISION = {
+    "clone_session": "-1",
+    "clone_fields": "0",
+    "resubmit_fields": "-1",
+    "recirculate_fields": "-1",
+    "digest": "0",
+    "size": "packet.length",
+}
+
+#: Each generation leaves out what only the one before needed, so this bounds the longest chain of such needs.
+_MOST_GENERATIONS = 200
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Source text, and the identifiers under which it finds objects, by kind and name: ("table", "In.routes"), ..."""
+
+    source: str
+    objects: dict[tuple[str, str], str]
+
+
+def generate(program: Program) -> Generated:
+    """Return the source of a program; ProgramError names what it cannot run."""
+    try:
+        return _generate(program)
+    except CONTRADICTIONS as error:
+        raise contradiction(error) from None
+
+
+def _generate(program: Program) -> Generated:
+    usage: Usage | None = None
+    for _ in range(_MOST_GENERATIONS):
+        generation = _Generation(program, usage)
+        generation.run()
+        if generation.scope.usage == usage:
+            return Generated(generation.source(), generation.scope.objects)
+        usage = generation.scope.usage
+    raise ProgramError("the program is too large: what it uses is not settled; leave out what no packet needs")
+
+
+def _slot(decision: Var) -> str:
+    """Return the slot of a packet that takes a decision."""
+    return "length" if decision.part == "size" else decision.part
+
+
+class _Generation:
+    """One run over the program, with what the run before found out."""
+
+    def __init__(self, program: Program, previous: Usage | None):
+        self.program = program
+        self.scope = Scope(program, previous)
+        self.functions: list[list[str]] = []
+        self.standard = self._standard_fields()
+
+    def _standard_fields(self) -> dict[str, Var]:
+        finder = ControlWriter(self.scope, Lines())
+        names = {*_AT_INGRESS, *_AT_EGRESS, "mcast_grp", "priority", "parser_error", "checksum_error"}
+        found = {name: finder.standard(name) for name in names}
+        return {name: Var(place.header, place.field) for name, place in found.items() if place is not None}
+
+    def run(self) -> None:
+        """Generate all functions; their beginnings and ends depend on what their bodies use."""
+        ingress, egress = self.ingress_body(), self.egress_body()
+        self.scope.stage = "egress"
+        deparser = self.deparser()
+        carried = self.carried()
+        self.scope.lines = ingress
+        ingress_end = self.ingress_end(carried)
+        self.functions = [
+            self.function("ingress", self.ingress_start(), ingress, ingress_end),
+            self.function("egress", self.egress_start(carried), egress, deparser),
+        ]
+        if self.clones("clone_ingress_pkt_to_egress"):
+            self.functions.append(self.reparse(carried))
+
+    def source(self) -> str:
+        """Return the whole text."""
+        preamble = ["from struct import Struct", ""]
+        preamble += [f"{name} = {text}" for name, text in sorted(self.scope.preamble.items())]
+        return "\n".join([*preamble, *(line for lines in self.functions for line in ["", "", *lines])]) + "\n"
+
+    @staticmethod
+    def function(name: str, start: Lines, body: Lines, end: Lines) -> list[str]:
+        """Return a function put together from its parts."""
+        lines = [f"def {name}(packet):"]
+        return lines + [f"    {line}" for part in (start, body, end) for line in part.text]
+
+    def clones(self, primitive: str) -> bool:
+        """Whether any action may ask for that kind of copy of the packet."""
+        return any(step.op == primitive for action in self.program.actions.values() for step in action.primitives)
+
+    def ingress_body(self) -> Lines:
+        """Return parser, verification and control."""
+        self.scope.stage = "ingress"
+        lines = Lines()
+        parser = ParserWriter(self.scope, lines)
+        parser.parser()
+        no_error = self.program.errors.get("NoError", 0)
+        with lines.block(f"if parser_error != {no_error}:" if no_error else "if parser_error:"):
+            lines.add("malformed[0] += 1")
+        self.store(lines, "parser_error", "parser_error")
+        if any(checksum.verify for checksum in self.program.checksums) and self.is_live("checksum_error"):
+            lines.add("checksum_error = 0")
+            parser.checksums(verify=True)
+            self.store(lines, "checksum_error", "checksum_error")
+        ControlWriter(self.scope, lines).control(self.program.ingress)
+        return lines
+
+    def is_live(self, name: str) -> bool:
+        """Whether anybody reads a field of the standard metadata."""
+        return name in self.standard and self.scope.is_live(self.standard[name])
+
+    def store(self, lines: Lines, name: str, text: str) -> None:
+        """Write what the switch itself stores in a field of the standard metadata."""
+        if name in self.standard:
+            ControlWriter(self.scope, lines).put(self.standard[name], text)
+
+    def carried(self) -> list[Var]:
+        """Return the variables that ingress hands to egress."""
+        usage = self.scope.usage
+        replaced = {self.standard[name] for name in _AT_EGRESS if name in self.standard}
+        needed = usage.live["egress"] & (usage.written["ingress"] | self.preserved_variables())
+        return sorted(
+            (var for var in needed if var not in replaced and var.header != DECISIONS),
+            key=lambda var: self.scope.name(var),
+        )
+
+    def preserved_variables(self) -> set[Var]:
+        """Return the fields that a resubmit, recirculate or clone may bring into a pass."""
+        return {
+            Var(item.header, item.field)
+            for fields in self.program.field_lists.values()
+            for item in fields.fields
+            if isinstance(item, FieldRef)
+        }
+
+    def initial(self, lines: Lines, variables: Iterable[Var], values: dict[Var, str]) -> None:
+        """Write the values that variables start with."""
+        plain: dict[str, list[str]] = {}
+        for var in sorted(variables, key=lambda var: self.scope.name(var)):
+            plain.setdefault(values.get(var) or self.scope.nothing(var), []).append(self.scope.name(var))
+        for value, names in sorted(plain.items()):
+            for first in range(0, len(names), 12):
+                lines.add(f"{' = '.join(names[first : first + 12])} = {value}")
+
+    def standard_values(self, texts: dict[str, str]) -> dict[Var, str]:
+        """Return what fields of the standard metadata start with, cut to their widths where it may be wider."""
+        values = {}
+        for name, text in texts.items():
+            var = self.standard.get(name)
+            if var is not None:
+                bits = self.program.field(FieldRef(var.header, var.part)).bits
+                values[var] = f"{text} & {hex((1 << bits) - 1)}" if text in _MEASURED else text
+        return values
+
+    def decisions(self, stage: str) -> dict[Var, str]:
+        """Return the decisions that a stage may take, with what stands for none."""
+        written = self.scope.usage.written[stage]
+        return {Var(DECISIONS, name): none for name, none in _NO_DECISION.items() if Var(DECISIONS, name) in written}
+
+    def ingress_start(self) -> Lines:
+        """Return the values that ingress starts with."""
+        self.scope.stage = "ingress"
+        lines = Lines()
+        lines.add("frame = packet.frame")
+        lines.add("length = len(frame)")
+        values = self.standard_values(_AT_INGRESS)
+        needed = self.scope.usage.exposed["ingress"]
+        decisions = self.decisions("ingress")
+        self.initial(lines, {var for var in needed if var.header != DECISIONS} | set(decisions), values | decisions)
+        self.restore(lines, needed)
+        return lines
+
+    def restore(self, lines: Lines, needed: set[Var]) -> None:
+        """Write how metadata that the pass before preserved comes back."""
+        lists = {number: self.restorable(fields, needed) for number, fields in self.program.field_lists.items()}
+        if not any(pairs for pairs in lists.values()):
+            return
+        with lines.block("if packet.preserved:"):
+            lines.add("index, members = packet.preserved")
+            for number, pairs in lists.items():
+                if pairs:
+                    with lines.block(f"if index == {number}:"):
+                        for position, name in pairs:
+                            lines.add(f"{name} = members[{position}]")
+
+    def restorable(self, fields: FieldList, needed: set[Var]) -> list[tuple[int, str]]:
+        """Return the positions in a field list and the names of the variables that matter here."""
+        return [
+            (position, self.scope.name(Var(item.header, item.field)))
+            for position, item in enumerate(fields.fields)
+            if isinstance(item, FieldRef) and Var(item.header, item.field) in needed
+        ]
+
+    def keep(self, lines: Lines, stage: str) -> None:
+        """Write what the next pass will want to have preserved, if there is to be one."""
+        names = [Var(DECISIONS, name) for name in ("clone_session", "resubmit_fields", "recirculate_fields")]
+        asked = [self.scope.name(var) for var in names if var in self.scope.usage.written[stage]]
+        if not asked:
+            return
+        writer = ControlWriter(self.scope, lines)
+        lists = []
+        for number, fields in self.program.field_lists.items():
+            texts = [writer.value(item).text for item in fields.fields]
+            lists.append(f"{number}: ({', '.join(texts)}{',' if len(texts) == 1 else ''})")
+        with lines.block(f"if {' or '.join(f'{name} >= 0' for name in asked)}:"):
+            lines.add(f"kept = {{{', '.join(lists)}}}")
+
+    def ingress_end(self, carried: list[Var]) -> Lines:
+        """Return what ingress leaves on the packet."""
+        self.scope.stage = "ingress"
+        lines = Lines()
+        for name in ("egress_spec", "mcast_grp", "priority"):
+            var = self.standard.get(name)
+            if var is not None and var in self.scope.usage.written["ingress"] | self.preserved_variables():
+                lines.add(f"packet.{name} = {self.scope.carry(var)}")
+        for var in self.decisions("ingress"):
+            self.scope.carry(var)
+            if var.part == "digest":
+                self.send_digests(lines)
+            else:
+                lines.add(f"packet.{_slot(var)} = {self.scope.name(var)}")
+        lines.add("kept = None")
+        self.keep(lines, "ingress")
+        lines.add(f"packet.state = (kept, at, {', '.join(self.scope.carry(var) for var in carried)})")
+        return lines
+
+    def send_digests(self, lines: Lines) -> None:
+        """Write the digest that was asked for, with the values that its fields have at the end of ingress."""
+        name = self.scope.name(Var(DECISIONS, "digest"))
+        writer = ControlWriter(self.scope, lines)
+        for number, fields in self.program.digests.items():
+            with lines.block(f"if {name} == {number}:"):
+                texts = []
+                for item in fields.fields:
+                    code = writer.value(item)
+                    if isinstance(item, FieldRef):
+                        code = unsigned(code, self.program.field(item))
+                    texts.append(code.text)
+                values = f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
+                lines.add(f"packet.digests = [({fields.name!r}, {values})]")
+
+    def egress_body(self) -> Lines:
+        """Return the egress control."""
+        self.scope.stage = "egress"
+        lines = Lines()
+        ControlWriter(self.scope, lines).control(self.program.egress)
+        return lines
+
+    def egress_start(self, carried: list[Var]) -> Lines:
+        """Return the values that egress starts with."""
+        self.scope.stage = "egress"
+        lines = Lines()
+        lines.add("frame = packet.frame")
+        lines.add("length = len(frame)")
+        from_ingress = self.clones("clone_ingress_pkt_to_egress")
+        from_egress = self.clones("clone_egress_pkt_to_egress")
+        if from_ingress:
+            with lines.block(f"if packet.instance_type == {INGRESS_CLONE}:"):
+                lines.add("reparse(packet)")
+        if from_egress:
+            with lines.block(f"if packet.instance_type == {EGRESS_CLONE}:"):
+                lines.add("packet.state = packet.state[2]")
+        lines.add(f"_, at, {', '.join(self.scope.name(var) for var in carried)} = packet.state")
+        if from_ingress or from_egress:
+            with lines.block(f"if packet.instance_type in ({INGRESS_CLONE}, {EGRESS_CLONE}):"):
+                self.restore(lines, set(carried))
+        values = self.standard_values(_AT_INGRESS | _AT_EGRESS)
+        needed = self.scope.usage.exposed["egress"] - set(carried)
+        decisions = self.decisions("egress")
+        self.initial(lines, {var for var in needed if var.header != DECISIONS} | set(decisions), values | decisions)
+        return lines
+
+    def deparser(self) -> Lines:
+        """Return the end of egress: decisions, then the bytes that leave."""
+        bytes_lines = Lines()
+        writer = ControlWriter(self.scope, bytes_lines)
+        writer.checksums(verify=False)
+        pieces = [self.emitted(writer, header) for header in self.program.emitted]
+        bytes_lines.add(f'packet.state = (kept, b"".join(({", ".join([*pieces, "frame[at:]"])},)), clone)')
+        lines = self.egress_decisions()
+        lines.text += bytes_lines.text
+        return lines
+
+    def egress_decisions(self) -> Lines:
+        """Return what egress leaves on the packet; a dropped one goes no further."""
+        lines = Lines()
+        spec = self.standard.get("egress_spec")
+        written = self.scope.usage.written
+        may_drop = spec is not None and spec in written["egress"]
+        lines.add(f"packet.egress_spec = {self.scope.carry(spec) if may_drop and spec else 0}")
+        for var in self.decisions("egress"):
+            # Digests are for ingress alone.
+            if var.part != "digest":
+                lines.add(f"packet.{_slot(var)} = {self.scope.carry(var)}")
+        if Var(DECISIONS, "clone_session") in written["ingress"] - written["egress"]:
+            lines.add("packet.clone_session = -1")
+        lines.add("kept = clone = None")
+        self.keep(lines, "egress")
+        if Var(DECISIONS, "clone_session") in written["egress"]:
+            with lines.block(f"if {self.scope.name(Var(DECISIONS, 'clone_session'))} >= 0:"):
+                lines.add(f"clone = {self.clone_state()}")
+        if may_drop:
+            with lines.block(f"if packet.egress_spec == {DROP_PORT}:"):
+                lines.add('packet.state = (kept, b"", clone)')
+                lines.add("return")
+        return lines
+
+    def emitted(self, writer: ControlWriter, header: str) -> str:
+        """Return the text of a header's bytes, none where it is invalid."""
+        text = writer.packed(header)
+        if not self.scope.is_rebuilt(header):
+            return text
+        return f'{text} if {self.scope.carry(Var(header, VALID))} else b""'
+
+    def clone_state(self) -> str:
+        """Return the text of the state that a clone made in egress enters egress with: headers as they are now."""
+        texts = ["0" if self.is_metadata(var) else self.scope.carry(var) for var in self.carried()]
+        return f"(None, at, {', '.join(texts)})"
+
+    def reparse(self, carried: list[Var]) -> list[str]:
+        """Return the function that parses the frame again: clones made in ingress carry the original headers."""
+        start, body, end = Lines(), Lines(), Lines()
+        start.add("frame = packet.frame")
+        start.add("length = len(frame)")
+        usage, self.scope.usage = self.scope.usage, Usage()
+        self.scope.stage = "ingress"
+        ParserWriter(self.scope, body).parser()
+        needed = self.scope.usage.exposed["ingress"] | set(carried)
+        self.scope.usage = usage
+        self.initial(start, needed, self.standard_values(_AT_INGRESS))
+        self.initial(end, [var for var in carried if self.is_metadata(var)], {})
+        end.add(f"packet.state = (None, at, {', '.join(self.scope.name(var) for var in carried)})")
+        return self.function("reparse", start, body, end)
+
+    def is_metadata(self, var: Var) -> bool:
+        """Whether a variable belongs to a struct of metadata."""
+        header = self.program.headers.get(var.header)
+        return header is not None and header.metadata

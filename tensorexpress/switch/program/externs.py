@@ -1,0 +1,106 @@
+"""State that a program keeps between packets, other than tables: registers, counters, meters and value sets."""
+
+from __future__ import annotations
+
+from tensorexpress.switch.operations import Key, MeterRates
+
+GREEN, YELLOW, RED = range(3)
+
+
+class Counter:
+    """An array of counters; every cell counts packets and bytes."""
+
+    def __init__(self, size: int):
+        self.packets = [0] * size
+        self.bytes = [0] * size
+
+    def write(self, index: int | None, packets: int, size_bytes: int) -> None:
+        """Set one cell, or all when the index is None."""
+        for cell in range(len(self.packets)) if index is None else (index,):
+            self.packets[cell] = packets
+            self.bytes[cell] = size_bytes
+
+    def read(self, index: int | None) -> list[tuple[int, int]]:
+        """Return (packets, bytes) of one cell, or of all when the index is None."""
+        cells = range(len(self.packets)) if index is None else (index,)
+        return [(self.packets[cell], self.bytes[cell]) for cell in cells]
+
+
+class Meter:
+    """A two-rate three-colour meter: one bucket filled at the peak rate, one at the committed rate.
+
+    Buckets fill by the time since the switch started, so no rounding adds up.
+    """
+
+    __slots__ = ("committed", "committed_seen", "peak", "peak_seen", "rates")
+
+    def __init__(self) -> None:
+        self.configure(None)
+
+    def configure(self, rates: MeterRates | None) -> None:
+        """Set the rates and fill both buckets; with None every packet is green."""
+        self.rates = rates
+        self.committed_seen = self.peak_seen = 0
+        self.committed = rates.cburst if rates else 0
+        self.peak = rates.pburst if rates else 0
+
+    def execute(self, units: int, now_us: int) -> int:
+        """Return the colour of a packet of that many units (bytes or packets) and take them from the buckets."""
+        rates = self.rates
+        if rates is None:
+            return GREEN
+        filled = now_us * rates.pir // 1_000_000
+        self.peak = min(self.peak + filled - self.peak_seen, rates.pburst)
+        self.peak_seen = filled
+        if self.peak < units:
+            return RED
+        self.peak -= units
+        filled = now_us * rates.cir // 1_000_000
+        self.committed = min(self.committed + filled - self.committed_seen, rates.cburst)
+        self.committed_seen = filled
+        if self.committed < units:
+            return YELLOW
+        self.committed -= units
+        return GREEN
+
+
+class MeterArray:
+    """An array of meters; a cell is made when it is first configured, since most never are."""
+
+    def __init__(self, size: int):
+        self.size = size
+        self._meters: dict[int, Meter] = {}
+
+    def configure(self, index: int | None, rates: MeterRates | None) -> None:
+        """Set the rates of one cell, or of all when the index is None."""
+        for cell in range(self.size) if index is None else (index,):
+            self._meters.setdefault(cell, Meter()).configure(rates)
+
+    def execute(self, index: int, units: int, now_us: int) -> int:
+        """Return the colour of a packet; green at a cell that is not configured or not there."""
+        meter = self._meters.get(index)
+        return meter.execute(units, now_us) if meter else GREEN
+
+
+class ValueSet:
+    """The members of a parser value set: plain keys in a set, keys with masks or ranges in a list."""
+
+    def __init__(self) -> None:
+        self.set(())
+
+    def set(self, members: tuple[Key, ...]) -> None:
+        """Replace all members."""
+        self._plain = {member for member in members if all(isinstance(value, int) for value in member)}
+        self._masked = [member for member in members if member not in self._plain]
+
+    def holds(self, *values: int) -> bool:
+        """Whether the values of a select's key are in the set."""
+        return values in self._plain or any(
+            all(_matches(value, part) for value, part in zip(values, member, strict=True)) for member in self._masked
+        )
+
+
+def _matches(value: int, part: int | tuple[int, int] | None) -> bool:
+    if part is None or part == value:
+        return True
+    return isinstance(part, tuple) and value & part[1] == part[0] & part[1]

@@ -1,0 +1,244 @@
+"""One loaded program: the functions made from it, its tables and its other state."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from tensorexpress.errors import ProgramError
+from tensorexpress.switch.operations import (
+    DeleteEntry,
+    DeleteGroup,
+    DeleteMember,
+    Entry,
+    MeterRates,
+    Operation,
+    Query,
+    ReadCounter,
+    ReadIdleTime,
+    ReadRegister,
+    SetDefault,
+    SetEntry,
+    SetGroup,
+    SetMember,
+    SetMeter,
+    SetValueSet,
+    WriteCounter,
+    WriteRegister,
+)
+from tensorexpress.switch.packet import Packet
+from tensorexpress.switch.program.bmv2 import read_program
+from tensorexpress.switch.program.codegen import generate
+from tensorexpress.switch.program.externs import Counter, MeterArray, ValueSet
+from tensorexpress.switch.program.hashes import hash_function
+from tensorexpress.switch.program.tables import NOTHING, Profile, Row, make_table
+
+_log = logging.getLogger(__name__)
+
+
+class Pipeline:
+    """A BMv2 program, compiled when it is loaded, with the state that it keeps between packets.
+
+    `source` is the Python text that packets run through. Nothing here looks at a clock: packets bring their times.
+    """
+
+    def __init__(self, document: bytes, seed: int = 0):
+        self.program = read_program(document)
+        self._random = Random(seed)
+        self._profiles = {name: Profile() for name in self.program.profiles}
+        self._tables = {
+            name: make_table(info, self._profiles[info.profile] if info.profile is not None else None)
+            for name, info in self.program.tables.items()
+        }
+        self._registers = {name: [0] * info.size for name, info in self.program.registers.items()}
+        self._counters = {
+            name: Counter(info.size) for name, info in self.program.counters.items() if info.table is None
+        }
+        self._meters = {name: MeterArray(info.size) for name, info in self.program.meters.items() if info.table is None}
+        self._value_sets = {name: ValueSet() for name in self.program.value_sets}
+        self._malformed = [0]
+        self._now_us = 0
+        #: Conditions of `assert` and `assume` that did not hold.
+        self.broken_claims = 0
+        generated = generate(self.program)
+        self.source = generated.source
+        functions = self._compile(generated.objects)
+        #: Parser, checksum verification and ingress control of one packet.
+        self.ingress: Callable[[Packet], None] = functions["ingress"]
+        #: Egress control, checksum update and, unless the packet is dropped, deparser. A clone that ingress asked for
+        #: comes with no state, one that egress asked for with the state that egress left on its original.
+        self.egress: Callable[[Packet], None] = functions["egress"]
+
+    @property
+    def malformed(self) -> int:
+        """Frames that ended the parser with an error."""
+        return self._malformed[0]
+
+    def _compile(self, objects: dict[tuple[str, str], str]) -> dict[str, Any]:
+        namespace: dict[str, Any] = {
+            "malformed": self._malformed,
+            "nothing": NOTHING,
+            "randint": self._random.randint,
+            "pack_bits": pack_bits,
+            "word_sum": word_sum,
+            "broken_claim": self._broken_claim,
+            "log_message": _log_message,
+        }
+        for (kind, what), name in objects.items():
+            match kind:
+                case "table":
+                    namespace[name] = self._tables[what]
+                    namespace[f"{name}_known"] = self._tables[what].known.get
+                case "register":
+                    namespace[name] = self._registers[what]
+                case "counter":
+                    namespace[f"{name}_packets"] = self._counters[what].packets
+                    namespace[f"{name}_bytes"] = self._counters[what].bytes
+                case "meter":
+                    namespace[name] = self._meters[what]
+                case "value set":
+                    namespace[name] = self._value_sets[what]
+                case "hash":
+                    namespace[name] = hash_function(what, self._random)
+        try:
+            exec(compile(self.source, "<generated from BMv2 JSON>", "exec"), namespace)
+        except (SyntaxError, RecursionError, MemoryError) as error:
+            raise ProgramError(f"the program is too deeply nested to run here ({error})") from None
+        return namespace
+
+    def deparse(self, packet: Packet) -> bytes:
+        """Return the bytes of a packet that has been through egress and is not dropped."""
+        data: bytes = packet.state[1]
+        limit = packet.truncate_bytes
+        return data[:limit] if limit else data
+
+    def preserve(self, packet: Packet, field_list: int) -> tuple[Any, ...]:
+        """Return what the next pass of a packet takes as its `preserved`, for a list that this pass asked for."""
+        kept = packet.state[0]
+        return (field_list, kept[field_list]) if kept and kept.get(field_list) else ()
+
+    def _broken_claim(self, word: str, where: str) -> None:
+        self.broken_claims += 1
+        _log.warning("%s does not hold in %s", word, where)
+
+    def apply(self, operation: Operation) -> None:
+        """Change a table, a profile, a register, a counter, a meter or a value set."""
+        match operation:
+            case SetEntry(entry):
+                self._tables[entry.table].set_entry(operation, self._now_us)
+            case DeleteEntry(entry):
+                self._tables[entry.table].delete_entry(entry)
+            case SetDefault(table, action):
+                self._tables[table].set_default(action)
+            case SetMember(profile):
+                self._profiles[profile].set_member(operation, self._profile_actions(profile))
+            case DeleteMember(profile):
+                self._profiles[profile].delete_member(operation)
+            case SetGroup(profile):
+                self._profiles[profile].set_group(operation)
+            case DeleteGroup(profile):
+                self._profiles[profile].delete_group(operation)
+            case WriteRegister(register, index, value):
+                cells = self._registers[register]
+                for cell in range(len(cells)) if index is None else (index,):
+                    cells[cell] = value
+            case WriteCounter(counter, index, packets, size_bytes):
+                self._write_counter(counter, index, packets, size_bytes)
+            case SetMeter(meter, index, rates):
+                self._set_meter(meter, index, rates)
+            case SetValueSet(value_set, members):
+                self._value_sets[value_set].set(members)
+            case _:
+                raise TypeError(f"{type(operation).__name__} is not for the pipeline")
+
+    def _profile_actions(self, profile: str) -> dict[str, int]:
+        """Return the actions of the tables that share a profile, by name."""
+        tables = [info for info in self.program.tables.values() if info.profile == profile]
+        return {name: number for info in tables for name, number in info.actions.items()}
+
+    def _rows(self, array: str, table: str | None, index: int | Entry | None) -> list[Row]:
+        """Return the rows whose direct counter or meter is meant."""
+        if isinstance(index, Entry):
+            row = self._tables[index.table].row(index)
+            return [] if row is None else [row]
+        if table is None or index is not None:
+            raise KeyError(f"{array} has no cell {index}")
+        return list(self._tables[table].rows.values())
+
+    def _write_counter(self, counter: str, index: int | Entry | None, packets: int, size_bytes: int) -> None:
+        if counter in self._counters and not isinstance(index, Entry):
+            self._counters[counter].write(index, packets, size_bytes)
+            return
+        info = self.program.counters.get(counter)
+        for row in self._rows(counter, info.table if info else None, index):
+            row.packets, row.bytes = packets, size_bytes
+
+    def _set_meter(self, meter: str, index: int | Entry | None, rates: MeterRates | None) -> None:
+        if meter in self._meters and not isinstance(index, Entry):
+            self._meters[meter].configure(index, rates)
+            return
+        info = self.program.meters.get(meter)
+        for row in self._rows(meter, info.table if info else None, index):
+            if row.meter is not None:
+                row.meter.configure(rates)
+
+    def ask(self, query: Query) -> list[Any]:
+        """Return what a register, a counter or an entry's idle time is."""
+        match query:
+            case ReadRegister(register, index):
+                cells = self._registers[register]
+                return list(cells) if index is None else [cells[index]]
+            case ReadCounter(counter, index):
+                if counter in self._counters and not isinstance(index, Entry):
+                    return list(self._counters[counter].read(index))
+                info = self.program.counters.get(counter)
+                rows = self._rows(counter, info.table if info else None, index)
+                return [(row.packets, row.bytes) for row in rows] or [(0, 0)]
+            case ReadIdleTime(entry):
+                row = self._tables[entry.table].row(entry)
+                return [max(0, self._now_us - row.hit_us) * 1000 if row else 0]
+        raise TypeError(f"{type(query).__name__} is no query")
+
+    def idle_entries(self, now_us: int) -> list[Entry]:
+        """Return the entries whose idle timeout has passed since they were hit or reported last."""
+        self._now_us = now_us
+        idle = []
+        for table in self._tables.values():
+            if table.info.ages:
+                for row in table.rows.values():
+                    if row.timeout_us and now_us - row.hit_us >= row.timeout_us:
+                        row.hit_us = now_us
+                        assert row.entry is not None
+                        idle.append(row.entry)
+        return idle
+
+
+def pack_bits(*pairs: tuple[int, int]) -> bytes:
+    """Return numbers of so many bits each, packed one after the other and filled up to whole bytes.
+
+    >>> pack_bits((0xA, 4), (0xBC, 8))
+    b'\\xab\\xc0'
+    """
+    number = size = 0
+    for value, bits in pairs:
+        number = number << bits | value
+        size += bits
+    whole = -(-size // 8)
+    return (number << whole * 8 - size).to_bytes(whole, "big")
+
+
+def word_sum(data: bytes) -> int:
+    """Return a number that has the same rest modulo 65535 as the sum of the 16-bit words, and is 0 only if it is.
+
+    >>> word_sum(b"\\0\\1\\2") % 65535
+    513
+    """
+    return int.from_bytes(data, "big") << 8 * (len(data) & 1)
+
+
+def _log_message(text: str, *values: int) -> None:
+    numbers = iter(values)
+    _log.info("%s", re.sub(r"\{\}", lambda match: str(next(numbers, match.group())), text))

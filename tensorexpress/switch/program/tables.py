@@ -1,0 +1,343 @@
+"""Match-action tables while packets pass: the rows, the ways to find one, action profiles.
+
+Generated code looks a key up in `known` first. For an exact table that holds its rows. For every other kind it holds
+what earlier packets found, because keys repeat; it is emptied when the table changes or when it grows too large.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import Counter
+from collections.abc import Iterable
+from itertools import count
+from typing import Any
+
+from tensorexpress.switch.operations import (
+    ActionCall,
+    DeleteGroup,
+    DeleteMember,
+    Entry,
+    Key,
+    MatchValue,
+    SetEntry,
+    SetGroup,
+    SetMember,
+    TableAction,
+    UseMember,
+)
+from tensorexpress.switch.program.bmv2 import TableInfo
+from tensorexpress.switch.program.externs import Meter
+
+#: Results remembered per table; a table that meets more keys than this starts again from none.
+_LARGEST_CACHE = 8192
+
+
+class Row:
+    """An entry of a table, a default or a member of a profile: which action, with what arguments, and its counts."""
+
+    __slots__ = ("action", "arguments", "bytes", "choice", "entry", "hit", "hit_us", "meter", "packets", "timeout_us")
+
+    #: What tells a row from a group.
+    members = None
+
+    def __init__(self, entry: Entry | None = None):
+        self.entry = entry
+        #: False for the default, which is what a miss finds.
+        self.hit = entry is not None
+        self.action = -1
+        self.arguments: tuple[int, ...] = ()
+        #: The member or group that an indirect table's row points to.
+        self.choice: Row | Group | None = None
+        self.packets = 0
+        self.bytes = 0
+        #: There where the table has a direct meter.
+        self.meter: Meter | None = None
+        self.hit_us = 0
+        #: 0: never idle.
+        self.timeout_us = 0
+
+
+class Group:
+    """Members of an action profile that share the traffic."""
+
+    __slots__ = ("members",)
+
+    def __init__(self) -> None:
+        self.members: list[Row] = []
+
+
+#: What runs when a group without members is chosen, as in BMv2.
+NOTHING = Row()
+
+
+class Profile:
+    """An action profile: members and groups by the ids that the controller gave them.
+
+    BMv2 numbers members by the lowest number that is free, and a group lists its members by these numbers, whatever
+    their ids are. A member that a group has more than once has as many numbers.
+    """
+
+    def __init__(self) -> None:
+        self.members: dict[int, Row] = {}
+        self.groups: dict[int, Group] = {}
+        self._numbers: dict[int, list[int]] = {}
+        self._taken: set[int] = set()
+
+    def set_member(self, operation: SetMember, actions: dict[str, int]) -> None:
+        """Make a member or change it, in all groups and entries at once."""
+        row = self.members.setdefault(operation.member, Row())
+        row.action = actions[operation.action.action]
+        row.arguments = operation.action.arguments
+        self._number(operation.member, 1)
+
+    def delete_member(self, operation: DeleteMember) -> None:
+        """Forget a member."""
+        self.members.pop(operation.member, None)
+        self._taken.difference_update(self._numbers.pop(operation.member, ()))
+
+    def set_group(self, operation: SetGroup) -> None:
+        """Make a group or change it, for all entries at once."""
+        numbered = [
+            (number, member)
+            for member, weight in sorted(Counter(operation.members).items())
+            for number in self._number(member, weight)
+        ]
+        group = self.groups.setdefault(operation.group, Group())
+        group.members = [self.members[member] for _, member in sorted(numbered)]
+
+    def delete_group(self, operation: DeleteGroup) -> None:
+        """Forget a group."""
+        self.groups.pop(operation.group, None)
+
+    def _number(self, member: int, weight: int) -> list[int]:
+        """Return as many numbers of a member as its weight, taking free ones where it has too few."""
+        numbers = self._numbers.setdefault(member, [])
+        while len(numbers) < weight:
+            numbers.append(next(number for number in count() if number not in self._taken))
+            self._taken.add(numbers[-1])
+        return numbers[:weight]
+
+
+class Table:
+    """The rows of one table. Subclasses find the row of a key; a key of one field is a number, else a tuple."""
+
+    def __init__(self, info: TableInfo, profile: Profile | None):
+        self.info = info
+        self.profile = profile
+        self._ids = dict(info.actions)
+        self.default = Row()
+        self.rows: dict[tuple[Key, int], Row] = {}
+        self.known: dict[Any, Row] = {}
+        self.set_default(None)
+        for entry, action in info.entries:
+            self.set_entry(SetEntry(entry, action), 0)
+
+    def set_default(self, action: TableAction | None) -> None:
+        """Set the default action; None puts the program's own back."""
+        if action is None:
+            action = self.info.default
+        if action is None:
+            self.default.action, self.default.arguments, self.default.choice = -1, (), None
+        else:
+            self._point(self.default, action)
+
+    def set_entry(self, operation: SetEntry, now_us: int) -> None:
+        """Insert a row, or give the row that is there another action."""
+        place = self._place(operation.entry)
+        row = self.rows.get(place)
+        if row is None:
+            row = self.rows[place] = Row(operation.entry)
+            row.meter = Meter() if self.info.direct_meter is not None else None
+            self._point(row, operation.action)
+            self._insert(row)
+        else:
+            self._point(row, operation.action)
+        row.timeout_us = operation.idle_timeout_ns // 1000
+        row.hit_us = now_us
+
+    def delete_entry(self, entry: Entry) -> None:
+        """Remove a row."""
+        row = self.rows.pop(self._place(entry), None)
+        if row is not None:
+            self._remove(row)
+
+    def row(self, entry: Entry) -> Row | None:
+        """Return the row of an entry, None if there is none."""
+        return self.rows.get(self._place(entry))
+
+    def _place(self, entry: Entry) -> tuple[Key, int]:
+        return entry.key, entry.priority
+
+    def _point(self, row: Row, action: TableAction) -> None:
+        if isinstance(action, ActionCall):
+            row.action, row.arguments, row.choice = self._ids[action.action], action.arguments, None
+            return
+        assert self.profile is not None
+        if isinstance(action, UseMember):
+            row.choice = self.profile.members[action.member]
+        else:
+            row.choice = self.profile.groups[action.group]
+
+    def _insert(self, row: Row) -> None:
+        raise NotImplementedError
+
+    def _remove(self, row: Row) -> None:
+        raise NotImplementedError
+
+    def find(self, key: Any) -> Row:
+        """Return the row that a key hits, the default if none."""
+        raise NotImplementedError
+
+    def _remember(self, key: Any, row: Row) -> Row:
+        if len(self.known) >= _LARGEST_CACHE:
+            self.known.clear()
+        self.known[key] = row
+        return row
+
+
+class ExactTable(Table):
+    """One dictionary from keys to rows."""
+
+    def _packed(self, row: Row) -> Any:
+        assert row.entry is not None
+        return row.entry.key[0] if len(row.entry.key) == 1 else row.entry.key
+
+    def _insert(self, row: Row) -> None:
+        self.known[self._packed(row)] = row
+
+    def _remove(self, row: Row) -> None:
+        del self.known[self._packed(row)]
+
+    def find(self, key: Any) -> Row:
+        """Return the row of a key, the default if there is none."""
+        return self.known.get(key, self.default)
+
+
+class LpmTable(Table):
+    """One dictionary per prefix length in use, the longest first; the other fields of the key are exact."""
+
+    def __init__(self, info: TableInfo, profile: Profile | None):
+        self._position = next(index for index, part in enumerate(info.key) if part.kind == "lpm")
+        self._bits = info.key[self._position].bits
+        self._levels: list[tuple[int, dict[Key, Row]]] = []
+        super().__init__(info, profile)
+
+    def _shifted(self, key: Key, shift: int) -> Key:
+        value = key[self._position]
+        number = value[0] if isinstance(value, tuple) else value
+        assert number is not None
+        return (*key[: self._position], number >> shift, *key[self._position + 1 :])
+
+    def _level(self, row: Row) -> tuple[int, Key]:
+        assert row.entry is not None
+        value = row.entry.key[self._position]
+        assert isinstance(value, tuple)
+        shift = self._bits - value[1]
+        return shift, self._shifted(row.entry.key, shift)
+
+    def _insert(self, row: Row) -> None:
+        shift, key = self._level(row)
+        for known_shift, rows in self._levels:
+            if known_shift == shift:
+                rows[key] = row
+                break
+        else:
+            insort(self._levels, (shift, {key: row}), key=lambda level: level[0])
+        self.known.clear()
+
+    def _remove(self, row: Row) -> None:
+        shift, key = self._level(row)
+        for level in self._levels:
+            if level[0] == shift:
+                del level[1][key]
+        self._levels = [level for level in self._levels if level[1]]
+        self.known.clear()
+
+    def find(self, key: Any) -> Row:
+        """Return the row of the longest prefix, the default if no prefix fits."""
+        parts = key if len(self.info.key) > 1 else (key,)
+        for shift, rows in self._levels:
+            row = rows.get(self._shifted(parts, shift))
+            if row is not None:
+                return self._remember(key, row)
+        return self._remember(key, self.default)
+
+
+class TernaryTable(Table):
+    """One dictionary per combination of masks in use, and in it the rows of a masked key by falling priority.
+
+    A field with a range has the mask 0 here and is compared row by row.
+    """
+
+    def __init__(self, info: TableInfo, profile: Profile | None):
+        self._groups: dict[tuple[int, ...], dict[tuple[int, ...], list[Row]]] = {}
+        self._order: dict[Row, int] = {}
+        self._inserted = 0
+        super().__init__(info, profile)
+
+    def _masked(self, row: Row) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        assert row.entry is not None
+        pairs = [_mask(value, part.kind, part.bits) for value, part in zip(row.entry.key, self.info.key, strict=True)]
+        return tuple(mask for _, mask in pairs), tuple(value & mask for value, mask in pairs)
+
+    def _urgency(self, row: Row) -> tuple[int, int]:
+        """Return what sorts rows: the highest priority first, of equals the oldest."""
+        assert row.entry is not None
+        return -row.entry.priority, self._order[row]
+
+    def _insert(self, row: Row) -> None:
+        self._order[row] = self._inserted
+        self._inserted += 1
+        masks, values = self._masked(row)
+        insort(self._groups.setdefault(masks, {}).setdefault(values, []), row, key=self._urgency)
+        self.known.clear()
+
+    def _remove(self, row: Row) -> None:
+        masks, values = self._masked(row)
+        group = self._groups[masks]
+        group[values].remove(row)
+        del self._order[row]
+        if not group[values]:
+            del group[values]
+        if not group:
+            del self._groups[masks]
+        self.known.clear()
+
+    def find(self, key: Any) -> Row:
+        """Return the matching row of the highest priority, the oldest of equals, the default if none matches."""
+        parts: tuple[int, ...] = key if len(self.info.key) > 1 else (key,)
+        best = None
+        for masks, rows in self._groups.items():
+            found = rows.get(tuple(map(int.__and__, parts, masks)))
+            row = next((row for row in found or () if self._in_ranges(parts, row)), None)
+            if row is not None and (best is None or self._urgency(row) < self._urgency(best)):
+                best = row
+        return self._remember(key, best or self.default)
+
+    def _in_ranges(self, parts: Iterable[int], row: Row) -> bool:
+        assert row.entry is not None
+        return all(
+            part.kind != "range" or not isinstance(bounds, tuple) or bounds[0] <= value <= bounds[1]
+            for value, bounds, part in zip(parts, row.entry.key, self.info.key, strict=True)
+        )
+
+
+def _mask(value: MatchValue, kind: str, bits: int) -> tuple[int, int]:
+    """Return value and mask of one field of a key."""
+    if value is None or kind == "range":
+        return 0, 0
+    if isinstance(value, int):
+        return value, (1 << bits) - 1
+    if kind == "lpm":
+        return value[0], (1 << bits) - (1 << bits - value[1])
+    return value
+
+
+def make_table(info: TableInfo, profile: Profile | None) -> Table:
+    """Return an empty table, with its const entries, of the class that its key needs."""
+    kinds = {part.kind for part in info.key}
+    if kinds <= {"exact"}:
+        return ExactTable(info, profile)
+    if kinds <= {"exact", "lpm"} and sum(part.kind == "lpm" for part in info.key) == 1:
+        return LpmTable(info, profile)
+    return TernaryTable(info, profile)

@@ -1,0 +1,40 @@
+"""Takes frames through a program without queues: what the pipeline's own tests need of a switch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tensorexpress.switch.packet import DROP_PORT, Packet
+from tensorexpress.switch.program.pipeline import Pipeline
+
+BUILD = Path(__file__).parent / "programs" / "build"
+
+#: The programs that the pipeline's tests run; each covers a group of features.
+PROGRAMS = sorted(path.stem for path in BUILD.glob("*.json"))
+
+
+def document(name: str) -> bytes:
+    return (BUILD / f"{name}.json").read_bytes()
+
+
+def load(name: str) -> Pipeline:
+    return Pipeline(document(name))
+
+
+def ingress(pipeline: Pipeline, frame: bytes, port: int = 0, now_us: int = 0) -> Packet:
+    packet = Packet(frame, port, now_us)
+    pipeline.ingress(packet)
+    return packet
+
+
+def egress(pipeline: Pipeline, packet: Packet) -> bytes | None:
+    """Return the bytes that leave, None if egress drops the packet."""
+    packet.egress_port = packet.egress_spec
+    pipeline.egress(packet)
+    return None if packet.egress_spec == DROP_PORT else pipeline.deparse(packet)
+
+
+def through(pipeline: Pipeline, frame: bytes, port: int = 0, now_us: int = 0) -> bytes | None:
+    """Return what a frame leaves as, None if it is dropped."""
+    packet = ingress(pipeline, frame, port, now_us)
+    return None if packet.egress_spec == DROP_PORT else egress(pipeline, packet)
