@@ -1,0 +1,476 @@
+"""The whole switch on a clock that its caller moves: pipeline, replication, queues and links as in simple_switch.
+
+A packet passes the ingress pipeline when it arrives and the egress pipeline when its turn on the link comes. Its frame
+is handed to `transmit` when the last bit has left. Nothing here reads a clock: the same calls give the same frames at
+the same picoseconds.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from tensorexpress.switch.operations import (
+    Digest,
+    Entry,
+    IdleEntry,
+    Notice,
+    Operation,
+    PacketIn,
+    Query,
+    SetCloneSession,
+    SetMulticastGroup,
+)
+from tensorexpress.switch.packet import (
+    DROP_PORT,
+    EGRESS_CLONE,
+    INGRESS_CLONE,
+    NORMAL,
+    RECIRCULATED,
+    REPLICATED,
+    RESUBMITTED,
+    Packet,
+)
+from tensorexpress.switch.program.pipeline import Pipeline
+from tensorexpress.switch.traffic import EgressPort, PortSettings
+
+logger = logging.getLogger(__name__)
+
+PS_PER_US = 10**6
+
+#: Port at which the controller's packets enter and leave unless another is given.
+CPU_PORT = 255
+
+#: A packet that was resubmitted, recirculated or cloned more often than this is caught in a loop of its program.
+MOST_PASSES = 256
+
+#: Packets that may go round because of one arrival or departure: clones of clones grow faster than their passes.
+MOST_ROUNDS = 4 * MOST_PASSES
+
+#: How often entries are looked at for idle timeouts.
+IDLE_CHECK_PS = 10**11
+
+_PLAIN = PortSettings()
+
+#: Names of the reasons for which a packet is dropped.
+NO_PROGRAM = "no program"
+INGRESS_DROP = "dropped by ingress"
+EGRESS_DROP = "dropped by egress"
+BUFFER_FULL = "buffer full"
+NO_QUEUE = "priority without queue"
+NO_PORT = "no such port"
+NO_GROUP = "unknown multicast group"
+NO_SESSION = "unknown clone session"
+LOOP = "loop"
+FAILED = "failed"
+RELOADED = "program replaced"
+
+
+class Program(Protocol):
+    """What the switch needs of a loaded program; `pipeline.Pipeline` is one."""
+
+    def ingress(self, packet: Packet) -> None:
+        """Run parser, checksum verification and ingress control."""
+        ...
+
+    def egress(self, packet: Packet) -> None:
+        """Run egress control and checksum update."""
+        ...
+
+    def deparse(self, packet: Packet) -> bytes:
+        """Return the frame as it leaves."""
+        ...
+
+    def preserve(self, packet: Packet, field_list: int) -> tuple[Any, ...]:
+        """Return the metadata that the next pass keeps."""
+        ...
+
+    def apply(self, operation: Operation) -> None:
+        """Change tables and externs."""
+        ...
+
+    def ask(self, query: Query) -> list[Any]:
+        """Read tables and externs."""
+        ...
+
+    def idle_entries(self, now_us: int) -> list[Entry]:
+        """Return the entries whose idle timeout has passed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PortStatistics:
+    """What one port has seen since the switch started."""
+
+    rx_frames: int
+    rx_bytes: int
+    tx_frames: int
+    tx_bytes: int
+    #: Reason -> packets. What ingress dropped counts at the port of arrival, everything else at that of departure.
+    drops: Mapping[str, int]
+    #: Packets that wait now, and the most bytes that ever waited, by queue.
+    depths: tuple[int, ...]
+    deepest_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What a switch has seen since it started, by port."""
+
+    ports: Mapping[int, PortStatistics] = field(default_factory=dict)
+    #: Kind of exception -> packets whose processing raised it: errors of ours, never of the frame's sender.
+    failures: Mapping[str, int] = field(default_factory=dict)
+    #: Notices that the controlling process was too slow to take.
+    dropped_notices: int = 0
+
+
+class _Port(EgressPort):
+    """A port's queues and counters."""
+
+    __slots__ = ("attached", "drops", "number", "rx_bytes", "rx_frames", "tx_bytes", "tx_frames", "unlimited")
+
+    def __init__(self, number: int, settings: PortSettings, attached: bool):
+        super().__init__(settings)
+        self.number = number
+        self.attached = attached
+        self.unlimited = settings.rate_bps is None
+        self.rx_frames = self.rx_bytes = self.tx_frames = self.tx_bytes = 0
+        self.drops: Counter[str] = Counter()
+
+    def statistics(self) -> PortStatistics:
+        return PortStatistics(
+            rx_frames=self.rx_frames,
+            rx_bytes=self.rx_bytes,
+            tx_frames=self.tx_frames,
+            tx_bytes=self.tx_bytes,
+            drops=dict(self.drops),
+            depths=self.depths,
+            deepest_bytes=tuple(self.deepest_bytes),
+        )
+
+
+class Switch:
+    """A switch without a clock and without sockets; implements `operations.DataPath`.
+
+    `transmit(port, frame, time_ps)` is called for every frame whose last bit leaves, `notify(notice)` for whatever the
+    controller is to know. `ports` gives the settings of every port there is; None makes any port exist with the
+    `default` settings. The CPU port is always there, with as many queues as the others and no rate.
+    """
+
+    def __init__(
+        self,
+        transmit: Callable[[int, bytes, int], None],
+        notify: Callable[[Notice], None] = lambda notice: None,
+        *,
+        ports: Mapping[int, PortSettings] | None = None,
+        default: PortSettings = _PLAIN,
+        cpu_port: int | None = CPU_PORT,
+        program: Program | None = None,
+    ):
+        self._transmit = transmit
+        self._notify = notify
+        self._cpu_port = cpu_port
+        self._default = default
+        self._any_port = ports is None
+        self._ports = {number: _Port(number, settings, attached=True) for number, settings in (ports or {}).items()}
+        if cpu_port is not None:
+            # Like the other ports, so that a controller can find out with a packet of its own which queues there are.
+            fewest = min((ports or {0: default}).values(), key=lambda settings: settings.queues, default=default)
+            self._ports[cpu_port] = _Port(cpu_port, replace(fewest, rate_bps=None, lowest_share=0), attached=True)
+        self._program = program
+        self._groups: dict[int, tuple[tuple[int, int], ...]] = {}
+        self._sessions: dict[int, SetCloneSession] = {}
+        self._departures: list[tuple[int, int]] = []
+        #: Packets that egress made, with where they go; an empty tuple sends one through ingress again.
+        self._again: deque[tuple[Packet, tuple[tuple[int, int], ...]]] = deque()
+        self._failures: Counter[str] = Counter()
+        self._now_ps = 0
+        self._idle_check_ps = IDLE_CHECK_PS
+
+    # The data path.
+
+    def receive(self, port: int, frame: bytes, now_ps: int) -> None:
+        """Let a frame arrive whose last bit is there at `now_ps`, after everything that leaves until then."""
+        departures = self._departures
+        if departures and departures[0][0] <= now_ps:
+            self.advance(now_ps)
+        arrival = self._ports.get(port) or self._new_port(port)
+        arrival.rx_frames += 1
+        arrival.rx_bytes += len(frame)
+        self._now_ps = now_ps
+        self._enter(Packet(frame, port, now_ps // PS_PER_US), now_ps)
+        if self._again:
+            self._go_round(now_ps)
+
+    def advance(self, now_ps: int) -> None:
+        """Let everything leave that is due until `now_ps`, each frame at its own time."""
+        departures = self._departures
+        while departures and departures[0][0] <= now_ps:
+            time_ps, number = heapq.heappop(departures)
+            port = self._ports[number]
+            frame = port.in_flight
+            port.in_flight = None
+            self._now_ps = time_ps
+            if frame is not None:
+                self._send(port, frame, time_ps)
+            self._serve(port, time_ps)
+            if self._again:
+                self._go_round(time_ps)
+        self._now_ps = now_ps
+        if now_ps >= self._idle_check_ps:
+            self._report_idle_entries(now_ps)
+
+    def next_event_ps(self) -> int | None:
+        """Return when the next frame leaves; None while nothing is on a link."""
+        return self._departures[0][0] if self._departures else None
+
+    def statistics(self) -> Statistics:
+        """Return the counters of every port, as they are now."""
+        ports = {number: port.statistics() for number, port in sorted(self._ports.items())}
+        return Statistics(ports, dict(self._failures))
+
+    def count_drop(self, number: int, reason: str) -> None:
+        """Count a packet that was dropped at a port."""
+        port = self._ports.get(number) or self._new_port(number)
+        port.drops[reason] += 1
+
+    # What the controller asks for.
+
+    def load(self, document: bytes) -> None:
+        """Replace the program and all of its state; ProgramError, with nothing changed, if it cannot run."""
+        self._program = Pipeline(document)
+        self._groups.clear()
+        self._sessions.clear()
+        for port in self._ports.values():
+            while port.dequeue(0) is not None:
+                port.drops[RELOADED] += 1
+
+    def apply(self, operations: Sequence[Operation]) -> None:
+        """Do all of them between two packets."""
+        for operation in operations:
+            if isinstance(operation, SetMulticastGroup):
+                self._groups[operation.group] = operation.replicas
+            elif isinstance(operation, SetCloneSession):
+                self._sessions[operation.session] = operation
+            elif self._program is not None:
+                self._program.apply(operation)
+
+    def ask(self, queries: Sequence[Query]) -> list[list[Any]]:
+        """Return the answer to every query, all of one instant."""
+        return [self._program.ask(query) if self._program is not None else [] for query in queries]
+
+    def packet_out(self, frame: bytes) -> None:
+        """Let a frame, header of the controller included, enter at the CPU port now."""
+        if self._cpu_port is not None:
+            self.receive(self._cpu_port, frame, self._now_ps)
+
+    # From arrival to queue.
+
+    def _enter(self, packet: Packet, now_ps: int) -> None:
+        """Take a packet through ingress, again as long as it is resubmitted, and on to where ingress sends it."""
+        program = self._program
+        arrival = packet.ingress_port
+        if program is None:
+            self.count_drop(arrival, NO_PROGRAM)
+            return
+        try:
+            program.ingress(packet)
+            while packet.resubmit_fields >= 0 or packet.clone_session >= 0 or packet.digests:
+                self._clone_and_digest(program, packet, now_ps)
+                if packet.resubmit_fields < 0:
+                    break
+                if packet.passes >= MOST_PASSES:
+                    self.count_drop(arrival, LOOP)
+                    return
+                packet = _next_pass(program, packet, packet.frame, packet.resubmit_fields, RESUBMITTED)
+                program.ingress(packet)
+        except Exception as error:  # whatever it is, the next packet must pass
+            self._fail(arrival, error)
+            return
+        if packet.mcast_grp:
+            packet.instance_type = REPLICATED
+            replicas = self._groups.get(packet.mcast_grp)
+            if replicas:
+                self._replicate(packet, replicas, now_ps)
+            else:
+                self.count_drop(arrival, NO_GROUP)
+        elif packet.egress_spec == DROP_PORT:
+            self.count_drop(arrival, INGRESS_DROP)
+        else:
+            packet.instance_type = NORMAL
+            self._forward(packet, packet.egress_spec, now_ps)
+
+    def _forward(self, packet: Packet, number: int, now_ps: int) -> None:
+        """Put a packet into the queue of its port, or through egress at once where the link has no rate."""
+        port = self._ports.get(number) or self._new_port(number)
+        packet.egress_port = number
+        if packet.priority > port.top_priority:
+            port.drops[NO_QUEUE] += 1
+        elif port.unlimited:
+            packet.enq_us = now_ps // PS_PER_US
+            frame = self._leave(port, packet, now_ps)
+            if frame is not None:
+                self._send(port, frame, now_ps)
+        elif not port.enqueue(packet, now_ps // PS_PER_US):
+            port.drops[BUFFER_FULL] += 1
+        elif port.in_flight is None:
+            self._serve(port, now_ps)
+
+    def _replicate(self, packet: Packet, replicas: tuple[tuple[int, int], ...], now_ps: int) -> None:
+        for number, replication_id in replicas:
+            self._forward(_replica(packet, replication_id), number, now_ps)
+
+    # From queue to wire.
+
+    def _serve(self, port: _Port, now_ps: int) -> None:
+        """Put the next packet that survives egress on the idle link."""
+        now_us = now_ps // PS_PER_US
+        while (packet := port.dequeue(now_us)) is not None:
+            frame = self._leave(port, packet, now_ps)
+            if frame is not None:
+                port.in_flight = frame
+                heapq.heappush(self._departures, (now_ps + port.wire_ps(len(frame)), port.number))
+                return
+
+    def _leave(self, port: _Port, packet: Packet, now_ps: int) -> bytes | None:
+        """Take a packet through egress and return its frame; None when none goes on the wire."""
+        program = self._program
+        assert program is not None  # only a program fills queues, and a new one empties them
+        packet.egress_us = now_ps // PS_PER_US
+        try:
+            program.egress(packet)
+            if packet.clone_session >= 0:
+                self._clone_at_egress(program, packet)
+            if packet.egress_spec == DROP_PORT:
+                port.drops[EGRESS_DROP] += 1
+                return None
+            frame = program.deparse(packet)
+        except Exception as error:  # whatever it is, the next packet must pass
+            self._fail(port.number, error)
+            return None
+        if packet.recirculate_fields < 0:
+            return frame
+        if packet.passes >= MOST_PASSES:
+            port.drops[LOOP] += 1
+        else:
+            self._again.append((_next_pass(program, packet, frame, packet.recirculate_fields, RECIRCULATED), ()))
+        return None
+
+    def _send(self, port: _Port, frame: bytes, time_ps: int) -> None:
+        if not port.attached:
+            port.drops[NO_PORT] += 1
+            return
+        port.tx_frames += 1
+        port.tx_bytes += len(frame)
+        if port.number == self._cpu_port:
+            self._notify(PacketIn(frame))
+        else:
+            self._transmit(port.number, frame, time_ps)
+
+    # Clones and packets that go round.
+
+    def _clone_and_digest(self, program: Program, packet: Packet, now_ps: int) -> None:
+        """Send clones of the frame as it arrived on to egress, and digests to the controller."""
+        if packet.clone_session >= 0:
+            session = self._session_of(packet, packet.ingress_port)
+            if session is not None:
+                self._replicate(_clone(program, packet, session, INGRESS_CLONE), session.replicas, now_ps)
+            packet.clone_session = -1
+        for name, values in packet.digests:
+            self._notify(Digest(name, values))
+
+    def _clone_at_egress(self, program: Program, packet: Packet) -> None:
+        """Have clones of the packet as egress left it pass egress after the packet itself has."""
+        session = self._session_of(packet, packet.egress_port)
+        if session is not None:
+            clone = _clone(program, packet, session, EGRESS_CLONE)
+            clone.state = packet.state
+            clone.length = packet.length
+            clone.ingress_port = 0  # as simple_switch resets it
+            self._again.append((clone, session.replicas))
+
+    def _session_of(self, packet: Packet, port: int) -> SetCloneSession | None:
+        """Return the session that a packet is cloned to; None, and counted, when that cannot be."""
+        session = self._sessions.get(packet.clone_session)
+        if session is None or not session.replicas:
+            self.count_drop(port, NO_SESSION)
+            return None
+        if packet.passes >= MOST_PASSES:
+            self.count_drop(port, LOOP)
+            return None
+        return session
+
+    def _go_round(self, now_ps: int) -> None:
+        """Take recirculated packets through ingress and egress clones to their queues, until none is left."""
+        rounds = 0
+        while self._again:
+            packet, replicas = self._again.popleft()
+            rounds += 1
+            if rounds > MOST_ROUNDS:
+                self.count_drop(packet.ingress_port, LOOP)
+            elif replicas:
+                self._replicate(packet, replicas, now_ps)
+            else:
+                self._enter(packet, now_ps)
+
+    # Side effects.
+
+    def _report_idle_entries(self, now_ps: int) -> None:
+        self._idle_check_ps = now_ps + IDLE_CHECK_PS
+        if self._program is not None:
+            for entry in self._program.idle_entries(now_ps // PS_PER_US):
+                self._notify(IdleEntry(entry))
+
+    def _new_port(self, number: int) -> _Port:
+        port = _Port(number, self._default if self._any_port else _PLAIN, attached=self._any_port)
+        self._ports[number] = port
+        return port
+
+    def _fail(self, number: int, error: Exception) -> None:
+        """Count an exception that no packet should cause; log the first of its kind with its traceback."""
+        self.count_drop(number, FAILED)
+        kind = type(error).__name__
+        self._failures[kind] += 1
+        if self._failures[kind] == 1:
+            logger.error("a packet was dropped because processing it failed", exc_info=error)
+
+
+def _next_pass(program: Program, packet: Packet, frame: bytes, field_list: int, instance_type: int) -> Packet:
+    """Return the packet as it enters ingress again: all metadata is new but the fields listed.
+
+    So is the ingress port, which is 0 then, as simple_switch has it.
+    """
+    again = Packet(frame, 0, packet.ingress_us)
+    again.instance_type = instance_type
+    again.passes = packet.passes + 1
+    again.preserved = program.preserve(packet, field_list)
+    return again
+
+
+def _clone(program: Program, packet: Packet, session: SetCloneSession, instance_type: int) -> Packet:
+    """Return the clone that a packet asks for, with the length and class of service of its session."""
+    clone = Packet(packet.frame, packet.ingress_port, packet.ingress_us)
+    clone.instance_type = instance_type
+    clone.passes = packet.passes + 1
+    clone.preserved = program.preserve(packet, packet.clone_fields)
+    clone.truncate_bytes = session.packet_length_bytes
+    clone.priority = session.class_of_service
+    return clone
+
+
+def _replica(packet: Packet, replication_id: int) -> Packet:
+    """Return a copy that goes through egress on its own."""
+    replica = Packet(packet.frame, packet.ingress_port, packet.ingress_us)
+    replica.length = packet.length
+    replica.instance_type = packet.instance_type
+    replica.passes = packet.passes
+    replica.preserved = packet.preserved
+    replica.state = packet.state
+    replica.priority = packet.priority
+    replica.truncate_bytes = packet.truncate_bytes
+    replica.egress_rid = replication_id
+    return replica

@@ -1,0 +1,221 @@
+"""The forwarding process: ports, a switch and the link to the controlling process in one loop on the real clock.
+
+Departures are kept in ideal time: a loop that wakes up late sends everything that was due, and the next frame
+starts where the last one ended, so that the rate over time is exact.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tensorexpress.switch.device import CPU_PORT, Statistics, Switch
+from tensorexpress.switch.link import LinkClosedError, SwitchEnd
+from tensorexpress.switch.pcap import PcapWriter, capture_name, make_directory
+from tensorexpress.switch.ports import FramePort, PortSpec, open_port
+from tensorexpress.switch.traffic import PortSettings
+
+_PS_PER_NS = 1000
+_PS_PER_SECOND = 10**12
+
+#: Frames taken from a port before others, and the controlling process, have their turn.
+BATCH = 64
+
+#: The longest sleep: idle entries are looked for this often.
+_LONGEST_SLEEP_S = 0.1
+
+#: Captures are handed to the operating system this often.
+_FLUSH_NS = 10**8
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSettings:
+    """What the forwarding process opens."""
+
+    ports: Mapping[int, tuple[PortSpec, PortSettings]]
+    cpu_port: int | None = CPU_PORT
+    #: Directory for one capture per port and direction; None for none.
+    pcap: str | None = None
+
+
+class Loop:
+    """A switch on real ports and the real clock."""
+
+    def __init__(self, settings: LoopSettings, control: SwitchEnd):
+        self._control = control
+        self._resources = ExitStack()
+        self._ports: dict[int, FramePort] = {}
+        self._captures: dict[tuple[int, str], PcapWriter] = {}
+        try:
+            for number, (spec, _) in settings.ports.items():
+                self._ports[number] = open_port(spec)
+                self._resources.callback(self._ports[number].close)
+            if settings.pcap is not None:
+                self._open_captures(Path(settings.pcap))
+        except BaseException:
+            self._resources.close()
+            raise
+        self._started_ns = time.monotonic_ns()
+        self._epoch_ns = time.time_ns() - self._started_ns
+        self._flush_at_ns = 0
+        self.switch = Switch(
+            self._transmit,
+            control.notify,
+            ports={number: queues for number, (_, queues) in settings.ports.items()},
+            cpu_port=settings.cpu_port,
+        )
+        self._answers: dict[str, Callable[..., object]] = {
+            "load": self.switch.load,
+            "apply": self.switch.apply,
+            "ask": self.switch.ask,
+            "packet_out": self.switch.packet_out,
+            "statistics": self._statistics,
+            "stop": self._statistics,
+        }
+
+    def run(self) -> None:
+        """Forward packets until the controlling process says stop or is gone."""
+        with self._resources:
+            numbers = {port.fileno(): number for number, port in self._ports.items()}
+            waiting_for = [*numbers, self._control.fileno()]
+            while True:
+                readable, _, _ = select.select(
+                    waiting_for, [self._control] if self._control.has_answer else (), (), self._sleep_s()
+                )
+                self.switch.advance(self._now_ps())
+                if self._control.has_answer:
+                    self._control.send_rest()
+                for descriptor in readable:
+                    if descriptor in numbers:
+                        self._take_frames(numbers[descriptor])
+                    elif not self._take_request():
+                        return
+                if self._captures:
+                    self._flush_captures()
+
+    def _now_ps(self) -> int:
+        return (time.monotonic_ns() - self._started_ns) * _PS_PER_NS
+
+    def _sleep_s(self) -> float:
+        due_ps = self.switch.next_event_ps()
+        if due_ps is None:
+            return _LONGEST_SLEEP_S
+        return min(max(0.0, (due_ps - self._now_ps()) / _PS_PER_SECOND), _LONGEST_SLEEP_S)
+
+    def _take_frames(self, number: int) -> None:
+        receive, clock_ns, started_ns = self.switch.receive, time.monotonic_ns, self._started_ns
+        for frame in self._ports[number].receive(BATCH):
+            now_ns = clock_ns()
+            if self._captures:
+                self._capture(number, "in", frame, now_ns)
+            receive(number, frame, (now_ns - started_ns) * _PS_PER_NS)
+
+    def _transmit(self, number: int, frame: bytes, time_ps: int) -> None:
+        if not self._ports[number].send(frame):
+            self.switch.count_drop(number, "refused by the interface")
+        elif self._captures:
+            self._capture(number, "out", frame, time.monotonic_ns())
+
+    def _capture(self, number: int, direction: str, frame: bytes, now_ns: int) -> None:
+        try:
+            self._captures[number, direction].write(self._epoch_ns + now_ns, frame)
+        except OSError as error:
+            self._end_captures(error)
+
+    def _take_request(self) -> bool:
+        """Do what the controlling process asks for; False when it wants an end, or is gone."""
+        try:
+            request = self._control.next_request()
+        except LinkClosedError:
+            return False
+        if request is None:
+            return True
+        what, arguments = request
+        try:
+            self._control.answer(self._answers[what](*arguments))
+        except Exception as error:  # it goes to whoever asked
+            self._control.refuse(error)
+        return what != "stop"
+
+    def _statistics(self) -> Statistics:
+        return replace(self.switch.statistics(), dropped_notices=self._control.dropped_notices)
+
+    def _open_captures(self, directory: Path) -> None:
+        make_directory(directory)
+        for number in self._ports:
+            for direction in ("in", "out"):
+                capture = PcapWriter(directory / capture_name(number, direction))
+                self._captures[number, direction] = capture
+                self._resources.callback(_close, capture)
+
+    def _flush_captures(self) -> None:
+        now_ns = time.monotonic_ns()
+        if now_ns < self._flush_at_ns:
+            return
+        self._flush_at_ns = now_ns + _FLUSH_NS
+        try:
+            for capture in self._captures.values():
+                capture.flush()
+        except OSError as error:
+            self._end_captures(error)
+
+    def _end_captures(self, error: OSError) -> None:
+        """Go on without captures: a full disk must not stop packets."""
+        logger.error("captures end here: %s", error.strerror)
+        self._captures.clear()
+
+
+def _close(capture: PcapWriter) -> None:
+    try:
+        capture.close()
+    except OSError as error:
+        logger.error("a capture is not complete: %s", error.strerror)
+
+
+def main(requests: int, notices: int) -> None:
+    """Run the forwarding process on the descriptors of its link, until the other end is gone."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # the controlling process decides when this one ends
+        signal.signal(number, signal.SIG_IGN)
+    logging.basicConfig(format="tensorexpress: %(message)s")
+    with _low_descriptor(requests) as request_socket, _low_descriptor(notices) as notice_socket:
+        control = SwitchEnd(request_socket, notice_socket)
+        loop = _opened(control)
+        if loop is not None:
+            loop.run()
+
+
+def _low_descriptor(inherited: int) -> socket.socket:
+    """Return an inherited socket under the lowest number there is: select takes no high ones."""
+    low = os.dup(inherited)
+    os.close(inherited)
+    return socket.socket(fileno=low)
+
+
+def _opened(control: SwitchEnd) -> Loop | None:
+    """Open what the first request asks for; None when that cannot be and the other side was told so."""
+    while True:
+        select.select([control], (), ())
+        try:
+            request = control.next_request()
+        except LinkClosedError:
+            return None
+        if request is None:
+            continue
+        _, (settings,) = request
+        try:
+            loop = Loop(settings, control)
+        except Exception as error:  # it goes to whoever asked
+            control.refuse(error)
+            return None
+        control.answer(None)
+        return loop

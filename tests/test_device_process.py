@@ -1,0 +1,479 @@
+"""A switch that runs: two processes, real sockets, real time; what it did is read from its own captures."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import linear_regression
+
+import pytest
+from click.testing import CliRunner
+from network import host, needs_root, neighbour
+
+from tensorexpress.cli import main
+from tensorexpress.errors import InputError, NetworkError, ProgramError
+from tensorexpress.switch.link import DataLink, LinkClosedError, SwitchEnd, start_process
+from tensorexpress.switch.loop import LoopSettings
+from tensorexpress.switch.operations import ActionCall, Entry, PacketIn, SetEntry
+from tensorexpress.switch.pcap import capture_name, read_pcap
+from tensorexpress.switch.ports import InterfaceSpec, WireSpec
+from tensorexpress.switch.running import RunningSwitch
+from tensorexpress.switch.traffic import PortSettings
+
+PROGRAMS = Path(__file__).parent / "programs" / "build"
+PROGRAM, P4INFO = PROGRAMS / "switchboard.json", PROGRAMS / "switchboard.p4info.txtpb"
+MACS = ("02:00:00:00:00:00", "02:00:00:00:00:01")
+SECONDS = 20  # that anything may take on a busy machine before a test gives up
+
+
+def frame(port, priority=0, size=60, name=0):
+    """A frame that switchboard.p4 sends to a port, in the queue of a priority."""
+    return (
+        bytes([2, 0, 0, 0, 0, port]) + bytes([2, 0, 0, 0, 0, priority]) + b"\x88\xb5" + name.to_bytes(4, "big")
+    ).ljust(size, b"\0")
+
+
+def wires(stack, count):
+    """Return the far ends of UDP wires, and where the near ends are to be."""
+    ends = []
+    for _ in range(count):
+        far = stack.enter_context(socket.socket(type=socket.SOCK_DGRAM))
+        far.bind(("127.0.0.1", 0))
+        far.settimeout(SECONDS)
+        far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**21)
+        with socket.socket(type=socket.SOCK_DGRAM) as near:
+            near.bind(("127.0.0.1", 0))
+            address = near.getsockname()
+        far.connect(address)
+        ends.append((far, address))
+    return ends
+
+
+@contextmanager
+def command(*arguments):
+    """Run `tensorexpress switch` and give the process and the line it prints when it is ready."""
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", "from tensorexpress.cli import main; main()", "switch", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        ready = process.stdout.readline()
+        assert ready, process.stderr.read()
+        yield process, ready
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
+def port_option(number, far, near):
+    local, remote = (":".join(map(str, address)) for address in (near, far.getsockname()))
+    return ["--port", f"{number}@udp:{local}-{remote}"]
+
+
+def children(process):
+    """The processes that a process has started."""
+    return [int(child) for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+def wait_for_end(pid):
+    """Return when a process that need not be ours is gone."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([handle], (), (), SECONDS)[0], f"process {pid} lives on"
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def running(count=2, ports=None, **settings):
+    """A switch with UDP wires; gives it and the far ends."""
+    with ExitStack() as stack:
+        ends = wires(stack, count)
+        specs = {
+            number: (WireSpec(near, far.getsockname()), PortSettings(**(ports or {}).get(number, {})))
+            for number, (far, near) in enumerate(ends)
+        }
+        switch = stack.enter_context(RunningSwitch(LoopSettings(specs, **settings), None))
+        switch.data_path.load(PROGRAM.read_bytes())
+        yield switch, [far for far, _ in ends]
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_the_command_forwards_and_stops_in_good_order(stop, tmp_path):
+    with ExitStack() as stack:
+        (left, near_left), (right, near_right) = wires(stack, 2)
+        options = [*port_option(0, left, near_left), *port_option(1, right, near_right)]
+        process, ready = stack.enter_context(
+            command(*options, "--no-grpc", "--program", str(PROGRAM), "--rate", "1=1 Gbps", "--pcap", str(tmp_path))
+        )
+        assert ready.startswith("switch 1 is ready: no P4Runtime; ports 0@udp:127.0.0.1:")
+        assert ready.endswith("8 queues (strict); rate unlimited, 1 Gbps at port 1\n")
+        for size in (1, 13, 14, 60, 1514, 9000):
+            left.send(frame(1, size=100)[:size].ljust(size, b"\0"))
+            assert len(right.recv(65536)) == size
+        right.send(frame(0))
+        assert left.recv(65536) == frame(0)
+        (forwarding,) = children(process)
+        process.send_signal(stop)
+        output, errors = process.communicate(timeout=SECONDS)
+        assert (process.returncode, errors) == (0, "")
+        wait_for_end(forwarding)
+        assert re.search(r"^ +0 +6 +10602 +1 +60  -$", output, re.MULTILINE)
+        assert [len(each.data) for each in read_pcap(tmp_path / capture_name(1, "out"))] == [1, 13, 14, 60, 1514, 9000]
+        assert [each.data for each in read_pcap(tmp_path / capture_name(0, "out"))] == [frame(0)]
+
+
+@pytest.mark.parametrize("victim", ["controlling", "forwarding"])
+def test_when_one_process_is_killed_the_other_ends(victim):
+    with command("--no-grpc") as (process, ready):
+        assert "ports none" in ready
+        (forwarding,) = children(process)
+        os.kill(process.pid if victim == "controlling" else forwarding, signal.SIGKILL)
+        wait_for_end(forwarding)
+        _, errors = process.communicate(timeout=SECONDS)
+        if victim == "forwarding":
+            assert process.returncode == 1
+            assert errors == (
+                "tensorexpress: error: the process that forwards packets has ended; start the switch again\n"
+            )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["--port", "veth0"], 2, "port 'veth0'; accepted: NUMBER@INTERFACE"),
+        (["--port", "0@nosuch0"], 2, "there is no interface 'nosuch0'"),
+        (["--port", "0@udp:192.0.2.1:5-127.0.0.1:6"], 1, "cannot open the UDP wire 192.0.2.1:5-127.0.0.1:6"),
+        (["--port", "0@lo", "--port", "0@lo"], 2, "--port 0 is given twice"),
+        (["--port", "255@lo"], 2, "--port 255@lo has the number of the CPU port"),
+        (["--rate", "fast"], 2, "'fast' is not a rate"),
+        (["--rate", "3=1 Gbps"], 2, "--rate 3=... is of no port; give --port 3@..."),
+        (["--lowest-share", "120%"], 2, "--lowest-share '120%'; accepted: 0% to below 100%"),
+        (["--lowest-share", "5%", "--discipline", "fifo"], 2, "needs discipline strict"),
+        (["--pcap", "/proc/nosuch"], 2, "cannot make the directory '/proc/nosuch' for captures"),
+        (["--program", "/nosuch.json"], 2, "cannot read '/nosuch.json': No such file"),
+        (["--program", __file__], 2, "not"),
+        (["--entries", "e"], 2, "--p4info and --entries go with --program"),
+        (["--program", __file__, "--entries", "e"], 2, "--program needs --p4info"),
+        (["--tls-cert", "c"], 2, "TLS needs --tls-cert and --tls-key"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(arguments, status, message):
+    result = CliRunner().invoke(main, ["switch", "--no-grpc", *arguments])
+    assert message in result.stderr
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (status, "", 1)
+
+
+def test_operations_answers_and_notices_cross_the_link():
+    with running(cpu_port=7) as (switch, (left, right)):
+        notices = switch.data_path
+        with pytest.raises(ProgramError):
+            notices.load(b"{}")
+        left.send(frame(1))
+        assert right.recv(65536) == frame(1)  # the refused program left the other one in place
+        key = int.from_bytes(frame(1)[:6], "big")
+        switch.data_path.apply([SetEntry(Entry("Choose.l2", (key,)), ActionCall("Choose.forward", (0,)))])
+        left.send(frame(1))
+        assert left.recv(65536) == frame(1)
+        switch.data_path.packet_out(frame(0))
+        assert left.recv(65536) == frame(0)
+        statistics = switch.data_path.statistics()
+        assert {number: port.tx_frames for number, port in statistics.ports.items()} == {0: 2, 1: 1, 7: 0}
+
+
+def test_packets_to_the_cpu_port_arrive_as_notices():
+    with ExitStack() as stack:
+        ((far, near),) = wires(stack, 1)
+        link = start_process()
+        stack.callback(link.stop)
+        link.start(LoopSettings({0: (WireSpec(near, far.getsockname()), PortSettings())}, cpu_port=7))
+        link.load(PROGRAM.read_bytes())
+        far.send(frame(7))
+        assert next(link.notices()) == PacketIn(frame(7))
+
+
+def test_a_controller_that_does_not_read_its_notices_stops_no_packet():
+    """Notices are dropped and counted; packets and requests go on."""
+    with ExitStack() as stack:
+        ends = wires(stack, 2)
+        link = start_process()
+        stack.callback(link.stop)
+        ports = {n: (WireSpec(near, far.getsockname()), PortSettings()) for n, (far, near) in enumerate(ends)}
+        link.start(LoopSettings(ports, cpu_port=7))
+        link.load(PROGRAM.read_bytes())
+        (left, _), (right, _) = ends
+        rounds = 0
+        while not link.statistics().dropped_notices:
+            rounds += 1
+            assert rounds < 1000, "notices have no bound"
+            for _ in range(20):
+                left.send(frame(7, size=9000))
+            left.send(frame(1))
+            assert right.recv(65536) == frame(1)
+        assert link.statistics().ports[7].tx_frames == 20 * rounds
+
+
+def test_requests_of_many_threads_take_turns():
+    with running() as (switch, _):
+        results = []
+
+        def ask():
+            for _ in range(20):
+                results.append(switch.data_path.statistics().failures)
+
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert results == [{}] * 160
+
+
+def test_a_link_whose_other_end_is_gone_says_so():
+    here, there = socket.socketpair()
+    notices_here, notices_there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    link, end = DataLink(here, notices_here), SwitchEnd(there, notices_there)
+    there.close()
+    notices_there.close()
+    end.notify(PacketIn(b"frame"))
+    assert end.dropped_notices == 1
+    assert list(link.notices()) == []
+    with pytest.raises(LinkClosedError):
+        link.load(b"")
+    assert link.stop() is None
+
+
+def test_a_long_answer_waits_for_its_reader():
+    here, there = socket.socketpair()
+    notices = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    link, end = DataLink(here, notices[0]), SwitchEnd(there, notices[1])
+    long = [[number] for number in range(10**5)]
+
+    def serve():
+        request = None
+        while request is None:
+            select.select([end], (), ())
+            request = end.next_request()
+        end.answer(long)
+        while end.has_answer:
+            select.select((), [end], ())
+            end.send_rest()
+
+    server = threading.Thread(target=serve)
+    server.start()
+    assert link.ask([]) == long
+    server.join()
+    for each in (here, there, *notices):
+        each.close()
+
+
+def test_an_unexpected_error_is_told_to_whoever_asked():
+    with running() as (switch, _):
+        with pytest.raises(NetworkError, match="the switch failed: KeyError"):
+            switch.data_path.apply([SetEntry(Entry("no such table", (1,)), ActionCall("no such action"))])
+        assert switch.data_path.statistics().failures == {}
+
+
+def test_a_port_that_is_taken_fails_the_start_and_leaves_no_process():
+    with ExitStack() as stack:
+        ((far, near),) = wires(stack, 1)
+        settings = LoopSettings({0: (WireSpec(near, far.getsockname()), PortSettings())})
+        stack.enter_context(RunningSwitch(settings, None))
+        with pytest.raises(NetworkError, match="in use"):
+            RunningSwitch(settings, None)
+        with pytest.raises(InputError, match="no interface"):
+            RunningSwitch(LoopSettings({0: (InterfaceSpec("nosuch0"), PortSettings())}), None)
+
+
+FORWARD_TO_0 = """
+type: INSERT
+entity { table_entry { table_id: %s
+    match { field_id: 1 exact { value: "\\002\\000\\000\\000\\000\\001" } }
+    action { action { action_id: %s params { param_id: 1 value: "\\000" } } } } }
+"""
+
+
+def test_a_p4runtime_client_programs_the_switch_and_exchanges_packets_with_it():
+    pytest.importorskip("grpc")
+    from google.protobuf import text_format
+    from p4.config.v1 import p4info_pb2
+    from p4.v1 import p4runtime_pb2
+    from runtime_support import Client
+
+    p4info = text_format.Parse(P4INFO.read_text(), p4info_pb2.P4Info())
+    table = p4info.tables[0].preamble.id
+    action = next(each.preamble.id for each in p4info.actions if each.preamble.alias == "forward")
+    with ExitStack() as stack:
+        (left, near_left), (right, near_right) = wires(stack, 2)
+        options = [*port_option(0, left, near_left), *port_option(1, right, near_right), "--grpc", "127.0.0.1:0"]
+        process, ready = stack.enter_context(command("--device-id", "9", *options))
+        address = re.match(r"switch 9 is ready: P4Runtime at (127\.0\.0\.1:[1-9][0-9]*); ports 0@udp", ready)[1]
+        client = stack.enter_context(Client(address, device_id=9))
+        client.join()
+        client.set_pipeline(document=PROGRAM.read_bytes(), p4info=p4info)
+        left.send(frame(1))
+        assert right.recv(65536) == frame(1)
+        client.write(text_format.Parse(FORWARD_TO_0 % (table, action), p4runtime_pb2.Update()))
+        right.send(frame(1))
+        assert left.recv(65536) == frame(1)
+        client.send(packet=p4runtime_pb2.PacketOut(payload=frame(0)))
+        assert left.recv(65536) == frame(0)
+        left.send(frame(255))
+        assert client.next().packet.payload == frame(255)
+        process.terminate()
+        output, errors = process.communicate(timeout=SECONDS)
+        assert (process.returncode, errors) == (0, "")
+        assert re.search(r"^ +255 +1 +60 +1 +60  -$", output, re.MULTILINE)
+
+
+def test_a_controller_finds_the_program_and_entries_that_a_switch_started_with(tmp_path):
+    pytest.importorskip("grpc")
+    from google.protobuf import text_format
+    from p4.config.v1 import p4info_pb2
+    from p4.v1 import p4runtime_pb2
+    from runtime_support import Client
+
+    p4info = text_format.Parse(P4INFO.read_text(), p4info_pb2.P4Info())
+    table = p4info.tables[0].preamble.id
+    action = next(each.preamble.id for each in p4info.actions if each.preamble.alias == "forward")
+    entries = tmp_path / "entries.txtpb"
+    entries.write_text(f"updates {{ {FORWARD_TO_0 % (table, action)} }}")
+    options = ["--program", str(PROGRAM), "--p4info", str(P4INFO), "--entries", str(entries), "--grpc", "127.0.0.1:0"]
+    with ExitStack() as stack:
+        (left, near_left), (right, near_right) = wires(stack, 2)
+        ports = [*port_option(0, left, near_left), *port_option(1, right, near_right)]
+        _, ready = stack.enter_context(command(*ports, *options))
+        right.send(frame(1))
+        assert left.recv(65536) == frame(1)
+        address = re.match(r"switch 1 is ready: P4Runtime at (127\.0\.0\.1:[1-9][0-9]*);", ready)[1]
+        client = stack.enter_context(Client(address))
+        (found,) = client.read(p4runtime_pb2.Entity(table_entry=p4runtime_pb2.TableEntry(table_id=table)))
+        assert found.table_entry.action.action.action_id == action
+
+
+RATE_BPS = 8 * 10**6
+FRAME_BYTES = 1000
+WIRE_BYTES = FRAME_BYTES + 24
+PACKETS = 1000
+
+
+def share_a_link(directory, **settings):
+    """Two senders into port 2 at twice its rate; return what it took and sent, by its own captures."""
+    ports = {2: {"rate_bps": RATE_BPS, "buffer_bytes": 60_000, **settings}}
+    with running(3, ports, pcap=str(directory)) as (_, (bulk, urgent, out)):
+        # Each sender waits for no clock: it is paced by the frames that leave, two arrivals for every departure.
+        for number in range(PACKETS):
+            pair = [(bulk, 0), (urgent, 7)]
+            for sender, priority in pair if number % 2 else reversed(pair):
+                sender.send(frame(2, priority, FRAME_BYTES, number))
+            if number >= 30:
+                out.recv(65536)
+    taken = [read_pcap(directory / capture_name(port, "in")) for port in (0, 1)]
+    return taken, read_pcap(directory / capture_name(2, "out"))
+
+
+def priority_of(captured):
+    return captured.data[11]
+
+
+def output_rate_bps(sent):
+    """Bits on the wire per second: the slope of all departures, which no single late one decides."""
+    slope, _ = linear_regression(
+        [captured.time_ns for captured in sent], [n * WIRE_BYTES * 8 for n in range(len(sent))]
+    )
+    return slope * 10**9
+
+
+def longest_inversion(taken, sent):
+    """Return the most bulk packets that left, one after the other, while an urgent one that had arrived waited."""
+    arrived_ns = {captured.data: captured.time_ns for captured in taken[1]}
+    urgent = [arrived_ns[captured.data] for captured in sent if priority_of(captured) == 7]
+    longest = current = served = 0
+    for captured in sent:
+        if priority_of(captured) == 7:
+            served += 1
+            current = 0
+        else:
+            # It waited if it was there before this bulk packet's first bit, which left one packet time earlier.
+            started_ns = captured.time_ns - WIRE_BYTES * 8 * 10**9 // RATE_BPS
+            waiting = served < len(urgent) and urgent[served] < started_ns
+            current = current + 1 if waiting else 0
+        longest = max(longest, current)
+    return longest
+
+
+@pytest.mark.parametrize(("discipline", "keeps_order"), [("strict", True), ("fifo", False)])
+def test_on_a_shared_link_strict_priority_serves_the_urgent_first_and_fifo_does_not(tmp_path, discipline, keeps_order):
+    taken, sent = share_a_link(tmp_path, discipline=discipline)
+    assert sum(map(len, taken)) == 2 * PACKETS
+    assert output_rate_bps(sent) == pytest.approx(RATE_BPS, rel=0.02)
+    assert (longest_inversion(taken, sent) <= 1) == keeps_order
+    urgent = [captured.data for captured in sent if priority_of(captured) == 7]
+    assert urgent == sorted(urgent)
+
+
+def test_a_share_for_the_least_urgent_queue_is_kept_on_the_wire(tmp_path):
+    _, sent = share_a_link(tmp_path, lowest_share=0.25)
+    both = sent[50 : PACKETS - 100]  # while both queues have packets
+    bulk = sum(priority_of(captured) == 0 for captured in both) / len(both)
+    assert 0.25 - 1 / len(both) * 2 <= bulk
+    assert output_rate_bps(sent) == pytest.approx(RATE_BPS, rel=0.02)
+
+
+TRANSFER = """
+import hashlib, socket, sys
+role, address = sys.argv[1:]
+data = bytes(range(251)) * 8000
+if role == "serve":
+    with socket.create_server((address, 5001)) as server:
+        print("ready", flush=True)
+        connection, _ = server.accept()
+        with connection:
+            got = b"".join(iter(lambda: connection.recv(65536), b""))
+            connection.sendall(hashlib.sha256(got).digest())
+else:
+    with socket.create_connection((address, 5001), timeout=20) as connection:
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    sys.exit(answer != hashlib.sha256(data).digest())
+"""
+
+
+@needs_root
+@pytest.mark.parametrize("rate_bps", [None, 100 * 10**6])
+def test_two_hosts_whose_cards_do_everything_for_them_transfer_a_file(rate_bps, tmp_path):
+    """TCP between namespaces, all offloads on: checksums and segments are finished by the switch."""
+    addresses = ("10.78.0.1", "10.78.0.2")
+    with ExitStack() as stack:
+        hosts = [stack.enter_context(host(*each)) for each in zip(addresses, MACS, strict=True)]
+        for (namespace, _), other in zip(hosts, (1, 0), strict=True):
+            neighbour(namespace, addresses[other], MACS[other])
+        ports = {n: (InterfaceSpec(name), PortSettings(rate_bps=rate_bps)) for n, (_, name) in enumerate(hosts)}
+        switch = stack.enter_context(RunningSwitch(LoopSettings(ports, pcap=str(tmp_path)), None))
+        switch.data_path.load(PROGRAM.read_bytes())
+        inside = [["ip", "netns", "exec", namespace, sys.executable, "-c", TRANSFER] for namespace, _ in hosts]
+        server = stack.enter_context(
+            subprocess.Popen([*inside[0], "serve", addresses[0]], stdout=subprocess.PIPE, text=True)
+        )
+        stack.callback(server.kill)
+        assert server.stdout.readline() == "ready\n"
+        subprocess.run([*inside[1], "send", addresses[0]], check=True, timeout=SECONDS)
+        assert server.wait(SECONDS) == 0
+        assert switch.data_path.statistics().failures == {}
+    assert max(len(captured.data) for captured in read_pcap(tmp_path / capture_name(1, "in"))) <= 1514
