@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from switches import TargetSwitch
+
+# `python -m pytest` puts the checkout on the path, where our p4/ would hide the package of P4Runtime's messages.
+sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).parents[1]]
 
 settings.register_profile(
     "tensorexpress",
@@ -15,3 +26,13 @@ settings.register_profile(
     derandomize=bool(os.environ.get("CI")),
 )
 settings.load_profile("tensorexpress")
+
+
+@pytest.fixture
+def target_switch() -> Iterator[TargetSwitch]:
+    """A switch that answers P4Runtime: the embedded one, or with TENSOREXPRESS_TARGET=bmv2 simple_switch_grpc."""
+    from switches import start_switch
+
+    switch = start_switch()
+    yield switch
+    switch.stop()

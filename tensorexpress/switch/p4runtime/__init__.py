@@ -1,0 +1,9 @@
+"""P4Runtime over gRPC: the control plane of a switch, in a process of its own.
+
+p4info.py  fitting.py  values.py  matching.py  messages.py     what P4Info declares; what messages say, validated
+store.py  rows.py  profiles.py  arrays.py  replication.py      the entities of a program, and who decides on writes
+batch.py  reconcile.py  entities.py                            changes taken back, taken over, and read from files
+arbitration.py  digests.py  packet_io.py                       who is the primary; digests and packets for it
+inbox.py  mailbox.py  pipeline_config.py  runtime.py           one device and its clients
+status.py  service.py                                          refusals; the server
+"""

@@ -1,0 +1,84 @@
+"""Changes of one write request: what to tell the data path, and how to take the changes of the state back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+from p4.v1 import p4runtime_pb2
+
+from tensorexpress.switch.operations import Operation, Query
+from tensorexpress.switch.p4runtime.messages import find
+from tensorexpress.switch.p4runtime.status import Code, Refusal, invalid
+
+INSERT = p4runtime_pb2.Update.INSERT
+MODIFY = p4runtime_pb2.Update.MODIFY
+DELETE = p4runtime_pb2.Update.DELETE
+
+_ABSENT = object()
+
+
+class Batch:
+    """Operations for the data path, and the old values of everything that was changed for them."""
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self._undo: list[tuple[dict[Any, Any], Hashable, Any]] = []
+
+    def put(self, container: dict[Any, Any], key: Hashable, value: Any) -> None:
+        """Set an item."""
+        self._undo.append((container, key, container.get(key, _ABSENT)))
+        container[key] = value
+
+    def remove(self, container: dict[Any, Any], key: Hashable) -> None:
+        """Remove an item that is there."""
+        self._undo.append((container, key, container.pop(key)))
+
+    def add(self, container: dict[Any, Any], key: Hashable, amount: int) -> None:
+        """Add to a count."""
+        self.put(container, key, container.get(key, 0) + amount)
+
+    def take_back(self) -> None:
+        """Undo all changes, the last one first, and forget the operations."""
+        self.operations.clear()
+        for container, key, old in reversed(self._undo):
+            if old is _ABSENT:
+                del container[key]
+            else:
+                container[key] = old
+
+
+#: Does an update (INSERT, MODIFY or DELETE) of an entity's message; Refusal if that may not be.
+Writer = Callable[[Batch, int, Any], None]
+#: Returns, for a message with wildcards, the contents of the Entity messages that it selects.
+Reader = Callable[[Any], Iterable[dict[str, Any]]]
+#: Asks the data path for what packets change.
+Ask = Callable[[Sequence[Query]], list[list[Any]]]
+
+
+def check_presence(kind: int, present: bool, what: str) -> None:
+    """Refuse to insert what is there, and to modify or delete what is not."""
+    if kind == INSERT and present:
+        raise Refusal(Code.ALREADY_EXISTS, f"{what} is there already; modify it")
+    if kind != INSERT and not present:
+        raise Refusal(Code.NOT_FOUND, f"{what} is not there; insert it first")
+
+
+def check_modify(kind: int, what: str) -> None:
+    """Refuse to insert or delete what is always there."""
+    if kind != MODIFY:
+        raise invalid(f"a {what} can only be modified, not inserted or deleted")
+
+
+def declared_or_all(what: str, declared: Mapping[int, Any], id: int) -> list[Any]:
+    """Return what P4Info declares under an id, everything for the wildcard 0."""
+    return [find(what, declared, id)] if id else list(declared.values())
+
+
+def stored_or_all(what: str, container: Mapping[int, Any], id: int) -> list[tuple[int, Any]]:
+    """Return the item with an id, all items for the wildcard 0."""
+    if not id:
+        return list(container.items())
+    if id not in container:
+        raise Refusal(Code.NOT_FOUND, f"{what} {id} is not there")
+    return [(id, container[id])]

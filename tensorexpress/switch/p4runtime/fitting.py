@@ -1,0 +1,171 @@
+"""Whether a P4Info and a BMv2 program belong together, and what the program starts with."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from tensorexpress.errors import ProgramError, unknown
+from tensorexpress.switch.operations import DeleteEntry, Entry, Key, MatchValue, Operation, SetEntry
+from tensorexpress.switch.p4runtime.messages import Row
+from tensorexpress.switch.p4runtime.p4info import (
+    Action,
+    Array,
+    DigestType,
+    MatchField,
+    MeterArray,
+    Profile,
+    Register,
+    Schema,
+    Table,
+    ValueSet,
+)
+from tensorexpress.switch.p4runtime.rows import Initial
+from tensorexpress.switch.p4runtime.values import Bits, leaves
+from tensorexpress.switch.program.bmv2 import ArrayInfo, Program, TableInfo, read_program
+
+_Declared = TypeVar("_Declared", Profile, Array, MeterArray, Register, ValueSet, DigestType)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A P4Info as far as its program carries it out, and what the program starts with."""
+
+    schema: Schema
+    initial: Initial
+
+
+def fit(schema: Schema, document: bytes) -> Fitted:
+    """Bring a P4Info and a program in BMv2 JSON together.
+
+    p4c leaves out of the program what nothing uses (a counter that no action counts in), and so does the schema that
+    is returned. Raises ProgramError, naming what does not fit, when a table of the P4Info is not in the program, or
+    something is there with other fields, actions, widths or sizes.
+    """
+    program = read_program(document)
+    for table in schema.tables.values():
+        _check_table(schema, program, table)
+    digests = {digest.name: len(digest.fields) for digest in program.digests.values()}
+    used = replace(
+        schema,
+        profiles=_there(schema.profiles, program.profiles),
+        counters=_there(schema.counters, program.counters),
+        meters=_there(schema.meters, program.meters),
+        registers=_there(schema.registers, program.registers),
+        value_sets=_there(schema.value_sets, program.value_sets),
+        digests=_there(schema.digests, digests),
+    )
+    _check_arrays(used, program)
+    for digest in used.digests.values():
+        if leaves(digest.type) != digests[digest.name]:
+            raise _misfit(
+                f"digest {digest.name!r} has {leaves(digest.type)} values in P4Info, "
+                f"{digests[digest.name]} in BMv2 JSON"
+            )
+    return Fitted(used, _initial(used, program))
+
+
+def _misfit(problem: str, hint: str = "") -> ProgramError:
+    return ProgramError(f"the P4Info does not fit the program: {problem}; give the two files of one run of p4c{hint}")
+
+
+def _there(declared: Mapping[int, _Declared], there: Container[str]) -> dict[int, _Declared]:
+    return {id: one for id, one in declared.items() if one.name in there}
+
+
+def _check_table(schema: Schema, program: Program, table: Table) -> None:
+    tables = program.tables
+    if table.name not in tables:
+        raise _misfit(unknown("table", table.name, tables))
+    info = tables[table.name]
+    if len(table.fields) != len(info.key):
+        raise _misfit(
+            f"table {table.name!r} has {len(table.fields)} match fields in P4Info, {len(info.key)} in BMv2 JSON"
+        )
+    for field, part in zip(table.fields, info.key, strict=True):
+        where = f"match field {field.name!r} of table {table.name!r}"
+        # BMv2 knows no optional match: p4c makes it a ternary one.
+        kind = "ternary" if field.kind == "optional" else field.kind
+        if kind != part.kind:
+            raise _misfit(f"{where} is {field.kind} in P4Info, {part.kind} in BMv2 JSON")
+        _check_width(where, field.width, part.bits)
+    for use in table.actions.values():
+        _check_action(program, table, info, use.action)
+    profile = schema.profiles.get(table.profile)
+    if (profile.name if profile else None) != info.profile:
+        raise _misfit(f"table {table.name!r} has not the same action profile in P4Info and BMv2 JSON")
+    if table.counter and not info.counts:
+        raise _misfit(f"table {table.name!r} has a direct counter in P4Info, none in BMv2 JSON")
+    if (schema.direct_meters[table.meter].name if table.meter else None) != info.direct_meter:
+        raise _misfit(f"table {table.name!r} has not the same direct meter in P4Info and BMv2 JSON")
+
+
+def _check_action(program: Program, table: Table, info: TableInfo, action: Action) -> None:
+    if action.name not in info.actions:
+        raise _misfit(f"table {table.name!r}: {unknown('action', action.name, info.actions)}")
+    parameters = program.actions[info.actions[action.name]].parameters
+    if len(action.parameters) != len(parameters):
+        raise _misfit(
+            f"action {action.name!r} has {len(action.parameters)} parameters in P4Info, {len(parameters)} in BMv2 JSON"
+        )
+    for parameter, (_, bits) in zip(action.parameters, parameters, strict=True):
+        _check_width(f"parameter {parameter.name!r} of action {action.name!r}", parameter.width, bits)
+
+
+def _check_width(where: str, declared: int, there: int) -> None:
+    if declared != there:
+        hint = ", and no type that P4Runtime translates to another width"
+        raise _misfit(f"{where} has {declared} bits in P4Info, {there} in BMv2 JSON", hint)
+
+
+def _check_arrays(schema: Schema, program: Program) -> None:
+    arrays: tuple[tuple[Mapping[int, Any], Mapping[str, ArrayInfo]], ...] = (
+        (schema.counters, program.counters),
+        (schema.meters, program.meters),
+        (schema.registers, program.registers),
+    )
+    for declared, there in arrays:
+        for one in declared.values():
+            if one.size != there[one.name].size:
+                raise _misfit(f"{one.name!r} has {one.size} cells in P4Info, {there[one.name].size} in BMv2 JSON")
+    for register in schema.registers.values():
+        if isinstance(register.type, Bits):
+            _check_width(f"register {register.name!r}", register.type.width, program.registers[register.name].bits)
+    for profile in schema.profiles.values():
+        if profile.selector != (program.profiles[profile.name].selector is not None):
+            raise _misfit(f"action profile {profile.name!r} has a selector in only one of P4Info and BMv2 JSON")
+
+
+def _initial(schema: Schema, program: Program) -> Initial:
+    rows, defaults = {}, {}
+    renamed: list[Operation] = []
+    for table in schema.tables.values():
+        info = program.tables[table.name]
+        # A default that P4Info does not list (p4c makes some up) is none that a controller could name.
+        if info.default and any(use.action.name == info.default.action for use in table.actions.values()):
+            defaults[table.id] = info.default
+        found = []
+        for entry, action in info.entries:
+            canonical = Entry(entry.table, _canonical_key(table, entry.key), entry.priority)
+            found.append(Row(canonical, action, is_const=table.const_entries))
+            if canonical != entry:
+                renamed += [DeleteEntry(entry), SetEntry(canonical, action)]
+        rows[table.id] = tuple(found)
+    return Initial(rows, defaults, tuple(renamed))
+
+
+def _canonical_key(table: Table, key: Key) -> Key:
+    return tuple(_canonical(field, value) for field, value in zip(table.fields, key, strict=True))
+
+
+def _canonical(field: MatchField, value: MatchValue) -> MatchValue:
+    """Return a match as P4Runtime writes it: no bits where it does not look, optional as a value or nothing."""
+    if not isinstance(value, tuple) or field.kind == "range":
+        return value
+    if field.kind == "optional":
+        return value[0] if value[1] else None
+    if field.kind == "lpm":
+        behind = field.width - value[1]
+        return value[0] >> behind << behind, value[1]
+    return value[0] & value[1], value[1]

@@ -1,0 +1,354 @@
+"""P4Info as frozen values: what a program shows to its control plane, by id and by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from google.protobuf import text_format
+from p4.config.v1 import p4info_pb2
+
+from tensorexpress.errors import ProgramError
+from tensorexpress.switch.p4runtime.values import Bits, Bool, DataType, Members, Names
+
+#: How a field of a key matches, as P4Info numbers it.
+MATCH_KINDS = {2: "exact", 3: "lpm", 4: "ternary", 5: "range", 6: "optional"}
+
+#: Kinds of match that make an entry need a priority.
+RANKED_KINDS = frozenset({"ternary", "range", "optional"})
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a key, a parameter of an action or a field of a controller's header."""
+
+    id: int
+    name: str
+    width: int
+
+
+@dataclass(frozen=True)
+class MatchField(Field):
+    """A field of a key and how it matches: exact, lpm, ternary, range or optional."""
+
+    kind: str
+
+
+@dataclass(frozen=True)
+class Action:
+    """An action and its parameters, in order."""
+
+    id: int
+    name: str
+    parameters: tuple[Field, ...]
+
+
+@dataclass(frozen=True)
+class ActionUse:
+    """An action that a table lists, and where it may stand."""
+
+    action: Action
+    in_entries: bool
+    as_default: bool
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; `profile`, `counter` and `meter` are ids of what is attached to it, 0 for none."""
+
+    id: int
+    name: str
+    fields: tuple[MatchField, ...]
+    actions: Mapping[int, ActionUse]
+    size: int
+    profile: int
+    counter: int
+    meter: int
+    const_default: bool
+    const_entries: bool
+    idle_timeout: bool
+
+    @property
+    def needs_priority(self) -> bool:
+        """Whether several entries can match one packet, so that a priority must say which wins."""
+        return any(field.kind in RANKED_KINDS for field in self.fields)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """An action profile, or a selector. Sizes of 0 are no limit.
+
+    `by_members`: sizes of groups count members, not weights, and no weight is above `max_weight`.
+    """
+
+    id: int
+    name: str
+    tables: tuple[int, ...]
+    selector: bool
+    size: int
+    max_group_size: int
+    by_members: bool
+    max_weight: int
+
+
+@dataclass(frozen=True)
+class Array:
+    """An indirect counter, or what a direct counter is attached to (`table`, with size 0)."""
+
+    id: int
+    name: str
+    size: int = 0
+    table: int = 0
+
+
+@dataclass(frozen=True)
+class MeterArray(Array):
+    """A meter; its kind is two-rate, single-rate or two-colour, as MeterSpec.Type numbers them."""
+
+    kind: int = 0
+
+
+@dataclass(frozen=True)
+class Register:
+    """A register array and the type of its cells."""
+
+    id: int
+    name: str
+    size: int
+    type: DataType
+
+
+@dataclass(frozen=True)
+class ValueSet:
+    """A parser value set: the fields of a member, and how many members it holds."""
+
+    id: int
+    name: str
+    fields: tuple[MatchField, ...]
+    size: int
+
+
+@dataclass(frozen=True)
+class DigestType:
+    """A digest and the type of its data."""
+
+    id: int
+    name: str
+    type: DataType
+
+
+@dataclass(frozen=True)
+class Schema:
+    """All that a P4Info declares, by id. The controller's headers are () where the program has none."""
+
+    tables: Mapping[int, Table]
+    actions: Mapping[int, Action]
+    profiles: Mapping[int, Profile]
+    counters: Mapping[int, Array]
+    direct_counters: Mapping[int, Array]
+    meters: Mapping[int, MeterArray]
+    direct_meters: Mapping[int, MeterArray]
+    registers: Mapping[int, Register]
+    value_sets: Mapping[int, ValueSet]
+    digests: Mapping[int, DigestType]
+    packet_in: tuple[Field, ...]
+    packet_out: tuple[Field, ...]
+
+    def table_named(self, name: str) -> Table | None:
+        """Return the table of that name."""
+        return _named(self.tables, name)
+
+    def action_named(self, name: str) -> Action | None:
+        """Return the action of that name."""
+        return _named(self.actions, name)
+
+    def digest_named(self, name: str) -> DigestType | None:
+        """Return the digest of that name."""
+        return _named(self.digests, name)
+
+
+_Declared = TypeVar("_Declared", Table, Action, Profile, Array, MeterArray, Register, ValueSet, DigestType)
+
+
+def _named(declared: Mapping[int, _Declared], name: str) -> _Declared | None:
+    return next((one for one in declared.values() if one.name == name), None)
+
+
+def read_p4info(source: str | Any) -> Schema:
+    """Return the schema of a P4Info, given in text form or as a P4Info message.
+
+    Raises ProgramError for what is not P4Info, or declares something that no BMv2 program can have.
+    """
+    info = parse_p4info(source) if isinstance(source, str) else source
+    actions = _by_id(
+        Action(one.preamble.id, one.preamble.name, tuple(_field(parameter, one) for parameter in one.params))
+        for one in info.actions
+    )
+    direct_counters = _by_id(
+        Array(one.preamble.id, one.preamble.name, table=one.direct_table_id) for one in info.direct_counters
+    )
+    direct_meters = _by_id(
+        MeterArray(one.preamble.id, one.preamble.name, table=one.direct_table_id, kind=one.spec.type)
+        for one in info.direct_meters
+    )
+    headers = {
+        one.preamble.name: tuple(_field(field, one) for field in one.metadata)
+        for one in info.controller_packet_metadata
+    }
+    return Schema(
+        tables=_by_id(_table(one, actions, direct_counters, direct_meters) for one in info.tables),
+        actions=actions,
+        profiles=_by_id(_profile(one) for one in info.action_profiles),
+        counters=_by_id(Array(one.preamble.id, one.preamble.name, one.size) for one in info.counters),
+        direct_counters=direct_counters,
+        meters=_by_id(
+            MeterArray(one.preamble.id, one.preamble.name, one.size, kind=one.spec.type) for one in info.meters
+        ),
+        direct_meters=direct_meters,
+        registers=_by_id(
+            Register(one.preamble.id, one.preamble.name, one.size, _data_type(one.type_spec, info.type_info, one))
+            for one in info.registers
+        ),
+        value_sets=_by_id(
+            ValueSet(one.preamble.id, one.preamble.name, tuple(_match(field, one) for field in one.match), one.size)
+            for one in info.value_sets
+        ),
+        digests=_by_id(
+            DigestType(one.preamble.id, one.preamble.name, _data_type(one.type_spec, info.type_info, one))
+            for one in info.digests
+        ),
+        packet_in=headers.get("packet_in", ()),
+        packet_out=headers.get("packet_out", ()),
+    )
+
+
+def parse_p4info(text: str) -> Any:
+    """Return a P4Info message from its text form."""
+    info = p4info_pb2.P4Info()
+    try:
+        # Newer compilers write fields that this version of the protocol lacks and no entity depends on.
+        text_format.Parse(text, info, allow_unknown_field=True)
+    except (text_format.ParseError, UnicodeError, ValueError) as error:
+        raise ProgramError(
+            f"not a P4Info in text form: {_one_line(error)}; make one with p4c --p4runtime-files"
+        ) from None
+    return info
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _by_id(declared: Iterable[_Declared]) -> dict[int, _Declared]:
+    found: dict[int, _Declared] = {}
+    for one in declared:
+        if one.id == 0 or one.id in found:
+            raise ProgramError(f"P4Info: {one.name!r} has the id {one.id}; every id is above zero and used once")
+        found[one.id] = one
+    return found
+
+
+def _field(field: Any, owner: Any) -> Field:
+    if field.bitwidth <= 0:
+        raise ProgramError(
+            f"P4Info: {owner.preamble.name!r} has the field {field.name!r} without a width; "
+            "values that are not numbers (strings, errors) are not supported"
+        )
+    return Field(field.id, field.name, field.bitwidth)
+
+
+def _match(field: Any, owner: Any) -> MatchField:
+    kind = MATCH_KINDS.get(field.match_type)
+    if kind is None:
+        found = field.other_match_type or field.match_type
+        raise ProgramError(
+            f"P4Info: {owner.preamble.name!r} matches {field.name!r} by {found!r}; "
+            f"accepted: {', '.join(MATCH_KINDS.values())}"
+        )
+    plain = _field(field, owner)
+    return MatchField(plain.id, plain.name or f"field {plain.id}", plain.width, kind)
+
+
+def _table(
+    one: Any, actions: Mapping[int, Action], counters: Mapping[int, Array], meters: Mapping[int, MeterArray]
+) -> Table:
+    uses = {}
+    for reference in one.action_refs:
+        if reference.id not in actions:
+            raise ProgramError(f"P4Info: table {one.preamble.name!r} lists action {reference.id}, which is not there")
+        uses[reference.id] = ActionUse(
+            actions[reference.id],
+            in_entries=reference.scope != p4info_pb2.ActionRef.DEFAULT_ONLY,
+            as_default=reference.scope != p4info_pb2.ActionRef.TABLE_ONLY,
+        )
+    return Table(
+        id=one.preamble.id,
+        name=one.preamble.name,
+        fields=tuple(_match(field, one) for field in one.match_fields),
+        actions=uses,
+        size=one.size,
+        profile=one.implementation_id,
+        counter=next((id for id in one.direct_resource_ids if id in counters), 0),
+        meter=next((id for id in one.direct_resource_ids if id in meters), 0),
+        const_default=one.const_default_action_id != 0,
+        const_entries=one.is_const_table,
+        idle_timeout=one.idle_timeout_behavior != p4info_pb2.Table.NO_TIMEOUT,
+    )
+
+
+def _profile(one: Any) -> Profile:
+    return Profile(
+        id=one.preamble.id,
+        name=one.preamble.name,
+        tables=tuple(one.table_ids),
+        selector=one.with_selector,
+        size=one.size,
+        max_group_size=one.max_group_size,
+        by_members=one.HasField("sum_of_members"),
+        max_weight=one.sum_of_members.max_member_weight,
+    )
+
+
+def _data_type(spec: Any, types: Any, owner: Any) -> DataType:
+    form = spec.WhichOneof("type_spec")
+    if form == "bitstring":
+        return _bits(spec.bitstring, owner)
+    if form == "bool":
+        return Bool()
+    if form == "error":
+        return Names(tuple(types.error.members), is_error=True)
+    if form == "tuple":
+        return Members("tuple", tuple(_data_type(member, types, owner) for member in spec.tuple.members))
+    if form in ("struct", "header", "enum", "serializable_enum", "new_type"):
+        return _named_type(form, getattr(spec, form).name, types, owner)
+    raise ProgramError(f"P4Info: {owner.preamble.name!r} has data of type {form!r}, which is not supported")
+
+
+def _named_type(form: str, name: str, types: Any, owner: Any) -> DataType:
+    declared = getattr(types, {"serializable_enum": "serializable_enums"}.get(form, f"{form}s"))
+    if name not in declared:
+        raise ProgramError(f"P4Info: {owner.preamble.name!r} has data of type {name!r}, which type_info lacks")
+    spec = declared[name]
+    if form == "struct":
+        return Members("struct", tuple(_data_type(member.type_spec, types, owner) for member in spec.members))
+    if form == "header":
+        return Members("header", tuple(_bits(member.type_spec, owner) for member in spec.members))
+    if form == "enum":
+        return Names(tuple(member.name for member in spec.members))
+    if form == "serializable_enum":
+        return Bits(spec.underlying_type.bitwidth, is_enum=True)
+    if spec.HasField("original_type"):
+        return _data_type(spec.original_type, types, owner)
+    if spec.translated_type.sdn_bitwidth > 0:
+        return Bits(spec.translated_type.sdn_bitwidth)
+    raise ProgramError(f"P4Info: values of type {name!r} are strings (sdn_string), which is not supported")
+
+
+def _bits(spec: Any, owner: Any) -> Bits:
+    form = spec.WhichOneof("type_spec")
+    if form == "bit":
+        return Bits(spec.bit.bitwidth)
+    if form == "int":
+        return Bits(spec.int.bitwidth, signed=True)
+    raise ProgramError(f"P4Info: {owner.preamble.name!r} has data of type {form!r}; accepted: bit, int")

@@ -1,0 +1,79 @@
+"""A forwarding pipeline: P4Info and program as a client sends them, checked, and its entities."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tensorexpress.errors import ProgramError
+from tensorexpress.switch.operations import DataPath
+from tensorexpress.switch.p4runtime.fitting import fit
+from tensorexpress.switch.p4runtime.p4info import Schema, read_p4info
+from tensorexpress.switch.p4runtime.rows import Initial
+from tensorexpress.switch.p4runtime.store import Store
+
+#: Field 3, length-delimited: the program in the message that PI's clients wrap it in (p4.tmp.P4DeviceConfig).
+_DEVICE_DATA = 3 << 3 | 2
+
+
+@dataclass(frozen=True)
+class PipelineConfig:
+    """A checked ForwardingPipelineConfig: the message, and what is needed to load it."""
+
+    message: Any
+    document: bytes
+    schema: Schema
+    initial: Initial
+
+    def store(self, data_path: DataPath, cpu_port: int | None) -> Store:
+        """Return the entities that the program starts with."""
+        return Store(self.schema, data_path, self.initial, cpu_port)
+
+
+def read_config(message: Any) -> PipelineConfig:
+    """Check a ForwardingPipelineConfig; ProgramError says what of it cannot be used."""
+    schema = read_p4info(message.p4info)
+    document = read_device_config(message.p4_device_config)
+    fitted = fit(schema, document)
+    return PipelineConfig(message, document, fitted.schema, fitted.initial)
+
+
+def read_device_config(data: bytes) -> bytes:
+    r"""Return the BMv2 JSON of a `p4_device_config`: the JSON itself, or PI's message around it.
+
+    >>> read_device_config(b"\x08\x01\x1a\x02{}")
+    b'{}'
+    """
+    if data.lstrip()[:1] == b"{":
+        return data
+    try:
+        return _unwrap(data)
+    except (IndexError, ValueError):
+        raise ProgramError("p4_device_config is not BMv2 JSON; give the file that p4c-bm2-ss wrote with -o") from None
+
+
+def _unwrap(data: bytes) -> bytes:
+    position = 0
+    while position < len(data):
+        tag, position = _varint(data, position)
+        value, position = _varint(data, position)
+        if tag & 7 == 2:
+            if tag == _DEVICE_DATA:
+                return data[position : position + value]
+            position += value
+        elif tag & 7 != 0:
+            break
+    raise ValueError("no device_data")
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value, position
+        if shift > 63:
+            raise ValueError("a number of more than 64 bits")
