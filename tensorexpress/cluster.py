@@ -624,7 +624,7 @@ class _Router:
 
     def next_hops(self, switch: int, host: int) -> list[int]:
         last_switch = self._target[self._nic[host]]
-        return [self._nic[host] ^ 1] if switch == last_switch else self._next_hops_to(last_switch)[switch]
+        return [self._nic[host] ^ 1] if switch == last_switch else self._next_hops_to(last_switch).get(switch, [])
 
     def _next_hops_to(self, switch: int) -> dict[int, list[int]]:
         """Return, for each switch that reaches `switch`, its links that lead one hop nearer, by link index."""

@@ -9,7 +9,7 @@ control Forward(inout headers_t hdr, inout metadata_t meta, inout standard_metad
     bit<16> ecmp_group = 0;
     bit<16> ecmp_paths = 0;
     bit<16> ecmp_path = 0;
-    bit<16> ecmp_seed = 0;
+    bit<32> ecmp_multiplier = 1;
 
     action drop() {
         exceptions.count(NO_ROUTE);
@@ -65,11 +65,12 @@ control Forward(inout headers_t hdr, inout metadata_t meta, inout standard_metad
         hdr.ethernet.destination = destination;
     }
 
-    // Several next hops. The seed is another on every switch, so that switches choose independently of each other.
-    action spread(bit<16> group, bit<16> paths, bit<16> seed) {
+    // Several next hops. The multiplier, an odd number, is another on every switch, so that switches choose independently
+    // of each other: a CRC is linear, and with a mere seed all flows that met at one switch would stay together.
+    action spread(bit<16> group, bit<16> paths, bit<32> multiplier) {
         ecmp_group = group;
         ecmp_paths = paths;
-        ecmp_seed = seed;
+        ecmp_multiplier = multiplier;
     }
 
     table ipv4 {
@@ -180,13 +181,16 @@ control Forward(inout headers_t hdr, inout metadata_t meta, inout standard_metad
                 if (hdr.udp.isValid()) {
                     ports = hdr.udp.source ++ hdr.udp.destination;
                 }
+                bit<32> flow;
                 if (hdr.ipv4.isValid()) {
-                    hash(ecmp_path, HashAlgorithm.crc16, 16w0,
-                         { ecmp_seed, hdr.ipv4.source, hdr.ipv4.destination, hdr.ipv4.protocol, ports }, ecmp_paths);
+                    hash(flow, HashAlgorithm.crc32, 32w0,
+                         { hdr.ipv4.source, hdr.ipv4.destination, hdr.ipv4.protocol, ports }, 33w0x100000000);
                 } else {
-                    hash(ecmp_path, HashAlgorithm.crc16, 16w0,
-                         { ecmp_seed, hdr.ipv6.source, hdr.ipv6.destination, hdr.ipv6.next_header, ports }, ecmp_paths);
+                    hash(flow, HashAlgorithm.crc32, 32w0,
+                         { hdr.ipv6.source, hdr.ipv6.destination, hdr.ipv6.next_header, ports }, 33w0x100000000);
                 }
+                flow = flow * ecmp_multiplier;
+                hash(ecmp_path, HashAlgorithm.identity, 16w0, { flow[31:16] }, ecmp_paths);
                 missed = !next_hops.apply().hit;
             }
             if (missed) {

@@ -1,0 +1,165 @@
+"""tensorexpress deploy: bring switches to what a plan says."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Sequence
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from tensorexpress.cli.options import check_outputs, write_json
+from tensorexpress.cli.targets import read_targets, target_options
+from tensorexpress.errors import InputError, PlanError
+from tensorexpress.units import parse_rate
+
+if TYPE_CHECKING:
+    from tensorexpress.control.client import Target
+    from tensorexpress.control.deploy import Deployment, Event
+    from tensorexpress.plan import Plan
+
+
+@click.command(short_help="Bring switches to what a plan says; write only the difference.")
+@click.argument("plan_path", metavar="PLAN.json")
+@target_options
+@click.option("--partial", is_flag=True, help="Deploy to the switches named here alone, and not to all of the plan.")
+@click.option("--dry-run", is_flag=True, help="Show the difference, and write nothing.")
+@click.option(
+    "--election-id",
+    type=click.IntRange(min=1, max=2**128 - 1),
+    default=1,
+    show_default=True,
+    help="Of several controllers the one with the highest may write.",
+)
+@click.option(
+    "--strangers",
+    type=click.Choice(["remark", "drop"]),
+    default="remark",
+    show_default=True,
+    help="Tensor packets at a port where their job has no business: make them best effort, or drop them.",
+)
+@click.option(
+    "--limit",
+    "limits",
+    metavar="JOB=RATE",
+    multiple=True,
+    help='Rate above which a job is best effort, such as job0="5 Gbps"; may be repeated.',
+)
+@click.option(
+    "--miss",
+    type=click.Choice(["drop", "controller"]),
+    default="drop",
+    show_default=True,
+    help="Packets to unknown addresses: drop them, or send them to the controller.",
+)
+@click.option("--hosts", "hosts_path", metavar="FILE", help="TOML file of hosts' addresses that are not the default.")
+@click.option("--trust-dscp", is_flag=True, help="Let the DSCP of packets without our header say their queue.")
+@click.option("--stay", is_flag=True, help="Stay, as primary or as backup, and deploy again when a switch comes back.")
+@click.option(
+    "--json", "json_path", metavar="FILE", help="Write every change as JSON; - prints it instead of the table."
+)
+def deploy(
+    plan_path: str,
+    switches: tuple[str, ...],
+    device_ids: tuple[str, ...],
+    tls_ca: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+    partial: bool,
+    dry_run: bool,
+    election_id: int,
+    strangers: str,
+    limits: tuple[str, ...],
+    miss: str,
+    hosts_path: str | None,
+    trust_dscp: bool,
+    stay: bool,
+    json_path: str | None,
+) -> None:
+    """Bring the switches of a plan to what it says: program, routes, queues, guards.
+
+    Reads what is on a switch and writes only the difference: a second deploy writes nothing, and one that was
+    interrupted can be repeated. What the plan does not want is removed, whoever put it there.
+
+    \b
+      tensorexpress plan -o plan.json
+      tensorexpress deploy plan.json --switch s0=127.0.0.1:9559 --dry-run
+    """
+    from tensorexpress import p4
+    from tensorexpress.plan_file import read_plan
+
+    if stay and (dry_run or json_path):
+        raise InputError("--stay goes with neither --dry-run nor --json; leave one of them out")
+    check_outputs(json_path)
+    targets = read_targets(switches, device_ids, tls_ca, tls_cert, tls_key, election_id)
+    plan = read_plan(plan_path)
+    _check_switches(plan, [target.name for target in targets], partial)
+
+    from tensorexpress.addresses import read_addresses
+    from tensorexpress.control import deploy as control
+    from tensorexpress.control.intent import Options
+    from tensorexpress.control.report import changes_json, changes_table
+
+    options = Options(
+        addresses=read_addresses(hosts_path, plan.scenario.cluster.hosts) if hosts_path else None,
+        strangers=strangers,
+        limits=dict(map(_limit, limits)),
+        miss=miss,
+        trust_dscp=trust_dscp,
+    )
+    deployment = control.prepare(plan, [target.name for target in targets], options, p4.load())
+    if stay:
+        _stay(deployment, targets)
+        return
+    outcomes = control.deploy(deployment, targets, dry_run=dry_run)
+    if json_path is not None:
+        write_json(json_path, changes_json(outcomes, deployment.schema, dry_run=dry_run))
+    if json_path != "-" and any(outcome.changes for outcome in outcomes):
+        click.echo(changes_table(outcomes, deployment.schema, dry_run=dry_run))
+    error = control.failures(outcomes)
+    if error is not None:
+        raise error
+
+
+def _check_switches(plan: Plan, named: Sequence[str], partial: bool) -> None:
+    missing = [switch for switch in plan.scenario.cluster.switches if switch not in named]
+    unknown_ones = set(named) - set(plan.scenario.cluster.switches)
+    if missing and not partial and not unknown_ones:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise PlanError(
+            f"the plan has a switch {missing[0]}{more} that no --switch names; give --switch {missing[0]}=HOST:PORT, "
+            "or --partial to leave it as it is"
+        )
+
+
+def _limit(text: str) -> tuple[str, int]:
+    job, equals, rate = text.rpartition("=")
+    if not (job and equals):
+        raise InputError(f'--limit {text!r}; accepted: JOB=RATE, such as job0="5 Gbps"')
+    rate_bps = parse_rate(rate)
+    if rate_bps < 8:
+        raise InputError(f"--limit {text!r}: no packet would pass; accepted: more than 8 bps")
+    return job, rate_bps
+
+
+def _stay(deployment: Deployment, targets: Sequence[Target]) -> None:
+    """Keep the switches until Ctrl-C or SIGTERM."""
+    from tensorexpress.control.deploy import keep
+    from tensorexpress.control.report import event_line
+
+    stopping = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopping.set()
+
+    def report(event: Event) -> None:
+        click.echo(event_line(event, deployment.schema))
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        keep(deployment, targets, report, stopping)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,108 @@
+"""Options that name switches and how to reach them; several verbs share them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from tensorexpress.errors import InputError
+
+if TYPE_CHECKING:
+    from tensorexpress.control.client import Target
+
+#: P4Runtime's port, as registered.
+DEFAULT_PORT = 9559
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def target_options(command: _Command) -> _Command:
+    """Add --switch, --device-id and the files of TLS."""
+    for option in (
+        click.option("--tls-key", metavar="FILE", help="PEM key of this controller."),
+        click.option("--tls-cert", metavar="FILE", help="PEM certificate of this controller, for switches that ask."),
+        click.option("--tls-ca", metavar="FILE", help="Speak TLS with switches that this PEM certificate vouches for."),
+        click.option(
+            "--device-id",
+            "device_ids",
+            metavar="[NAME=]NUMBER",
+            multiple=True,
+            help="P4Runtime's device id of all switches, or of one; may be repeated.  [default: 1]",
+        ),
+        click.option(
+            "--switch",
+            "switches",
+            metavar="NAME=HOST[:PORT]",
+            multiple=True,
+            required=True,
+            help=f"Where a switch answers; may be repeated.  [default port: {DEFAULT_PORT}]",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def read_targets(
+    switches: Sequence[str],
+    device_ids: Sequence[str],
+    tls_ca: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+    election_id: int = 1,
+) -> list[Target]:
+    """Return the switches that the options name."""
+    require_p4runtime()
+    from tensorexpress.control.client import Target, TlsFiles, check_files
+
+    tls = TlsFiles(tls_ca, tls_cert, tls_key) if tls_ca or tls_cert or tls_key else None
+    check_files(tls)
+    addresses = _addresses(switches)
+    of_all, of_one = _device_ids(device_ids, addresses)
+    return [Target(name, address, of_one.get(name, of_all), election_id, tls) for name, address in addresses.items()]
+
+
+def require_p4runtime() -> None:
+    """Refuse to go on where the optional packages are not installed."""
+    try:
+        import p4runtime_sh.p4runtime  # noqa: F401
+    except ImportError:
+        raise InputError("P4Runtime is not installed; run `pip install 'tensorexpress[p4]'`") from None
+
+
+def _addresses(switches: Sequence[str]) -> dict[str, str]:
+    addresses: dict[str, str] = {}
+    for text in switches:
+        name, equals, address = text.partition("=")
+        if not (name and equals and address):
+            raise InputError(f"--switch {text!r}; accepted: NAME=HOST:PORT, such as s0=127.0.0.1:{DEFAULT_PORT}")
+        if name in addresses:
+            raise InputError(f"--switch {name} is given twice; accepted: one address for each switch")
+        addresses[name] = _with_port(text, address)
+    return addresses
+
+
+def _with_port(text: str, address: str) -> str:
+    """Return HOST:PORT; an IPv6 address stands in brackets."""
+    match = re.fullmatch(r"(\[[^\]]+\]|[^:\[\]]+)(?::([0-9]{1,5}))?", address)
+    if match is None or not 0 < int(match[2] or DEFAULT_PORT) < 65536:
+        raise InputError(f"--switch {text!r} has no address; accepted: HOST, HOST:PORT or [IPV6]:PORT")
+    return f"{match[1]}:{match[2] or DEFAULT_PORT}"
+
+
+def _device_ids(device_ids: Sequence[str], switches: dict[str, str]) -> tuple[int, dict[str, int]]:
+    """Return the device id of all switches, and those of single ones."""
+    of_all, of_one = 1, {}
+    for text in device_ids:
+        name, equals, number = text.rpartition("=")
+        if not re.fullmatch("[0-9]{1,20}", number) or int(number) >= 2**64:
+            raise InputError(f"--device-id {text!r}; accepted: a number, or NAME=NUMBER such as s0=1")
+        if not equals:
+            of_all = int(number)
+        elif name in switches:
+            of_one[name] = int(number)
+        else:
+            raise InputError(f"--device-id {text!r}: no --switch {name}; accepted: {', '.join(switches)}")
+    return of_all, of_one

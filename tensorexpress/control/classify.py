@@ -1,0 +1,55 @@
+"""Entries of classify.p4: the queue of every tensor, and how jobs and other traffic get theirs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+
+from tensorexpress.classify import QueueMap, queue_map_of
+from tensorexpress.control.entries import Call, DefaultEntry, Entity, TableEntry
+from tensorexpress.control.intent import Intent
+from tensorexpress.wire.dscp import queue_of_dscp
+
+QUEUES = "classify.queues"
+TENSOR_QUEUE = "classify.tensor_queue"
+JOB_MODE = "classify.job_mode"
+DSCP_QUEUE = "classify.dscp_queue"
+DSCP6_QUEUE = "classify.dscp6_queue"
+
+_DSCPS = 64
+
+
+def queue_map(intent: Intent) -> QueueMap:
+    """Return what the switch is to know about queues: what the plan says, and which DSCPs are trusted."""
+    queues = queue_map_of(intent.plan)
+    if not intent.options.trust_dscp:
+        return queues
+    chosen = {dscp: queue_of_dscp(dscp, queues.queues) for dscp in range(_DSCPS)}
+    return replace(queues, dscp_queue=MappingProxyType(chosen))
+
+
+def entries(intent: Intent) -> list[Entity]:
+    """Return a queue map as entries."""
+    queues = queue_map(intent)
+    return [
+        DefaultEntry(QUEUES, Call("classify.use_queues", (("lowest", queues.best_effort),))),
+        *(DefaultEntry(table, Call("NoAction")) for table in (TENSOR_QUEUE, JOB_MODE, DSCP_QUEUE, DSCP6_QUEUE)),
+        *(
+            TableEntry(TENSOR_QUEUE, (("job", job), ("tensor", tensor)), _set_queue(queue))
+            for (job, tensor), queue in queues.tensor_queue.items()
+        ),
+        *(
+            TableEntry(JOB_MODE, (("job", job),), Call("classify.queue_asked", (("most_urgent", queue),)))
+            for job, queue in queues.asking_jobs.items()
+        ),
+        *(TableEntry(JOB_MODE, (("job", job),), Call("classify.queue_by_slack")) for job in sorted(queues.slack_jobs)),
+        *(
+            TableEntry(table, (("dscp", dscp),), _set_queue(queue))
+            for table in (DSCP_QUEUE, DSCP6_QUEUE)
+            for dscp, queue in queues.dscp_queue.items()
+        ),
+    ]
+
+
+def _set_queue(queue: int) -> Call:
+    return Call("classify.set_queue", (("queue", queue),))
