@@ -10,7 +10,21 @@ import click
 from tensorexpress.errors import TensorExpressError
 
 #: Verb -> the module below tensorexpress.cli that holds it; imported when the verb is used, so that help is quick.
-VERBS = {verb: verb for verb in ("predict", "sweep", "explain", "models", "plan", "switch", "p4")}
+VERBS = {
+    verb: verb
+    for verb in (
+        "predict",
+        "sweep",
+        "explain",
+        "models",
+        "plan",
+        "switch",
+        "deploy",
+        "status",
+        "p4",
+        "doctor",
+    )
+}
 
 
 class Verbs(click.Group):

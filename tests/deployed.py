@@ -1,0 +1,126 @@
+"""The P4 program in the embedded switch with the entries of a plan, in virtual time; and frames to send through it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from p4.v1 import p4runtime_pb2
+
+from tensorexpress import p4
+from tensorexpress.addresses import GATEWAY_MAC, default_addresses
+from tensorexpress.control.deploy import entries
+from tensorexpress.control.entries import DefaultEntry, Entity, Meter
+from tensorexpress.control.intent import Intent, Options
+from tensorexpress.control.messages import Schema, parse_p4info
+from tensorexpress.plan import Plan, make_plan
+from tensorexpress.policy import parse_policy
+from tensorexpress.scenario import read_scenario
+from tensorexpress.switch.device import Switch
+from tensorexpress.switch.operations import Notice, Operation, ReadCounter, WriteRegister
+from tensorexpress.switch.p4runtime.entities import read_entries
+from tensorexpress.switch.traffic import PortSettings
+from tensorexpress.wire.frame import Endpoint, build_frame
+from tensorexpress.wire.header import UDP_PORT, Header
+
+PROGRAM = p4.load()
+OFFERED = "TensorIngress.classify.offered"
+BOUNDS = "TensorIngress.classify.bounds"
+EXCEPTIONS = "TensorIngress.exceptions"
+NO_OPTIONS = Options()
+
+#: Two jobs on seven hosts: job 0 on ports 0 to 2, job 1 on ports 3 to 5, nothing on port 6.
+SCENARIO = [
+    "job.0.model=alexnet",
+    "job.0.workers=2",
+    "job.0.servers=1",
+    "job.1.model=vgg16",
+    "job.1.workers=2",
+    "job.1.servers=1",
+    "cluster.hosts=7",
+]
+
+
+def planned(policy: str = "tensorexpress", queues: int = 8) -> Plan:
+    scenario = read_scenario(overrides=[*SCENARIO, f"cluster.queues={queues}"])
+    return make_plan(scenario, parse_policy(policy))
+
+
+class DeployedSwitch:
+    """The P4 program in the embedded switch with a plan's entries; tells in which queue each frame was put."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        options: Options = NO_OPTIONS,
+        more: tuple[Entity, ...] = (),
+        *,
+        name: str = "s0",
+        settings: PortSettings | None = None,
+    ):
+        #: (port, frame, time in ps) of all that left.
+        self.sent: list[tuple[int, bytes, int]] = []
+        self.notices: list[Notice] = []
+        self._switch = Switch(
+            lambda *departure: self.sent.append(departure), self.notices.append, default=settings or PortSettings()
+        )
+        self._switch.load(PROGRAM.document)
+        schema = Schema(parse_p4info(PROGRAM.p4info))
+        request = p4runtime_pb2.WriteRequest()
+        for entity in (*entries(Intent(plan, name, options)), *more):
+            kind = (
+                p4runtime_pb2.Update.MODIFY if isinstance(entity, DefaultEntry | Meter) else p4runtime_pb2.Update.INSERT
+            )
+            request.updates.add(type=kind, entity=schema.to_message(entity))
+        self._switch.apply(read_entries(PROGRAM.p4info, str(request), PROGRAM.document, cpu_port=255))
+        self._counts = self.offered()
+        self._now_ps = 0
+
+    def offered(self) -> list[int]:
+        return [packets for packets, _ in self._switch.ask([ReadCounter(OFFERED, None)])[0]]
+
+    def forget_ranks(self) -> None:
+        self._switch.apply([WriteRegister(BOUNDS, None, 0)])
+
+    def slot_and_queue(self, port: int, frame: bytes, now_ps: int | None = None) -> tuple[int, int]:
+        self._now_ps = self._now_ps + 10**6 if now_ps is None else now_ps
+        self._switch.receive(port, frame, self._now_ps)
+        before, self._counts = self._counts, self.offered()
+        (cell,) = [index for index, pair in enumerate(zip(before, self._counts, strict=True)) if pair[0] != pair[1]]
+        return divmod(cell, 8)
+
+    def send(self, *arrivals: tuple[int, bytes], now_ps: int = 0) -> list[tuple[int, bytes, int]]:
+        """Let (port, frame) arrive at once; return what left until nothing waits any more."""
+        self.sent.clear()
+        for port, frame in arrivals:
+            self._switch.receive(port, frame, now_ps)
+        while (due_ps := self._switch.next_event_ps()) is not None and due_ps < now_ps + 10**12:
+            self._switch.advance(due_ps)
+        return list(self.sent)
+
+    def packet_out(self, frame: bytes) -> None:
+        self._switch.packet_out(frame)
+
+    def exceptions(self) -> list[int]:
+        """Return the counters of what did not get what it asked for, in the order of define.p4."""
+        return [packets for packets, _ in self._switch.ask([ReadCounter(EXCEPTIONS, None)])[0]]
+
+    def apply(self, operations: Iterable[Operation]) -> None:
+        self._switch.apply(list(operations))
+
+
+ADDRESSES = default_addresses(tuple(f"h{i}" for i in range(7)))
+
+
+def framed(
+    payload: bytes, *, to: int = 1, version: int = 4, port: int = UDP_PORT, source_port: int = 777, **ip: int
+) -> bytes:
+    """Return the frame of a packet from host 0 to another by way of the router; `ip` is dscp, ecn, ttl."""
+    source, target = ADDRESSES[0], ADDRESSES[to]
+    ips = (source.ipv4, target.ipv4) if version == 4 else (source.ipv6, target.ipv6)
+    return build_frame(Endpoint(source.mac, ips[0], source_port), Endpoint(GATEWAY_MAC, ips[1], port), payload, **ip)
+
+
+def tagged(job: int = 0, tensor: int = 0, payload: bytes = b"gradient", **fields: int) -> bytes:
+    header = Header(job, 1, 2, tensor, 3, 4, payload_bytes=len(payload))
+    return replace(header, **fields).pack() + payload
