@@ -23,6 +23,7 @@ check: $(READY)
 bench: $(READY)
 	$(BIN)/python -m pip install --quiet ns3
 	$(BIN)/python benchmarks/engines.py
+	$(BIN)/python benchmarks/switch.py
 
 $(READY): setup.cfg
 	$(PYTHON) -m venv $(VENV)
