@@ -5,6 +5,7 @@ entries.py  messages.py                           entries by name; the same as P
 intent.py  guard.py  forward.py  classify.py  mark.py   what a plan wants, one module for each P4 control
 limits.py                                         what a program has room for
 client.py  reconcile.py                           one connection; only the difference is written
+probe.py                                          which queues a switch has, found out without changing it
 deploy.py  status.py  report.py                   several switches; what they did; the same for people and programs
 """
 

@@ -78,8 +78,9 @@ class Schema:
         return [short(name) for name, _ in self._context.get_objs(kind)]
 
     def table_size(self, table: str) -> int:
-        """Return how many entries a table holds."""
-        return int(self.find(P4Type.table, table).size)
+        """Return how many entries a table holds; one without a key has its default action alone."""
+        declared = self.find(P4Type.table, table)
+        return int(declared.size) if declared.match_fields else 0
 
     def register(self, name: str) -> Any:
         """Return the P4Info of a register, which p4runtime-shell's context leaves out."""

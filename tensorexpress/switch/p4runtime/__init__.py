@@ -7,3 +7,8 @@ arbitration.py  digests.py  packet_io.py                       who is the primar
 inbox.py  mailbox.py  pipeline_config.py  runtime.py           one device and its clients
 status.py  service.py                                          refusals; the server
 """
+
+import os
+
+# The C core of gRPC writes lines of its own to standard error; what matters of them our errors say.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
