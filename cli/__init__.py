@@ -21,6 +21,7 @@ VERBS = {
         "switch",
         "deploy",
         "status",
+        "decode",
         "p4",
         "doctor",
     )

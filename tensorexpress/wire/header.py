@@ -38,6 +38,10 @@ class Flag(IntFlag):
 
     RETRANSMITTED = 1
     LAST_OF_SLICE = 2
+    #: The sender cannot go on before it has an acknowledgement.
+    ASKS_ACK = 4
+    #: In an acknowledgement: a switch marked what it speaks of (ECN).
+    MARKED = 8
 
 
 @dataclass(frozen=True, slots=True)

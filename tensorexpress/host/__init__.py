@@ -1,0 +1,1 @@
+"""Hosts: tagging packets by a plan, and moving tensors reliably between processes."""

@@ -1,0 +1,563 @@
+"""Endpoints: one process's end of the transport. Messages of tensors out and in, over a link, with timers.
+
+    endpoint = Endpoint(link, peers, settings, session=7, buffer_for=..., delivered=...)
+    endpoint.send("server 0", tag, gradient)
+    endpoint.run(until=lambda: everything_has_come)
+
+The endpoint has no thread and, but for `run`, does not wait: `receive` takes what has arrived, `advance` does what is
+due, `next_event_ps` says when there is something to do again. Its clock can be given, so tests run in virtual time.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import select
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from tensorexpress.errors import InputError, NetworkError, unknown
+from tensorexpress.host.assembly import Assembly, Incoming, fits
+from tensorexpress.host.flow import SPAN, Ack, Burst, FlowSettings, Outgoing, ReceiveFlow, SendFlow
+from tensorexpress.host.links import Address, Arrival, Link
+from tensorexpress.host.scheduler import Scheduler
+from tensorexpress.host.segments import (
+    SEGMENT_HEADER_BYTES,
+    WIRE_OVERHEAD_BYTES,
+    Run,
+    SegmentBuffer,
+    part_of,
+)
+from tensorexpress.host.tagging import BEST_EFFORT, Tag, Tagger, TrafficClass, monotonic_ps
+from tensorexpress.plan import ETHERNET_BYTES, Plan
+from tensorexpress.queueing import Slice
+from tensorexpress.units import PS_PER_SECOND, format_time
+from tensorexpress.wire.header import Flag, Kind, clamp_slack_us
+
+#: What is taken from the link before it is time to acknowledge and to send: so many bursts, or so many bytes. More
+#: would leave the sender waiting for the first acknowledgement of a window until the last of it has been read.
+_MOST_ARRIVALS = 32
+_MOST_ARRIVED_BYTES = 2**18
+
+#: Heartbeats within the time after which silence is an error.
+_BEATS = 4
+
+#: Copies of a goodbye that is not repeated any more, because who sends it leaves at once.
+_LAST_GOODBYES = 3
+
+_PS_PER_US = 10**6
+_LONGEST_MESSAGE_BYTES = 2**32 - 1
+
+# What a control packet says, in the field `message`.
+_HEARTBEAT, _GOODBYE = 0, 1
+
+# As plain numbers: operations on enumerations would take as long as all else that is done per burst.
+_RETRANSMITTED, _LAST_OF_SLICE, _ASKS_ACK, _MARKED = map(
+    int, (Flag.RETRANSMITTED, Flag.LAST_OF_SLICE, Flag.ASKS_ACK, Flag.MARKED)
+)
+_AT_ONCE = _RETRANSMITTED | _LAST_OF_SLICE | _ASKS_ACK
+_PARAMETERS, _ACK, _CONTROL = map(int, (Kind.PARAMETERS, Kind.ACK, Kind.CONTROL))
+
+
+@dataclass(frozen=True)
+class EndpointSettings:
+    """How an endpoint sends. `settings_of` makes those of a plan."""
+
+    flow: FlowSettings
+    #: A name in `queueing.HOST_ORDERS`.
+    host_order: str = "fifo"
+    #: Most bytes unacknowledged over all flows; 0 is no limit.
+    credit_bytes: int = 0
+    #: Rate of the host's link, to which sending is paced; 0 sends as fast as windows allow.
+    rate_bps: int = 0
+    job: int = 0
+    #: How acknowledgements and control packets are marked.
+    control: TrafficClass = BEST_EFFORT
+    #: A peer that is not heard of for so long is gone; 0 waits for ever.
+    silence_ps: int = 0
+
+
+def settings_of(plan: Plan, tagger: Tagger, *, rate_bps: int = 0, silence_ps: int = 0) -> EndpointSettings:
+    """Return the settings that a plan asks for: window, order and credit as its scenario and policy say."""
+    transport, policy = plan.scenario.transport, plan.policy
+    most = payload_bytes(plan.scenario.cluster.mtu)
+    if tagger.payload_bytes > most:
+        raise InputError(
+            f"the tagger counts packets of {tagger.payload_bytes} bytes; accepted: at most the {most} that a segment "
+            f"carries in an MTU of {plan.scenario.cluster.mtu}; make it with payload_bytes={most}"
+        )
+    flow = FlowSettings(
+        payload_bytes=tagger.payload_bytes,
+        overhead_bytes=WIRE_OVERHEAD_BYTES,
+        window_bytes=transport.window_bytes,
+        initial_window_bytes=transport.initial_window_bytes,
+        ack_every=transport.ack_every,
+        rto_min_ps=transport.rto_min_ps,
+        # Where a switch sorts by slack it reorders packets of a flow, and a gap is no sign of loss.
+        reordering=0 if policy.queue_map == "slack" else 3,
+    )
+    return EndpointSettings(
+        flow,
+        host_order=policy.host_order,
+        credit_bytes=policy.credit_bytes,
+        rate_bps=rate_bps,
+        job=tagger.job,
+        control=tagger.traffic_class(0),
+        silence_ps=silence_ps,
+    )
+
+
+def payload_bytes(mtu: int) -> int:
+    """Return the tensor bytes of a full segment in IPv4 packets of `mtu` bytes.
+
+    >>> payload_bytes(1500), payload_bytes(9000)
+    (1408, 8908)
+    """
+    return mtu - (WIRE_OVERHEAD_BYTES - ETHERNET_BYTES)
+
+
+@dataclass
+class Counters:
+    """What an endpoint has seen, in datagrams."""
+
+    sent: int = 0
+    received: int = 0
+    acks_sent: int = 0
+    acks_received: int = 0
+    marked: int = 0
+    #: From an address that is no peer.
+    strangers: int = 0
+    #: Not a segment at all.
+    malformed: int = 0
+    #: Damaged on the way.
+    corrupt: int = 0
+    #: Of another session.
+    foreign: int = 0
+    #: Whole and of this session, but impossible: outside of the flow's range or of its message.
+    implausible: int = 0
+    #: For which the receiver gave no buffer; they are not acknowledged, and come again.
+    refused: int = 0
+
+
+#: A segment in which nothing is said yet.
+_PLAIN = Run._make([0] * 18 + [1, 0])._replace(chunks=1)
+
+
+class _Receiving(NamedTuple):
+    flow: ReceiveFlow
+    assembly: Assembly
+
+
+@dataclass(eq=False)
+class _Peer:
+    name: str
+    address: Address
+    heard_ps: int
+    sent_ps: int = 0
+    #: It has said goodbye, or was released: its silence means nothing.
+    gone: bool = False
+    sending: dict[int, SendFlow] = field(default_factory=dict)
+    receiving: dict[int, _Receiving] = field(default_factory=dict)
+
+
+class _Content(NamedTuple):
+    """What the endpoint hangs on a message that it sends."""
+
+    peer: _Peer
+    tag: Tag
+    payload: memoryview
+
+
+#: Called with the peer's name, the tag and the length when a message begins; gives the memory for it, or refuses.
+BufferFor = Callable[[str, Tag, int], Any]
+
+
+class Endpoint:
+    """One end of the transport."""
+
+    def __init__(
+        self,
+        link: Link,
+        peers: Mapping[str, Address],
+        settings: EndpointSettings,
+        *,
+        session: int,
+        buffer_for: BufferFor = lambda source, tag, size: bytearray(size),
+        delivered: Callable[[Incoming], None] = lambda message: None,
+        clock_ps: Callable[[], int] = monotonic_ps,
+    ):
+        """Speak over `link` with peers, given by name; `session` (32 bits) is the same for all ends of one run.
+
+        `buffer_for` gives a writable buffer of exactly the message's length, or None to refuse it for now.
+        `delivered` is called once for every message, when it is complete.
+        """
+        self.settings, self.session = settings, session
+        self.counters = Counters()
+        self._link, self._buffer_for, self._delivered, self._clock_ps = link, buffer_for, delivered, clock_ps
+        now_ps = clock_ps()
+        self._peers = {name: _Peer(name, address, heard_ps=now_ps) for name, address in peers.items()}
+        self._by_address = {peer.address: peer for peer in self._peers.values()}
+        self._scheduler = Scheduler(settings.host_order, settings.credit_bytes, settings.rate_bps)
+        self._stride = SEGMENT_HEADER_BYTES + settings.flow.payload_bytes
+        self._most = link.most_segments(self._stride)
+        self._stage = SegmentBuffer(max(self._most * self._stride, SEGMENT_HEADER_BYTES + SPAN // 8))
+        #: The rest of a burst for which the link had no room.
+        self._held: tuple[_Peer, TrafficClass, bytes] | None = None
+        self._to_acknowledge: dict[ReceiveFlow, tuple[_Peer, Run]] = {}
+        self._timers: list[tuple[int, int, Callable[[], None]]] = []
+        self._timer_numbers = itertools.count()
+        self._beat_ps = settings.silence_ps // _BEATS
+        self._next_beat_ps = now_ps
+        self._leaving = False
+        #: When the link was last found empty.
+        self._drained_ps = now_ps
+
+    # Messages
+
+    def send(self, peer: str, tag: Tag, payload: Any) -> Outgoing:
+        """Send a message: any contiguous buffer, such as a numpy array. It must not change until the result is `done`.
+
+        Nothing leaves before the next `advance` or `run`, so what is sent together is put in order together.
+        """
+        target = self._peer(peer)
+        if target.gone:
+            raise NetworkError(f"{peer} has left, and can be sent nothing any more")
+        view = memoryview(payload).cast("B")
+        if len(view) > _LONGEST_MESSAGE_BYTES:
+            raise InputError(f"a message of {len(view)} bytes; accepted: at most {_LONGEST_MESSAGE_BYTES}; cut it up")
+        flow = target.sending.get(tag.flow)
+        if flow is None:
+            flow = target.sending[tag.flow] = SendFlow(self.settings.flow)
+        key = self._scheduler.key_of(Slice(self._clock_ps(), tag.rank, len(view), tag.deadline_ps))
+        message = Outgoing(len(view), self.settings.flow.payload_bytes, key, _Content(target, tag, view))
+        flow.offer(message)
+        self._scheduler.activate(flow)
+        return message
+
+    def _peer(self, name: str) -> _Peer:
+        if name not in self._peers:
+            raise InputError(unknown("peer", name, self._peers))
+        return self._peers[name]
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything that was sent has been acknowledged."""
+        return all(flow.idle for peer in self._peers.values() if not peer.gone for flow in peer.sending.values())
+
+    @property
+    def retransmissions(self) -> int:
+        """Segments that were sent again."""
+        return sum(flow.retransmissions for peer in self._peers.values() for flow in peer.sending.values())
+
+    @property
+    def timeouts(self) -> int:
+        """Time-outs that struck."""
+        return sum(flow.timeouts for peer in self._peers.values() for flow in peer.sending.values())
+
+    @property
+    def duplicates(self) -> int:
+        """Segments that had arrived before."""
+        return sum(each.flow.duplicates for peer in self._peers.values() for each in peer.receiving.values())
+
+    # Time
+
+    def call_at(self, time_ps: int, action: Callable[[], None]) -> None:
+        """Call an action at a time of the clock, or as soon after as the endpoint is given control."""
+        heapq.heappush(self._timers, (time_ps, next(self._timer_numbers), action))
+
+    def next_event_ps(self) -> int | None:
+        """Return when there is something to do if nothing arrives; None: never."""
+        times = [
+            self._scheduler.next_timeout_ps(),
+            None if self._held else self._scheduler.next_free_ps(self._clock_ps()),
+        ]
+        if self._timers:
+            times.append(self._timers[0][0])
+        if self._beat_ps:
+            times.append(self._next_beat_ps)
+        return min((time for time in times if time is not None), default=None)
+
+    def advance(self) -> None:
+        """Do all that is due: timers, time-outs, heartbeats, and sending what may be sent."""
+        now_ps = self._clock_ps()
+        while self._timers and self._timers[0][0] <= now_ps:
+            heapq.heappop(self._timers)[2]()
+        self._scheduler.time_out(now_ps)
+        if self._beat_ps and now_ps >= self._next_beat_ps:
+            self._beat(now_ps)
+        self._transmit(now_ps)
+
+    def run(self, until: Callable[[], bool]) -> None:
+        """Receive, send and wait until a condition holds; NetworkError names a peer that has fallen silent."""
+        descriptor = self._link.fileno()
+        while True:
+            self.receive()
+            self.advance()
+            if until():
+                return
+            due_ps = self.next_event_ps()
+            wait = None if due_ps is None else max(0, due_ps - self._clock_ps()) / PS_PER_SECOND
+            # Not epoll, whose time-outs are whole milliseconds.
+            select.select([descriptor], [descriptor] if self._held else [], [], wait)
+
+    # Peers
+
+    def has_left(self, peer: str) -> bool:
+        """Whether a peer has said goodbye, or was released."""
+        return self._peer(peer).gone
+
+    def release(self, peer: str) -> None:
+        """Expect nothing from a peer any more: its silence is no error, and it need not acknowledge."""
+        self._depart(self._peer(peer))
+
+    def _depart(self, peer: _Peer) -> None:
+        peer.gone = True
+        for flow in peer.sending.values():
+            self._scheduler.retire(flow)
+
+    def _beat(self, now_ps: int) -> None:
+        """Let peers know that this end lives, and find out who does not."""
+        self._next_beat_ps = now_ps + self._beat_ps
+        for peer in self._peers.values():
+            if peer.gone:
+                continue
+            # By when all that had arrived was read: if this end was away, the word of a peer may still wait.
+            silent_ps = self._drained_ps - peer.heard_ps
+            if silent_ps >= self.settings.silence_ps and not self._leaving:
+                raise NetworkError(
+                    f"{peer.name} at {peer.address[0]}:{peer.address[1]} has been silent for "
+                    f"{format_time(silent_ps)}; it has ended, or the network between has failed"
+                )
+            if self._leaving or now_ps - peer.sent_ps >= self._beat_ps:
+                self._send_control(peer, _GOODBYE if self._leaving else _HEARTBEAT)
+            if not self._leaving:
+                self._next_beat_ps = min(self._next_beat_ps, peer.heard_ps + self.settings.silence_ps)
+
+    def leave(self, linger_ps: int = PS_PER_SECOND) -> None:
+        """Wait until all has been acknowledged, say goodbye, and wait for the goodbyes of the others at most so long.
+
+        While it waits, it still acknowledges: who has not heard that all arrived can find out.
+        """
+        self.run(until=lambda: self.idle)
+        self._leaving, self._beat_ps = True, max(1, linger_ps // 16)
+        self._next_beat_ps = self._clock_ps()
+        end_ps = self._clock_ps() + linger_ps
+        self.run(until=lambda: self._clock_ps() >= end_ps or all(peer.gone for peer in self._peers.values()))
+        for peer in self._peers.values():
+            for _ in range(_LAST_GOODBYES):
+                self._send_control(peer, _GOODBYE)
+
+    def close(self) -> None:
+        """Close the link."""
+        self._link.close()
+
+    def __enter__(self) -> Endpoint:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Sending
+
+    def _transmit(self, now_ps: int) -> None:
+        if self._held is not None:
+            held, self._held = self._held, None
+            self._send_datagrams(*held)
+        while self._held is None:
+            chosen = self._scheduler.next_burst(now_ps, self._most)
+            if chosen is None:
+                return
+            burst = chosen[1]
+            peer, tag, _ = burst.message.content
+            self.counters.sent += burst.count
+            peer.sent_ps = now_ps
+            self._send_datagrams(peer, tag.traffic, self._write_burst(burst, now_ps))
+
+    def _send_datagrams(self, peer: _Peer, traffic: TrafficClass, data: memoryview | bytes) -> None:
+        """Send what there is room for, and keep the rest."""
+        sent = self._link.send(peer.address, traffic, data, self._stride)
+        if sent < len(data):
+            self._held = (peer, traffic, bytes(data[sent:]))
+
+    def _write_burst(self, burst: Burst, now_ps: int) -> memoryview:
+        """Write the datagrams of a burst: full segments, and the last of the message if it is among them."""
+        message, (_, tag, payload) = burst.message, burst.message.content
+        size = self.settings.flow.payload_bytes
+        offset = burst.first * size
+        run = Run(
+            kind=tag.kind,
+            flags=_RETRANSMITTED if burst.retransmitted else 0,
+            job=tag.job,
+            worker=tag.worker,
+            iteration=tag.iteration,
+            tensor=tag.tensor,
+            queue=tag.queue,
+            chunk=tag.chunk + burst.first,
+            chunks=tag.chunks,
+            slack_us=clamp_slack_us(tag.deadline_ps - now_ps),
+            payload_bytes=size,
+            session=self.session,
+            flow=tag.flow,
+            sequence=burst.sequence,
+            transmission=burst.transmission,
+            message=tag.message,
+            offset=offset,
+            total_bytes=message.length_bytes,
+            segments=burst.count,
+        )
+        last_flags = (_LAST_OF_SLICE if burst.ends_message else 0) | (_ASKS_ACK if burst.asks else 0)
+        if not burst.ends_message or message.last_bytes == size:
+            return self._stage.write(run, payload[offset : offset + burst.count * size], last_flags)
+        full = burst.count - 1
+        if full:
+            self._stage.write(run._replace(segments=full), payload[offset : offset + full * size])
+        end = part_of(run, full, 1)._replace(payload_bytes=message.last_bytes)
+        self._stage.write(end, payload[end.offset :], last_flags)
+        return self._stage.view[: end.start + end.stride_bytes]
+
+    def _send_control(self, peer: _Peer, what: int) -> None:
+        self._send_single(peer, self._plain(_CONTROL, message=what), b"")
+
+    def _send_ack(self, peer: _Peer, cause: Run, ack: Ack) -> None:
+        """Acknowledge what a run was part of, as urgently as the most urgent tensor, or as that run."""
+        arrived = ack.arrived.to_bytes(-(-ack.arrived.bit_length() // 8), "little")
+        run = self._plain(
+            _ACK,
+            flags=_MARKED if ack.marked else 0,
+            worker=cause.worker,
+            iteration=cause.iteration,
+            slack_us=cause.slack_us,
+            flow=cause.flow,
+            sequence=ack.sequence,
+            transmission=ack.transmission,
+            payload_bytes=len(arrived),
+        )
+        self.counters.acks_sent += 1
+        self._send_single(peer, run, arrived)
+
+    def _plain(self, kind: int, **values: int) -> Run:
+        """Return a run of one segment that is of no tensor; in the switch it counts as one of tensor 0."""
+        return _PLAIN._replace(kind=kind, job=self.settings.job, session=self.session, **values)
+
+    def _send_single(self, peer: _Peer, run: Run, payload: bytes) -> None:
+        peer.sent_ps = self._clock_ps()
+        data = self._stage.write(run, payload)
+        # Without room it is lost, which the transport survives as it does every loss.
+        self._link.send(peer.address, self.settings.control, data, len(data))
+
+    # Receiving
+
+    def receive(self) -> None:
+        """Take what has arrived, acknowledge it, and deliver the messages that are complete."""
+        arrived_bytes = 0
+        for _ in range(_MOST_ARRIVALS):
+            arrival = self._link.receive()
+            if arrival is None:
+                self._drained_ps = self._clock_ps()
+                break
+            self._take(arrival)
+            arrived_bytes += arrival.size_bytes
+            if arrived_bytes > _MOST_ARRIVED_BYTES:
+                break
+        for flow, (peer, run) in self._to_acknowledge.items():
+            ack = flow.acknowledgement()
+            if ack is not None:
+                self._send_ack(peer, run, ack)
+        self._to_acknowledge.clear()
+
+    def _take(self, arrival: Arrival) -> None:
+        counters = self.counters
+        peer = self._by_address.get(arrival.source)
+        if peer is None:
+            counters.strangers += -(-arrival.size_bytes // arrival.stride_bytes)
+            return
+        reading = self._link.buffer.read(arrival.start, arrival.size_bytes, arrival.stride_bytes)
+        counters.malformed += reading.malformed
+        counters.corrupt += reading.corrupt
+        for run in reading.runs:
+            if run.session != self.session:
+                counters.foreign += run.segments
+                continue
+            peer.heard_ps = self._clock_ps()
+            if run.kind <= _PARAMETERS:
+                self._take_data(peer, run, arrival.marked)
+            elif run.kind == _ACK:
+                self._take_ack(peer, run)
+            elif run.kind == _CONTROL and run.message == _GOODBYE:
+                self._depart(peer)
+            elif run.kind != _CONTROL:
+                counters.malformed += run.segments
+
+    def _take_data(self, peer: _Peer, run: Run, marked: bool) -> None:
+        counters = self.counters
+        counters.received += run.segments
+        flow, assembly = peer.receiving.get(run.flow) or self._new_receiving(peer, run.flow)
+        new = flow.new_among(run.sequence, run.segments)
+        if new is None:
+            counters.implausible += run.segments
+            return
+        message = None
+        if new:
+            message = assembly.find(run) or self._begin(peer, assembly, run)
+            if message is None:
+                counters.refused += run.segments
+                return
+            if not fits(run, message):
+                counters.implausible += run.segments
+                return
+            message.place(self._link.buffer, run, new)
+        flow.accept(run.sequence, run.transmission, run.segments, new, at_once=bool(run.flags & _AT_ONCE))
+        if marked:
+            counters.marked += run.segments
+            flow.mark()
+        self._to_acknowledge[flow] = (peer, run)
+        if message is not None and message.complete:
+            assembly.finish(run)
+            self._delivered(message)
+
+    def _new_receiving(self, peer: _Peer, flow: int) -> _Receiving:
+        peer.receiving[flow] = _Receiving(ReceiveFlow(self.settings.flow.ack_every), Assembly())
+        return peer.receiving[flow]
+
+    def _begin(self, peer: _Peer, assembly: Assembly, run: Run) -> Incoming | None:
+        """Ask the caller for memory for a message of which the first segments are here."""
+        tag = Tag(
+            job=run.job,
+            worker=run.worker,
+            iteration=run.iteration,
+            tensor=run.tensor,
+            message=run.message,
+            kind=run.kind,
+            queue=run.queue,
+            chunks=run.chunks,
+            flow=run.flow,
+            deadline_ps=self._clock_ps() + run.slack_us * _PS_PER_US,
+        )
+        buffer = self._buffer_for(peer.name, tag, run.total_bytes)
+        if buffer is None:
+            return None
+        view = memoryview(buffer).cast("B")
+        if len(view) != run.total_bytes:
+            raise InputError(
+                f"a buffer of {len(view)} bytes for a message of {run.total_bytes}; give one of its length"
+            )
+        message = Incoming(peer.name, tag, view)
+        assembly.begin(run, message)
+        return message
+
+    def _take_ack(self, peer: _Peer, run: Run) -> None:
+        self.counters.acks_received += 1
+        flow = peer.sending.get(run.flow)
+        if flow is None:
+            return
+        start = run.start + SEGMENT_HEADER_BYTES
+        arrived = int.from_bytes(self._link.buffer.view[start : start + run.payload_bytes], "little")
+        ack = Ack(run.sequence, arrived, run.transmission, bool(run.flags & _MARKED))
+        if flow.acknowledge(ack, self._clock_ps()) is None:
+            self.counters.implausible += 1
+        if flow.idle:
+            self._scheduler.retire(flow)

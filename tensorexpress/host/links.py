@@ -1,0 +1,322 @@
+"""Links: how datagrams leave and reach a process. A kernel socket, or whole frames over a UDP wire.
+
+A link never blocks. It sends datagrams of one size one after the other from one buffer (a burst), and receives bursts
+into one buffer of its own, so that nothing is done per packet in Python.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+from contextlib import suppress
+from ipaddress import ip_address
+from typing import NamedTuple, Protocol
+
+from tensorexpress.errors import NetworkError
+from tensorexpress.host.segments import SegmentBuffer
+from tensorexpress.host.tagging import TrafficClass, tag_socket
+from tensorexpress.wire.frame import Endpoint, build_frame, checksum
+
+#: IP address and UDP port.
+Address = tuple[str, int]
+
+#: What the kernel joins at most, or the longest datagram; and what is received together, and the room for both.
+_KERNEL_BYTES = 2**16
+_JOINED_BYTES = 3 * _KERNEL_BYTES
+_BUFFER_BYTES = _JOINED_BYTES + _KERNEL_BYTES
+
+#: Calls of the kernel with as much as it takes that share the work of one burst in Python.
+_CALLS_TOGETHER = 4
+
+#: Asked of the kernel for datagrams that wait; it gives less where the system's limit is lower.
+_SOCKET_BUFFER_BYTES = 4 * 2**20
+
+#: ECN: "can be marked", sent with every segment; "has been marked" by a switch on the way.
+ECT, CE = 2, 3
+
+# Linux's udp.h and in.h; Python's socket module has only some of them.
+_UDP_SEGMENT, _UDP_GRO = 103, 104
+_IP_RECVTOS = 13
+_IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER, _DO_NOT_FRAGMENT = 10, 23, 2
+_IPV6_RECVTCLASS, _IPV6_TCLASS = 66, 67
+
+#: What the kernel takes as one send: the bytes of a datagram, and at most so many segments.
+_MOST_BURST_BYTES, _MOST_BURST_SEGMENTS = 65_507, 64
+
+_ANCILLARY_BYTES = socket.CMSG_SPACE(4) * 3
+_INT = struct.Struct("=i")
+
+
+class Arrival(NamedTuple):
+    """Datagrams from one sender: all of `stride_bytes`, but for the last, which may be shorter."""
+
+    source: Address
+    #: Where they are in the link's buffer until the next call of `receive`.
+    start: int
+    size_bytes: int
+    stride_bytes: int
+    #: Whether a switch marked them (ECN).
+    marked: bool
+
+
+class Link(Protocol):
+    """What an endpoint needs to reach others."""
+
+    #: What has arrived; who reads it may also write to it.
+    buffer: SegmentBuffer
+
+    def fileno(self) -> int:
+        """Return what to wait on until something arrives, or until something can be sent again."""
+        ...
+
+    def most_segments(self, stride_bytes: int) -> int:
+        """Return how many datagrams of this size it is worth to send together."""
+        ...
+
+    def send(self, target: Address, traffic: TrafficClass, data: memoryview | bytes, stride_bytes: int) -> int:
+        """Send datagrams of `stride_bytes` each without waiting; return for how many bytes there was room."""
+        ...
+
+    def receive(self) -> Arrival | None:
+        """Return what has arrived; None when there is nothing."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back to the system."""
+        ...
+
+
+class KernelLink:
+    """A UDP socket, with segmentation by the kernel both ways (GSO, GRO) where it is there and wanted."""
+
+    def __init__(self, local: Address, *, offload: bool = True):
+        self._socket = _bound(local)
+        self._is_ipv6 = self._socket.family == socket.AF_INET6
+        self._traffic: TrafficClass | None = None
+        #: At what size the kernel cuts up what it is given; what is no longer goes out as it is.
+        self._cut_bytes = 0
+        #: What has been received and is of another size or sender than what came before it.
+        self._next: Arrival | None = None
+        self.buffer = SegmentBuffer(_BUFFER_BYTES)
+        level, option = (socket.IPPROTO_IPV6, _IPV6_RECVTCLASS) if self._is_ipv6 else (socket.IPPROTO_IP, _IP_RECVTOS)
+        self._socket.setsockopt(level, option, 1)
+        self.offload = offload and self._has_offload()
+
+    def _has_offload(self) -> bool:
+        """Ask for joined datagrams, and whether the kernel would cut up ours."""
+        try:
+            self._socket.setsockopt(socket.IPPROTO_UDP, _UDP_SEGMENT, 0)
+            self._socket.setsockopt(socket.IPPROTO_UDP, _UDP_GRO, 1)
+        except OSError:
+            return False
+        return True
+
+    @property
+    def address(self) -> Address:
+        """The address that others reach this socket at."""
+        host, port, *_ = self._socket.getsockname()
+        return host, port
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor."""
+        return self._socket.fileno()
+
+    def most_segments(self, stride_bytes: int) -> int:
+        """Return how many datagrams of this size fill the calls that are worth to be made together."""
+        return _CALLS_TOGETHER * max(1, min(_MOST_BURST_SEGMENTS, _MOST_BURST_BYTES // stride_bytes))
+
+    def send(self, target: Address, traffic: TrafficClass, data: memoryview | bytes, stride_bytes: int) -> int:
+        """Send with the DSCP and the priority of the class; a network that is away loses packets and raises nothing."""
+        if traffic != self._traffic:
+            tag_socket(self._socket, traffic, ecn=ECT)
+            self._traffic = traffic
+        sent = 0
+        while sent < len(data):
+            step = self.most_segments(stride_bytes) // _CALLS_TOGETHER * stride_bytes if self.offload else stride_bytes
+            piece = data[sent : sent + step]
+            try:
+                self._cut_at(stride_bytes, len(piece))
+                self._socket.sendto(piece, target)
+            except OSError as error:
+                if error.errno in (errno.EAGAIN, errno.ENOBUFS):
+                    return sent
+                if error.errno in (errno.EIO, errno.EINVAL) and len(piece) > stride_bytes:
+                    self._stop_offload()
+                    continue
+                _raise_what_can_be_mended(error, target, stride_bytes)
+            sent += len(piece)
+        return sent
+
+    def _cut_at(self, stride_bytes: int, size_bytes: int) -> None:
+        """Have the kernel cut what comes next at this size, if it is not cut there anyway."""
+        if self.offload and stride_bytes != self._cut_bytes and size_bytes > min(stride_bytes, self._cut_bytes):
+            self._socket.setsockopt(socket.IPPROTO_UDP, _UDP_SEGMENT, stride_bytes)
+            self._cut_bytes = stride_bytes
+
+    def _stop_offload(self) -> None:
+        """Send datagrams one by one from now on: a path or driver cannot compute the checksums of segments."""
+        self._socket.setsockopt(socket.IPPROTO_UDP, _UDP_SEGMENT, 0)
+        self.offload = False
+
+    def receive(self) -> Arrival | None:
+        """Return one datagram, or several that the kernel joined; several of those if they are of one size."""
+        first = self._next or self._receive_at(0)
+        self._next = None
+        if first is None:
+            return None
+        if first.start:
+            self.buffer.view[: first.size_bytes] = bytes(self.buffer.view[first.start : first.start + first.size_bytes])
+            first = first._replace(start=0)
+        size = first.size_bytes
+        while size < _JOINED_BYTES and size % first.stride_bytes == 0 and size > first.stride_bytes:
+            more = self._receive_at(size)
+            if more is None:
+                break
+            if more != first._replace(start=size, size_bytes=more.size_bytes):
+                self._next = more
+                break
+            size += more.size_bytes
+        return first._replace(size_bytes=size)
+
+    def _receive_at(self, start: int) -> Arrival | None:
+        """Receive to a place in the buffer."""
+        while True:
+            try:
+                size, ancillary, _, source = self._socket.recvmsg_into([self.buffer.view[start:]], _ANCILLARY_BYTES)
+            except BlockingIOError:
+                return None
+            except OSError:  # word that an earlier datagram did not get through; the transport finds out by itself
+                continue
+            if size:
+                return _arrival(start, size, ancillary, source)
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+
+def _arrival(start: int, size: int, ancillary: list[tuple[int, int, bytes]], source: tuple[str, int]) -> Arrival:
+    stride, marked = size, False
+    for level, kind, value in ancillary:
+        if level == socket.IPPROTO_UDP and kind == _UDP_GRO:
+            stride = _INT.unpack(value[:4])[0]
+        elif kind in (socket.IP_TOS, _IPV6_TCLASS):
+            marked = value[0] & 3 == CE
+    return Arrival(source[:2], start, size, stride, marked)
+
+
+def _raise_what_can_be_mended(error: OSError, target: Address, stride_bytes: int) -> None:
+    """Raise what a person can do something about; everything else is a loss, which the transport survives."""
+    if error.errno == errno.EMSGSIZE:
+        raise NetworkError(
+            f"datagrams of {stride_bytes} bytes to {target[0]} do not fit its route's MTU; "
+            f"set cluster.mtu to that of the interface (`ip route get {target[0]}`)"
+        ) from None
+    if error.errno in (errno.EPERM, errno.EACCES):
+        raise NetworkError(f"may not send to {target[0]}:{target[1]}: {error.strerror}; check the firewall") from None
+
+
+class WireLink:
+    """Whole Ethernet frames in datagrams between two addresses of this machine: a cable to a switch, without root."""
+
+    def __init__(self, own: Endpoint, gateway_mac: bytes, local: Address, remote: Address):
+        self._own, self._gateway_mac = own, gateway_mac
+        self._socket = _bound(local)
+        self._socket.connect(remote)
+        self.buffer = SegmentBuffer(_BUFFER_BYTES)
+        self._targets: dict[Address, Endpoint] = {}
+        #: Frames that are not UDP packets to this host, or damaged.
+        self.ignored = 0
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor."""
+        return self._socket.fileno()
+
+    def most_segments(self, stride_bytes: int) -> int:
+        """Return how many frames are sent before others get a turn."""
+        return _MOST_BURST_SEGMENTS
+
+    def send(self, target: Address, traffic: TrafficClass, data: memoryview | bytes, stride_bytes: int) -> int:
+        """Build and send a frame for every datagram; frames for which there is no room are lost, as on a cable."""
+        there = self._targets.get(target)
+        if there is None:
+            there = self._targets[target] = Endpoint(self._gateway_mac, ip_address(target[0]), target[1])
+        for start in range(0, len(data), stride_bytes):
+            payload = bytes(data[start : start + stride_bytes])
+            frame = build_frame(self._own, there, payload, dscp=traffic.dscp, ecn=ECT)
+            with suppress(OSError):
+                self._socket.send(frame)
+        return len(data)
+
+    def receive(self) -> Arrival | None:
+        """Return the datagram of the next frame that is for this host."""
+        while True:
+            try:
+                size = self._socket.recv_into(self.buffer.memory)
+            except BlockingIOError:
+                return None
+            except OSError:  # the other end is not there; a cable does not tell
+                continue
+            arrival = _datagram(self.buffer.view[:size], self._own)
+            if arrival is not None:
+                return arrival
+            self.ignored += 1
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+
+def _datagram(frame: memoryview, own: Endpoint) -> Arrival | None:
+    """Return the UDP datagram of a frame, as a kernel would give it to a socket of `own`; None if it would not."""
+    kind = int.from_bytes(frame[12:14], "big")
+    if own.ip.version == 4 and kind == 0x0800 and len(frame) >= 34 and frame[14] == 0x45 and frame[23] == 17:
+        udp, total, traffic_class = 34, 14 + int.from_bytes(frame[16:18], "big"), frame[15]
+        source, target = frame[26:30], frame[30:34]
+        if checksum(bytes(frame[14:34])) or int.from_bytes(frame[20:22], "big") & 0x3FFF:
+            return None
+    elif own.ip.version == 6 and kind == 0x86DD and len(frame) >= 54 and frame[20] == 17:
+        udp, total = 54, 54 + int.from_bytes(frame[18:20], "big")
+        traffic_class = int.from_bytes(frame[14:16], "big") >> 4 & 255
+        source, target = frame[22:38], frame[38:54]
+    else:
+        return None
+    length = int.from_bytes(frame[udp + 4 : udp + 6], "big")
+    if target != own.ip.packed or length < 8 or udp + length != total or total > len(frame):
+        return None
+    if int.from_bytes(frame[udp + 2 : udp + 4], "big") != own.port or not _intact(frame, udp, length, source, target):
+        return None
+    port = int.from_bytes(frame[udp : udp + 2], "big")
+    return Arrival(
+        (str(ip_address(bytes(source))), port), udp + 8, length - 8, length - 8 or 1, traffic_class & 3 == CE
+    )
+
+
+def _intact(frame: memoryview, udp: int, length: int, source: memoryview, target: memoryview) -> bool:
+    if not any(frame[udp + 6 : udp + 8]):  # sent without a checksum
+        return True
+    pseudo_header = bytes(source) + bytes(target) + struct.pack("!II", length, 17)
+    return checksum(pseudo_header + bytes(frame[udp : udp + length])) == 0
+
+
+def _bound(local: Address) -> socket.socket:
+    family = socket.AF_INET6 if ":" in local[0] else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_DGRAM)
+    try:
+        bound.bind(local)
+    except OSError as error:
+        bound.close()
+        raise NetworkError(
+            f"cannot receive at {local[0]}:{local[1]}: {error.strerror}; "
+            "give a free port and an address of this machine"
+        ) from None
+    # A packet that does not fit is an error here, rather than fragments that no switch can classify.
+    if family == socket.AF_INET6:
+        bound.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _DO_NOT_FRAGMENT)
+    else:
+        bound.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _DO_NOT_FRAGMENT)
+    for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+        bound.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BUFFER_BYTES)
+    bound.setblocking(False)
+    return bound

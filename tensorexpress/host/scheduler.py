@@ -1,0 +1,98 @@
+"""The scheduler of a host: which flow sends next, by host order, within the credit and at the rate of the link."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tensorexpress.host.flow import Burst, SendFlow
+from tensorexpress.queueing import HOST_ORDERS, Slice
+from tensorexpress.units import PS_PER_SECOND, serialisation_ps
+
+#: A host that comes late because it was busy may catch up with this much of its link's time.
+_CATCH_UP_PS = 2 * 10**9
+
+
+class Scheduler:
+    """Chooses bursts over all flows of a host, as `Host.next_packet` of `sim/model.py` chooses packets."""
+
+    def __init__(self, host_order: str = "fifo", credit_bytes: int = 0, rate_bps: int = 0):
+        self._key: Callable[[Slice], int] = HOST_ORDERS[host_order]
+        self._credit_bytes, self._rate_bps = credit_bytes, rate_bps
+        #: Flows that have something to send or in flight; a dict, because it keeps the order and finds quickly.
+        self._active: dict[SendFlow, None] = {}
+        self._served = 0
+        #: When the link has sent what it was given; only with a rate.
+        self._free_ps = 0
+
+    def key_of(self, piece: Slice) -> int:
+        """Return what the host order sorts a slice by."""
+        return self._key(piece)
+
+    def activate(self, flow: SendFlow) -> None:
+        """Consider a flow that has been offered a message."""
+        self._active[flow] = None
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """Bytes on the wire over all flows that are neither acknowledged nor given up."""
+        return sum(flow.in_flight_bytes for flow in self._active)
+
+    def next_burst(self, now_ps: int, most: int) -> tuple[SendFlow, Burst] | None:
+        """Send at most `most` segments of the most urgent message that may be sent; None when none may."""
+        if self._rate_bps:
+            if now_ps < self._free_ps:
+                return None
+            self._free_ps = max(self._free_ps, now_ps - _CATCH_UP_PS)
+        heads = [
+            (*head, flow.served, place, flow)
+            for place, flow in enumerate(self._active)
+            if (head := flow.head()) is not None
+        ]
+        if not heads:
+            return None
+        # Equal keys take turns: the flow that was served longest ago goes first.
+        flow = min(heads)[-1]
+        most = min(most, self._room(flow.settings.full_bytes, now_ps))
+        if most < 1:
+            return None
+        self._served += 1
+        flow.served = self._served
+        before = flow.in_flight_bytes
+        burst = flow.next_burst(now_ps, most)
+        sent_bytes = flow.in_flight_bytes - before
+        if self._rate_bps:
+            self._free_ps += serialisation_ps(sent_bytes, self._rate_bps)
+        if self._credit_bytes and self._room(flow.settings.full_bytes, now_ps) < 1:
+            burst.asks = True
+        return flow, burst
+
+    def _room(self, full_bytes: int, now_ps: int) -> int:
+        """Return how many full segments credit and link let through now."""
+        room = 1 << 30
+        if self._credit_bytes:
+            in_flight = self.in_flight_bytes
+            room = max((self._credit_bytes - in_flight) // full_bytes, 0 if in_flight else 1)
+        if self._rate_bps:
+            late_bytes = (now_ps - self._free_ps) * self._rate_bps // (8 * PS_PER_SECOND)
+            room = min(room, max(1, late_bytes // full_bytes))
+        return room
+
+    def retire(self, flow: SendFlow) -> None:
+        """Leave out a flow that has nothing left to do, or nobody to do it for."""
+        self._active.pop(flow, None)
+
+    def time_out(self, now_ps: int) -> None:
+        """Let every time-out strike that is due."""
+        for flow in self._active:
+            flow.time_out(now_ps)
+
+    def next_timeout_ps(self) -> int | None:
+        """Return when the next time-out strikes."""
+        return min((flow.deadline_ps for flow in self._active if flow.in_flight_bytes), default=None)
+
+    def next_free_ps(self, now_ps: int) -> int | None:
+        """Return when the link is free, which may have been, if something waits for just that."""
+        waiting = [flow for flow in self._active if flow.head() is not None] if self._rate_bps else []
+        if not waiting or self._room(waiting[0].settings.full_bytes, now_ps) < 1:
+            return None
+        return self._free_ps

@@ -1,0 +1,273 @@
+"""Tagging: for every packet of a tensor the header, the DSCP and the socket priority that a plan gives it.
+
+docs/tagging.md shows how to tag UDP packets, how to set the DSCP of a TCP socket, and what to do where no header fits.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorexpress.classify import QueueMap, queue_map_of
+from tensorexpress.deadline import deadlines
+from tensorexpress.errors import PlanError, unknown
+from tensorexpress.plan import JobPlan, Plan, slice_leads_ps
+from tensorexpress.wire.dscp import dscp_of_queue
+from tensorexpress.wire.header import Header, Kind, clamp_slack_us, pack_many
+
+#: The highest SO_PRIORITY that Linux gives to processes without privileges.
+_HIGHEST_PRIORITY = 6
+
+
+class TrafficClass(NamedTuple):
+    """How a packet is marked for equipment that does not know the header."""
+
+    dscp: int
+    #: SO_PRIORITY; higher is more urgent.
+    priority: int
+
+
+BEST_EFFORT = TrafficClass(dscp=0, priority=0)
+
+
+def traffic_class(queue: int, queues: int) -> TrafficClass:
+    """Return how packets of a queue are marked: a DSCP for the network, a priority for this machine's own queues.
+
+    >>> traffic_class(0, queues=8), traffic_class(7, queues=8)
+    (TrafficClass(dscp=56, priority=6), TrafficClass(dscp=0, priority=0))
+    """
+    return TrafficClass(dscp_of_queue(queue, queues), min(queues - 1 - queue, _HIGHEST_PRIORITY))
+
+
+def tag_socket(tagged: socket.socket, traffic: TrafficClass, ecn: int = 0) -> None:
+    """Mark all that a socket sends from now on, TCP or UDP; the packets need no header of ours for that.
+
+    >>> with socket.socket() as connection:
+    ...     tag_socket(connection, TrafficClass(dscp=56, priority=6))
+    ...     connection.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) >> 2
+    56
+    """
+    # In this order, because setting the DSCP sets the priority, too, by a table from the days of "type of service".
+    if tagged.family == socket.AF_INET6:
+        tagged.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, traffic.dscp << 2 | ecn)
+    else:
+        tagged.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, traffic.dscp << 2 | ecn)
+    tagged.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, traffic.priority)
+
+
+def ancillary(traffic: TrafficClass, *, ipv6: bool = False, ecn: int = 0) -> list[tuple[int, int, bytes]]:
+    """Return what `sendmsg` takes to mark one packet of a UDP socket whose other packets are of other queues.
+
+    >>> ancillary(TrafficClass(dscp=56, priority=6))[0][2]
+    b'\\xe0\\x00\\x00\\x00'
+    """
+    value = (traffic.dscp << 2 | ecn).to_bytes(4, sys.byteorder)
+    if ipv6:
+        return [(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, value)]
+    return [(socket.IPPROTO_IP, socket.IP_TOS, value)]
+
+
+def monotonic_ps() -> int:
+    """Return the time of a clock that never goes back, in picoseconds."""
+    return time.monotonic_ns() * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """What all packets of a message say, and how they are sent."""
+
+    job: int
+    worker: int
+    iteration: int
+    tensor: int
+    #: Which part of the tensor it is: any number that sender and receiver agree on, such as the slice's place.
+    message: int = 0
+    kind: int = Kind.GRADIENT
+    queue: int = 0
+    #: Number of its first packet in the tensor, and packets of the tensor.
+    chunk: int = 0
+    chunks: int = 1
+    #: Messages to one host in one flow share a window and are sent one after the other.
+    flow: int = 0
+    traffic: TrafficClass = BEST_EFFORT
+    #: Lower goes first where the host order is by priority.
+    rank: int = 0
+    #: When it should be there, in ps of the local clock.
+    deadline_ps: int = 0
+
+
+class Tagger:
+    """The tags of one job's packets at one sender, as a plan decides them.
+
+    Slack counts down while an iteration proceeds. `begin` says when the iteration starts; every tensor is then due
+    when the next forward pass would need it if nothing stalled. `ready` says that a gradient is there, and sets the
+    deadline of its tensor anew from this moment, as the simulator does.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        job: int | str = 0,
+        worker: int = 0,
+        payload_bytes: int | None = None,
+        clock_ps: Callable[[], int] = monotonic_ps,
+    ):
+        """Tag for a job of the plan, by number or name, as its worker-th sender.
+
+        `payload_bytes` is what a full packet carries, where that is not what the plan assumes.
+        """
+        self.job = _job_number(plan, job)
+        self.worker = worker
+        self.plan: JobPlan = plan.jobs[self.job]
+        self.iteration = 0
+        self.payload_bytes = payload_bytes or plan.payload_bytes
+        self._clock_ps = clock_ps
+        self._queues: QueueMap = queue_map_of(plan)
+        self._by_slack = self.job in self._queues.slack_jobs
+        layers = self.plan.job.workload.layers
+        self._from_start_ps = deadlines([layer.forward_ps for layer in layers], [layer.backward_ps for layer in layers])
+        self._deadlines_ps = [0] * len(layers)
+        self._leads_ps = slice_leads_ps(self.plan) if self.plan.transfer_ps else [0] * len(self.plan.slices)
+        self._number_chunks()
+        self.begin(0)
+
+    def _number_chunks(self) -> None:
+        """Number the chunks of every tensor; each slice begins a new one."""
+        tensors = range(len(self.plan.ranks))
+        self._slices_of: list[list[int]] = [[] for _ in tensors]
+        #: Number of the first chunk of every slice in its tensor.
+        self._first_chunk: list[int] = []
+        self._chunks = [0 for _ in tensors]
+        for index, piece in enumerate(self.plan.slices):
+            self._slices_of[piece.tensor].append(index)
+            self._first_chunk.append(self._chunks[piece.tensor])
+            self._chunks[piece.tensor] += max(1, -(-piece.bytes // self.payload_bytes))
+        self._starts = [[self._first_chunk[index] for index in own] for own in self._slices_of]
+
+    def begin(self, iteration: int, start_ps: int | None = None) -> None:
+        """Begin an iteration whose forward pass starts now, or at another time of the clock."""
+        start = self._clock_ps() if start_ps is None else start_ps
+        self.iteration = iteration
+        self._deadlines_ps = [start + after for after in self._from_start_ps]
+
+    def ready(self, tensor: int, at_ps: int | None = None) -> None:
+        """Note that the gradient of a tensor is there now, or was at another time of the clock."""
+        at = self._clock_ps() if at_ps is None else at_ps
+        self._deadlines_ps[tensor] = at + self.plan.slack_ps[tensor]
+
+    def chunks(self, tensor: int) -> int:
+        """Return how many packets a tensor takes."""
+        return self._chunks[tensor]
+
+    def first_chunk(self, index: int) -> int:
+        """Return the number of a slice's first packet in its tensor, by the slice's place in the plan."""
+        return self._first_chunk[index]
+
+    def slice_of(self, tensor: int, chunk: int) -> int:
+        """Return the place in the plan of the slice that a packet belongs to."""
+        if not 0 <= chunk < self._chunks[tensor]:
+            raise PlanError(f"chunk {chunk} of tensor {tensor}; accepted: 0 to {self._chunks[tensor] - 1}")
+        return self._slices_of[tensor][bisect_right(self._starts[tensor], chunk) - 1]
+
+    def deadline_ps(self, index: int) -> int:
+        """Return when a slice should be there, by the clock: what comes after it in its tensor needs time, too."""
+        return self._deadlines_ps[self.plan.slices[index].tensor] - self._leads_ps[index]
+
+    def slack_us(self, tensor: int, chunk: int = 0) -> int:
+        """Return the time that is left for a packet; negative when it is late."""
+        return clamp_slack_us(self.deadline_ps(self.slice_of(tensor, chunk)) - self._clock_ps())
+
+    def queue(self, tensor: int) -> int:
+        """Return the queue to ask for: that of the plan, best effort where the policy gives switches no order.
+
+        Where switches rank by slack there is no queue to ask for; the plan's own map is the next best.
+        """
+        chosen = self._queues.queue_of_tensor(Header(self.job, self.worker, 0, tensor=tensor, chunk=0, chunks=1))
+        return self.plan.queues[tensor] if chosen is None else chosen
+
+    def traffic_class(self, tensor: int) -> TrafficClass:
+        """Return DSCP and socket priority of a tensor's packets."""
+        return traffic_class(self.queue(tensor), self._queues.queues)
+
+    def flow_class(self, tensor: int) -> int:
+        """Return which of the flows to a host a tensor belongs to: one per queue, or per tensor where slack decides."""
+        return tensor if self._by_slack else self.queue(tensor)
+
+    def header(self, tensor: int, chunk: int, payload_bytes: int, kind: Kind = Kind.GRADIENT) -> Header:
+        """Return the header of one packet that is sent now."""
+        return Header(
+            job=self.job,
+            worker=self.worker,
+            iteration=self.iteration,
+            tensor=tensor,
+            chunk=chunk,
+            chunks=self._chunks[tensor],
+            queue=self.queue(tensor),
+            slack_us=self.slack_us(tensor, chunk),
+            payload_bytes=payload_bytes,
+            kind=kind,
+        )
+
+    def tag(self, index: int, kind: Kind = Kind.GRADIENT) -> Tag:
+        """Return what the transport needs to send a slice of the plan as one message."""
+        tensor = self.plan.slices[index].tensor
+        return Tag(
+            job=self.job,
+            worker=self.worker,
+            iteration=self.iteration,
+            tensor=tensor,
+            message=index,
+            kind=kind,
+            queue=self.queue(tensor),
+            chunk=self._first_chunk[index],
+            chunks=self._chunks[tensor],
+            flow=self.flow_class(tensor),
+            traffic=self.traffic_class(tensor),
+            rank=self.plan.ranks[tensor],
+            deadline_ps=self.deadline_ps(index),
+        )
+
+    def headers(self, tensor: int, kind: Kind = Kind.GRADIENT) -> NDArray[np.void]:
+        """Return the headers of all packets of a tensor in one call, as records of `wire.header.HEADER_DTYPE`."""
+        now_ps, own = self._clock_ps(), self._slices_of[tensor]
+        sizes = [self._chunk_sizes(index) for index in own]
+        slacks = [clamp_slack_us(self.deadline_ps(index) - now_ps) for index in own]
+        return pack_many(
+            job=self.job,
+            worker=self.worker,
+            iteration=self.iteration,
+            tensor=tensor,
+            chunk=np.arange(self._chunks[tensor]),
+            chunks=self._chunks[tensor],
+            queue=self.queue(tensor),
+            slack_us=np.repeat(slacks, [len(each) for each in sizes]),
+            payload_bytes=np.concatenate(sizes),
+            kind=int(kind),
+        )
+
+    def _chunk_sizes(self, index: int) -> NDArray[np.int64]:
+        """Return the payload of every packet of a slice: full ones, and what is left in the last."""
+        size = self.plan.slices[index].bytes
+        sizes = np.full(max(1, -(-size // self.payload_bytes)), self.payload_bytes, dtype=np.int64)
+        sizes[-1] = size - (len(sizes) - 1) * self.payload_bytes
+        return sizes
+
+
+def _job_number(plan: Plan, job: int | str) -> int:
+    names = [each.job.name for each in plan.jobs]
+    if isinstance(job, str):
+        if job not in names:
+            raise PlanError(unknown("job", job, names))
+        return names.index(job)
+    if not 0 <= job < len(names):
+        raise PlanError(f"job {job}; accepted: 0 to {len(names) - 1}")
+    return job

@@ -1,0 +1,224 @@
+"""The transport over real sockets: several processes on loopback, over UDP wires, and in network namespaces."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack, contextmanager
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+from network import ip, needs_root
+
+from tensorexpress.addresses import GATEWAY_MAC
+from tensorexpress.errors import NetworkError
+from tensorexpress.host.links import CE, ECT, KernelLink, WireLink
+from tensorexpress.host.tagging import TrafficClass
+from tensorexpress.wire.frame import Endpoint as Host
+from tensorexpress.wire.frame import build_frame
+
+PROCESS = Path(__file__).with_name("transport_process.py")
+URGENT = TrafficClass(dscp=56, priority=6)
+
+
+def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(count)]
+        for each in sockets:
+            each.bind((host, 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def configuration(address, peers, worker, **changes):
+    return {
+        "address": address,
+        "peers": peers,
+        "worker": worker,
+        "workers": 1,
+        "size": 100_000,
+        "iterations": 3,
+        "payload_bytes": 1408,
+        "session": 99,
+        "offload": True,
+        "silence_ms": 20_000,
+        **changes,
+    }
+
+
+@contextmanager
+def processes(configurations, namespaces=None):
+    """Start a process for every configuration; none of them outlives the block."""
+    with ExitStack() as stack:
+        started = []
+        for number, each in enumerate(configurations):
+            inside = ["ip", "netns", "exec", namespaces[number]] if namespaces else []
+            process = stack.enter_context(
+                subprocess.Popen(
+                    [*inside, sys.executable, str(PROCESS), json.dumps(each)],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            stack.callback(process.kill)
+            started.append(process)
+        yield started
+
+
+def outcomes(configurations, namespaces=None):
+    with processes(configurations, namespaces) as started:
+        results = [process.communicate(timeout=60) for process in started]
+        assert [process.returncode for process in started] == [0] * len(started), results
+    return [json.loads(output) for output, _ in results]
+
+
+@pytest.mark.parametrize("offload", [True, False])
+def test_sums_are_exact_between_processes_on_loopback(offload):
+    workers = 3
+    server, *others = [("127.0.0.1", port) for port in free_ports(1 + workers)]
+    shared = {"workers": workers, "offload": offload}
+    outcomes(
+        [configuration(server, {f"worker {i}": address for i, address in enumerate(others)}, None, **shared)]
+        + [configuration(address, {"server": server}, i, **shared) for i, address in enumerate(others)]
+    )
+
+
+def test_sums_are_exact_over_a_udp_wire():
+    ends = [("127.0.0.1", port) for port in free_ports(2)]
+    server, worker = ("10.0.0.1", 21592), ("10.0.0.2", 21592)
+    outcomes(
+        [
+            configuration(server, {"worker": worker}, None, wire=ends, size=20_000),
+            configuration(worker, {"server": server}, 0, wire=ends[::-1], size=20_000),
+        ]
+    )
+
+
+@contextmanager
+def joined_namespaces(mtu):
+    """Two namespaces with a cable between them."""
+    names = [f"te{os.getpid()}x{end}" for end in "ab"]
+    with ExitStack() as cleanup:
+        for name in names:
+            ip("netns", "add", name)
+            cleanup.callback(ip, "netns", "del", name)
+        ip("link", "add", "cable", "netns", names[0], "type", "veth", "peer", "name", "cable", "netns", names[1])
+        for number, name in enumerate(names):
+            ip("-n", name, "link", "set", "cable", "mtu", str(mtu), "up")
+            ip("-n", name, "addr", "add", f"10.0.0.{number + 1}/24", "dev", "cable")
+        yield names
+
+
+@needs_root
+@pytest.mark.parametrize("mtu", [1500, 9000])
+def test_sums_are_exact_between_namespaces(mtu):
+    server, worker = ("10.0.0.1", 21592), ("10.0.0.2", 21592)
+    shared = {"payload_bytes": mtu - 92, "size": 500_000}
+    with joined_namespaces(mtu) as namespaces:
+        results = outcomes(
+            [
+                configuration(server, {"worker": worker}, None, **shared),
+                configuration(worker, {"server": server}, 0, **shared),
+            ],
+            namespaces,
+        )
+    assert all(each["corrupt"] == each["malformed"] == each["strangers"] == 0 for each in results)
+
+
+@needs_root
+@pytest.mark.parametrize("offload", [True, False])
+def test_packets_that_do_not_fit_the_mtu_are_refused_and_not_fragmented(offload):
+    server, worker = ("10.0.0.1", 21592), ("10.0.0.2", 21592)
+    with joined_namespaces(mtu=1500) as namespaces:
+        alone = configuration(worker, {"server": server}, 0, payload_bytes=1409, offload=offload)
+        with processes([alone], namespaces[1:]) as (process,):
+            _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert errors == (
+        "datagrams of 1473 bytes to 10.0.0.1 do not fit its route's MTU; "
+        "set cluster.mtu to that of the interface (`ip route get 10.0.0.1`)\n"
+    )
+
+
+def test_who_is_killed_is_named_by_the_other():
+    server, worker = [("127.0.0.1", port) for port in free_ports(2)]
+    endless = {"iterations": 10**9, "silence_ms": 3000}
+    both = [
+        configuration(server, {"worker 0": worker}, None, **endless),
+        configuration(worker, {"server": server}, 0, **endless),
+    ]
+    with processes(both) as (survivor, victim):
+        victim.kill()
+        _, errors = survivor.communicate(timeout=60)
+    assert survivor.returncode == 1
+    assert errors.startswith(f"worker 0 at 127.0.0.1:{worker[1]} has been silent for 3")
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("offload", [True, False])
+@pytest.mark.parametrize(("host", "level", "option"), [
+    ("127.0.0.1", socket.IPPROTO_IP, 13),
+    ("::1", socket.IPPROTO_IPV6, 66),
+])  # fmt: skip
+def test_every_packet_has_the_dscp_of_its_class_and_can_be_marked(offload, host, level, option):
+    link = KernelLink((host, 0), offload=offload)
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as receiver:
+        receiver.bind((host, 0))
+        receiver.settimeout(5)
+        receiver.setsockopt(level, option, 1)
+        seen = []
+        for traffic in (URGENT, TrafficClass(0, 0), TrafficClass(8, 1)):
+            assert link.send(receiver.getsockname()[:2], traffic, b"abcd" * 3 + b"e", 4)
+            for _ in range(4):
+                data, ancillary, _, _ = receiver.recvmsg(100, 100)
+                seen.append((data, ancillary[0][2][0]))
+    link.close()
+    assert seen == [(data, dscp << 2 | ECT) for dscp in (56, 0, 8) for data in (b"abcd", b"abcd", b"abcd", b"e")]
+
+
+def test_an_address_that_is_taken_or_not_ours_is_named():
+    link = KernelLink(("127.0.0.1", 0))
+    with pytest.raises(
+        NetworkError, match=rf"cannot receive at 127\.0\.0\.1:{link.address[1]}: Address already in use"
+    ):
+        KernelLink(link.address)
+    link.close()
+    with pytest.raises(NetworkError, match=r"cannot receive at 192\.0\.2\.1:1: Cannot assign requested address"):
+        KernelLink(("192.0.2.1", 1))
+
+
+def host(number: int, version: int = 4, port: int = 21592) -> Host:
+    return Host(
+        bytes([2, 0, 0, 0, 0, number]), ip_address(f"10.0.0.{number}" if version == 4 else f"fd00::{number}"), port
+    )
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_wire_takes_what_is_for_this_host_and_whole(version):
+    here, there = [("127.0.0.1", port) for port in free_ports(2)]
+    own, other = host(1, version), host(2, version)
+    link = WireLink(own, GATEWAY_MAC, here, there)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as wire:
+        wire.bind(there)
+        wire.settimeout(5)
+        good = build_frame(other, own, b"hello", dscp=8, ecn=CE)
+        bad = [good[:at] + bytes([good[at] ^ 0x10]) + good[at + 1 :] for at in range(12, len(good))]
+        elsewhere = [build_frame(other, host(3, version), b"hello"), build_frame(other, host(1, version, 7), b"hello")]
+        for frame in (*bad, *elsewhere, good[:40], b"", good + b"padding"):
+            wire.sendto(frame, here)
+        arrivals = []
+        while (arrival := link.receive()) is not None:
+            data = link.buffer.view[arrival.start : arrival.start + arrival.size_bytes]
+            arrivals.append((bytes(data), arrival.source, arrival.marked))
+        link.send((str(other.ip), other.port), URGENT, b"abcd", 4)
+        sent = wire.recv(1000)
+    link.close()
+    # IPv6 has no checksum of its own; what its traffic class, flow label and hop limit hold is not protected.
+    unprotected = {4: [], 6: [(b"hello", (str(other.ip), 21592))] * 5}[version]
+    assert [arrival[:2] for arrival in arrivals] == [*unprotected, (b"hello", (str(other.ip), 21592))]
+    assert arrivals[-1][2]
+    assert sent == build_frame(own, Host(GATEWAY_MAC, other.ip), b"abcd", dscp=56, ecn=ECT)
