@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from tensorexpress.errors import PolicyError
+from tensorexpress.errors import InputError, PolicyError
 from tensorexpress.files import check_writable, write_atomic
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Scenario, read_scenario
@@ -30,16 +31,28 @@ def set_option(command: _Command) -> _Command:
     )(command)
 
 
+def engine_option(command: _Command) -> _Command:
+    """Add --engine, which chooses how to simulate."""
+    return click.option(
+        "--engine",
+        type=click.Choice(ENGINES),
+        default="auto",
+        show_default=True,
+        help="simpy is the readable reference, fast the compiled engine; both give the same result.",
+    )(command)
+
+
+def calibration_option(command: _Command) -> _Command:
+    """Add --calibration, which makes a prediction one for a target on this machine."""
+    return click.option(
+        "--calibration", metavar="FILE", help="Predict for the target that `tensorexpress calibrate` measured."
+    )(command)
+
+
 def scenario_options(command: _Command) -> _Command:
     """Add what says which scenario to look at and how: SCENARIO, --set, --engine."""
     for option in (
-        click.option(
-            "--engine",
-            type=click.Choice(ENGINES),
-            default="auto",
-            show_default=True,
-            help="simpy is the readable reference, fast the compiled engine; both give the same result.",
-        ),
+        engine_option,
         set_option,
         click.argument("scenario", required=False, metavar="[SCENARIO.toml]"),
     ):
@@ -85,6 +98,15 @@ def check_outputs(*paths: str | None) -> None:
     for path in paths:
         if path not in (None, "-"):
             check_writable(path)
+
+
+def make_directory(path: str) -> None:
+    """Make the directory that files will go to, if it is not there."""
+    try:
+        os.makedirs(path, exist_ok=True)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InputError(f"cannot write to {path!r}: {reason}; give a directory that can be made") from None
 
 
 def write_output(path: str, text: str) -> None:

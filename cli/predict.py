@@ -5,7 +5,9 @@ from __future__ import annotations
 import click
 
 from tensorexpress.cli.options import (
+    calibration_option,
     check_outputs,
+    make_directory,
     policy_option,
     progress,
     read_inputs,
@@ -18,6 +20,14 @@ from tensorexpress.cli.options import (
 @click.command(short_help="Say what scheduling will gain for a model and a cluster.")
 @scenario_options
 @policy_option
+@calibration_option
+@click.option(
+    "--scale",
+    type=click.IntRange(1),
+    default=1,
+    metavar="FACTOR",
+    help="Predict slow motion: rates divided, times multiplied by this factor, as `run --scale` does.",
+)
 @click.option(
     "--json", "json_path", metavar="FILE", help="Write all metrics as JSON; - prints them instead of the table."
 )
@@ -26,15 +36,21 @@ from tensorexpress.cli.options import (
 @click.option(
     "--trace", "trace_path", metavar="FILE", help="Write what happened as a trace to open in Perfetto (.json)."
 )
+@click.option(
+    "--save", "directory", metavar="DIR", help="Write a trace of every policy for `compare` (DIR/POLICY.trace)."
+)
 def predict(
     scenario: str | None,
     overrides: tuple[str, ...],
     engine: str,
     policies: tuple[str, ...],
+    calibration: str | None,
+    scale: int,
     json_path: str | None,
     csv_path: str | None,
     plot_path: str | None,
     trace_path: str | None,
+    directory: str | None,
 ) -> None:
     """Simulate a training job under several policies and compare them with each other and with the optimum.
 
@@ -46,6 +62,8 @@ def predict(
       tensorexpress predict examples/two-jobs.toml --plot jobs.png
       tensorexpress predict --policy fifo,p3,tensorexpress --json -
     """
+    from tensorexpress.calibration import calibrate_scenario, read_calibration
+    from tensorexpress.scaling import scale_scenario
     from tensorexpress.sim import report
     from tensorexpress.sim.plot import check_suffix, plot_prediction
     from tensorexpress.sim.predict import predict as simulate_all
@@ -53,7 +71,11 @@ def predict(
     check_outputs(json_path, csv_path, plot_path, trace_path)
     if plot_path is not None:
         check_suffix(plot_path)
-    inputs = read_inputs(scenario, overrides, policies)
+    if directory is not None:
+        make_directory(directory)
+    inputs = scale_scenario(read_inputs(scenario, overrides, policies), scale)
+    if calibration is not None:
+        inputs = calibrate_scenario(inputs, read_calibration(calibration))
     with progress(len(inputs.policies), "simulating") as advance:
         prediction = simulate_all(inputs, engine=engine, progress=lambda _: advance())
     if json_path is not None:
@@ -66,5 +88,11 @@ def predict(
         from tensorexpress.chrome_trace import write_chrome
 
         write_chrome([result.trace for result in prediction.results.values()], trace_path)
+    if directory is not None:
+        from tensorexpress.trace_file import trace_path as path_in
+        from tensorexpress.trace_file import write_trace
+
+        for name, result in prediction.results.items():
+            write_trace(path_in(directory, name), result.trace, result.plan)
     if "-" not in (json_path, csv_path):
         click.echo(report.as_table(prediction))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from pathlib import Path
 from textwrap import fill
@@ -23,7 +24,7 @@ from tensorexpress.errors import InputError
 from tensorexpress.files import write_atomic
 from tensorexpress.scenario import Scenario
 from tensorexpress.sim.predict import Prediction
-from tensorexpress.trace import KINDS, Ints, JobTrace
+from tensorexpress.trace import KINDS, Ints, JobTrace, Trace
 from tensorexpress.units import PS_PER_MS, counted, format_time
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ BLOCKED_STYLE: dict[str, Any] = {"facecolor": "white", "edgecolor": "#D55E00", "
 
 #: Points in time at which a timeline looks at a transfer lane: more than a figure has pixels.
 _SAMPLES = 2400
+
+#: What footnotes say of the transfer lanes.
+LANES = "Transfer lanes: at each moment the tensor, among those on their way, that arrives next."
 
 #: A policy this close to the fastest counts as fast, so that of two that differ by a hair the first is drawn.
 _AS_FAST = 1.001
@@ -89,19 +93,23 @@ def plot_prediction(prediction: Prediction, path: str | os.PathLike[str]) -> Non
 
 def draw_prediction(prediction: Prediction) -> Figure:
     """Return the figure that `plot_prediction` saves; it shows the first job."""
-    from matplotlib.patches import Patch
-
-    names = timeline_policies(prediction)
-    title, subtitle = _titles(prediction.scenario)
-    bars_inches, timelines_inches = 1.35 + 0.34 * len(prediction.results), 0.85 + 1.3 * len(names)
+    timelines = _prediction_timelines(prediction)
+    bars_inches, timelines_inches = 1.35 + 0.34 * len(prediction.results), 0.85 + 1.3 * len(timelines)
     figure = new_figure(10, 0.3 + bars_inches + timelines_inches)
-    figure.suptitle(title, x=0.012, ha="left", fontsize=_LARGE, fontweight="bold", parse_math=False)
-    upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=[bars_inches, timelines_inches])[:, 0]
-    upper.suptitle(subtitle, x=0.012, ha="left", fontsize=_NORMAL, color=_FAINT, parse_math=False)
+    upper, lower = headed_parts(figure, prediction.scenario, [bars_inches, timelines_inches])
     bars, columns = upper.subplots(1, 2, width_ratios=[1.7, 1])
     _draw_bars(bars, prediction)
     _draw_columns(columns, prediction)
-    upper.legend(
+    draw_legend(upper)
+    draw_timelines(lower, timelines, _footnote(prediction, timelines[0]))
+    return figure
+
+
+def draw_legend(figure: Figure | SubFigure) -> None:
+    """Say below a figure how it shows what a worker does."""
+    from matplotlib.patches import Patch
+
+    figure.legend(
         handles=[
             Patch(color=_FORWARD, label="forward"),
             Patch(color=_BACKWARD, label="backward"),
@@ -112,8 +120,6 @@ def draw_prediction(prediction: Prediction) -> Figure:
         frameon=False,
         fontsize=_SMALL,
     )
-    _draw_timelines(lower, prediction, names)
-    return figure
 
 
 def timeline_policies(prediction: Prediction) -> list[str]:
@@ -140,6 +146,15 @@ def next_to_arrive(transfers: NDArray[np.void], times_ps: Ints) -> Ints:
         if under_way:
             tensors[index] = under_way[0][1]
     return tensors
+
+
+def headed_parts(figure: Figure, scenario: Scenario, inches: Sequence[float]) -> list[SubFigure]:
+    """Write above a figure what it is about, a scenario's first job, and cut it into parts of these heights."""
+    title, subtitle = _titles(scenario)
+    figure.suptitle(title, x=0.012, ha="left", fontsize=_LARGE, fontweight="bold", parse_math=False)
+    parts: list[SubFigure] = list(figure.subfigures(len(inches), 1, squeeze=False, height_ratios=list(inches))[:, 0])
+    parts[0].suptitle(subtitle, x=0.012, ha="left", fontsize=_NORMAL, color=_FAINT, parse_math=False)
+    return parts
 
 
 def _titles(scenario: Scenario) -> tuple[str, str]:
@@ -235,37 +250,56 @@ def _draw_columns(axes: Axes, prediction: Prediction) -> None:
             axes.text(right, row, cell, ha="right", va="center", fontsize=_NORMAL)
 
 
-def _draw_timelines(figure: SubFigure, prediction: Prediction, names: Sequence[str]) -> None:
-    """Draw what one worker did under some policies, on one time axis."""
+@dataclass(frozen=True)
+class Timeline:
+    """What one worker of a trace's first job did in one iteration, to be drawn under a name."""
+
+    name: str
+    trace: Trace
+    worker: int
+    iteration: int
+
+
+def draw_timelines(figure: Figure | SubFigure, timelines: Sequence[Timeline], footnote: str) -> None:
+    """Draw timelines of jobs with the same layers one below the other, on one time axis."""
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import ListedColormap, Normalize
 
-    scenario, baseline = prediction.scenario, prediction.baseline.trace.jobs[0]
-    worker = int(baseline.waits_ps[scenario.warmup :].sum(axis=(0, 2)).argmax())
-    layers = len(baseline.layers)
+    names = timelines[0].trace.jobs[0].layers
     # The brightest yellows of the map vanish on white.
     warm_to_cool = ListedColormap(colormaps["plasma_r"](np.linspace(0.08, 1, 256))).with_extremes(under=_IDLE)
-    colours = ScalarMappable(Normalize(0, max(layers - 1, 1)), warm_to_cool)
-    panels = figure.subplots(len(names), 1, sharex=True, squeeze=False)[:, 0]
-    spans_ms = [
-        _draw_timeline(axes, name, prediction, worker, colours) for axes, name in zip(panels, names, strict=True)
-    ]
+    colours = ScalarMappable(Normalize(0, max(len(names) - 1, 1)), warm_to_cool)
+    panels = figure.subplots(len(timelines), 1, sharex=True, squeeze=False)[:, 0]
+    spans_ms = [_draw_timeline(axes, timeline, colours) for axes, timeline in zip(panels, timelines, strict=True)]
     panels[-1].set_xlim(0, 1.002 * max(spans_ms))
     panels[-1].set_xlabel("time since the worker began its last forward layer (ms)", fontsize=_SMALL)
-    figure.supxlabel(_footnote(prediction, baseline.workers[worker]), x=0.012, ha="left", fontsize=7, color=_FAINT)
-    if layers > 1:
-        bar = figure.colorbar(colours, ax=panels, pad=0.01, aspect=15 * len(names))
-        ticks = sorted({0, (layers - 1) // 2, layers - 1})
-        bar.set_ticks(ticks, labels=[_cut(baseline.layers[tick], 16) for tick in ticks])
+    figure.supxlabel(fill(footnote, width=175), x=0.012, ha="left", fontsize=7, color=_FAINT)
+    if len(names) > 1:
+        bar = figure.colorbar(colours, ax=panels, pad=0.01, aspect=15 * len(timelines))
+        ticks = sorted({0, (len(names) - 1) // 2, len(names) - 1})
+        bar.set_ticks(ticks, labels=[_cut(names[tick], 16) for tick in ticks])
         bar.ax.tick_params(labelsize=_SMALL, length=2)
         bar.ax.invert_yaxis()
         bar.set_label("layer, first on top", fontsize=_SMALL)
 
 
-def _draw_timeline(axes: Axes, name: str, prediction: Prediction, worker: int, colours: ScalarMappable) -> float:
-    """Draw a worker's first measured iteration, up to the end of the next forward pass; return its length in ms."""
-    job, shown = prediction.results[name].trace.jobs[0], prediction.scenario.warmup
+def most_blocked(trace: Trace) -> int:
+    """Return the worker of the first job that stood still longest in the measured iterations."""
+    return int(trace.jobs[0].waits_ps[trace.warmup :].sum(axis=(0, 2)).argmax())
+
+
+def _prediction_timelines(prediction: Prediction) -> list[Timeline]:
+    worker = most_blocked(prediction.baseline.trace)
+    return [
+        Timeline(name, prediction.results[name].trace, worker, prediction.scenario.warmup)
+        for name in timeline_policies(prediction)
+    ]
+
+
+def _draw_timeline(axes: Axes, timeline: Timeline, colours: ScalarMappable) -> float:
+    """Draw an iteration of a worker, up to the end of the next forward pass; return its length in ms."""
+    job, worker, shown = timeline.trace.jobs[0], timeline.worker, timeline.iteration
     start_ps, end_ps = int(job.forward_start_ps[shown, worker, -1]), int(job.forward_end_ps[shown + 1, worker, -1])
     span_ms = (end_ps - start_ps) / PS_PER_MS
     kinds = [kind for code, kind in enumerate(KINDS) if (job.transfers["kind"] == code).any()]
@@ -273,10 +307,10 @@ def _draw_timeline(axes: Axes, name: str, prediction: Prediction, worker: int, c
     _draw_compute(axes, job, worker, shown)
     transfers = job.transfers[job.transfers["iteration"] == shown]
     times_ps = np.linspace(start_ps, end_ps, _SAMPLES, endpoint=False).astype(np.int64)
+    host = timeline.trace.hosts.index(job.workers[worker])
     for lane, kind in enumerate(kinds, 1):
-        own = worker_transfers(transfers, prediction.scenario.jobs[0].workers[worker], kind)
         axes.imshow(
-            colours.to_rgba(next_to_arrive(own, times_ps)[np.newaxis]),
+            colours.to_rgba(next_to_arrive(worker_transfers(transfers, host, kind), times_ps)[np.newaxis]),
             extent=(0, span_ms, lane - 0.4, lane + 0.4),
             aspect="auto",
             interpolation="nearest",
@@ -284,7 +318,7 @@ def _draw_timeline(axes: Axes, name: str, prediction: Prediction, worker: int, c
         )
     blocked = _milliseconds(job.waits_ps[shown, worker].sum())
     axes.set_title(
-        f"{_cut(name, 64)}: worker {_cut(job.workers[worker], 20)} is blocked for {blocked}",
+        f"{_cut(timeline.name, 64)}: worker {_cut(job.workers[worker], 20)} is blocked for {blocked}",
         loc="left",
         fontsize=_NORMAL,
         fontweight="bold",
@@ -313,14 +347,13 @@ def _draw_compute(axes: Axes, job: JobTrace, worker: int, shown: int) -> None:
     draw(next_start_ps - waits_ps, waits_ps, **BLOCKED_STYLE)
 
 
-def _footnote(prediction: Prediction, worker: str) -> str:
+def _footnote(prediction: Prediction, baseline: Timeline) -> str:
     measured = counted(prediction.scenario.iterations, "measured iteration")
-    return fill(
+    worker = baseline.trace.jobs[0].workers[baseline.worker]
+    return (
         f"Bars: mean of {measured}; forward and backward of the worker that computes longest, and what is left. "
         f"Blocking: mean over workers. Timelines: the first measured iteration of {worker}, the worker blocked longest "
-        f"under {prediction.baseline.plan.policy.name}. Transfer lanes: at each moment the tensor, among those on "
-        "their way, that arrives next.",
-        width=175,
+        f"under {baseline.name}. {LANES}"
     )
 
 

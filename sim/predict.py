@@ -93,10 +93,10 @@ def predict(
             pool.shutdown(wait=True, cancel_futures=True)
             raise
     results = {policy.name: done[policy.name] for policy in policies}
-    return Prediction(scenario, results, _optimal_ps(scenario, results))
+    return Prediction(scenario, results, optimal_ps(scenario, results))
 
 
-def _optimal_ps(scenario: Scenario, results: dict[str, Result]) -> tuple[float, ...]:
+def optimal_ps(scenario: Scenario, results: dict[str, Result]) -> tuple[float, ...]:
     """Return the least bound over the plans compared and the finest slicing: how to slice is for a policy to choose."""
     plans = [make_plan(scenario, POLICIES["ideal"]), *(result.plan for result in results.values())]
     trace = next(iter(results.values())).trace

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorexpress.compute import compute_times
 from tensorexpress.plan import ETHERNET_BYTES, JobPlan, Plan, ring_segments, slice_leads_ps
 from tensorexpress.scenario import Scenario
 from tensorexpress.trace import KINDS
@@ -265,26 +266,6 @@ def _connect(graphs: list[_Graph], gates_per_job: list[int]) -> tuple[int, Ints,
     return int(counts[:, 1].sum()), np.bincount(target, minlength=nodes), start, target[order]
 
 
-def _compute_times(scenario: Scenario, rounds: int) -> tuple[list[Ints], list[Ints]]:
-    """Draw forward and backward times per job as (iteration, worker * layer); equal for every policy."""
-    slower = dict(scenario.stragglers)
-    spread = np.sqrt(np.log1p(scenario.jitter**2))
-    forward: list[Ints] = []
-    backward: list[Ints] = []
-    for index, job in enumerate(scenario.jobs):
-        rng = np.random.default_rng([scenario.seed, index])
-        # Log-normal with mean 1, so that jitter makes iterations uneven but not longer on average.
-        noise = np.exp(rng.normal(-(spread**2) / 2, spread, (2, rounds + 1, len(job.workers), 1)))
-        factor = noise * np.array([slower.get(host, 1.0) for host in job.workers])[:, None]
-        layers = job.workload.layers
-        for times, base, scale in (
-            (forward, [layer.forward_ps for layer in layers], factor[0]),
-            (backward, [layer.backward_ps for layer in layers], factor[1]),
-        ):
-            times.append(np.rint(np.array(base) * scale).astype(np.int64).reshape(rounds + 1, -1))
-    return forward, backward
-
-
 def _background_gaps(scenario: Scenario) -> Ints:
     gaps = np.zeros((len(scenario.background), GAPS), dtype=np.int64)
     for index, source in enumerate(scenario.background):
@@ -393,7 +374,8 @@ def _flows(scenario: Scenario, graphs: list[_Graph], message_class: Ints) -> dic
 
 
 def _workers(plan: Plan, rounds: int) -> dict[str, Any]:
-    forward, backward = _compute_times(plan.scenario, rounds)
+    times = compute_times(plan.scenario, rounds)
+    forward, backward = ([each[way].reshape(rounds + 1, -1) for each in times] for way in (0, 1))
     workers = [(index, job) for index, job in enumerate(plan.jobs) for _ in job.job.workers]
     return {
         "worker_job": np.array([index for index, _ in workers], dtype=np.int64),

@@ -1,0 +1,104 @@
+"""tensorexpress compare: two runs, or a run and its prediction, side by side."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from tensorexpress.cli.options import calibration_option, check_outputs, engine_option, write_json
+
+if TYPE_CHECKING:
+    from tensorexpress.calibration import Calibration
+    from tensorexpress.compare import Comparison, Run
+    from tensorexpress.trace import Trace
+
+
+@click.command(short_help="Hold a run against its prediction, or against another run.")
+@click.argument("trace", metavar="TRACE")
+@click.argument("other", required=False, metavar="[OTHER]")
+@click.option("--predict", "predicts", is_flag=True, help="Predict both runs too, and what the second gains.")
+@calibration_option
+@engine_option
+@click.option("--tensors", is_flag=True, help="Also show the latency of every tensor.")
+@click.option("--json", "json_path", metavar="FILE", help="Write the comparison as JSON; - prints it instead.")
+@click.option(
+    "--plot", "plot_path", metavar="FILE", help="Draw the timelines of one worker in all runs (.png or .svg)."
+)
+def compare(
+    trace: str,
+    other: str | None,
+    predicts: bool,
+    calibration: str | None,
+    engine: str,
+    tensors: bool,
+    json_path: str | None,
+    plot_path: str | None,
+) -> None:
+    """Show blocking time, latency and iteration time of two runs side by side, and by how much they differ.
+
+    TRACE alone, a file that `run` or `predict --save` wrote, is compared with its prediction, which is made from the
+    plan inside the file. Where one run was measured and the other simulated, the error is that of the simulation.
+
+    \b
+      tensorexpress compare runs/tensorexpress.trace --calibration calibration.json
+      tensorexpress compare runs/fifo.trace runs/tensorexpress.trace --plot both.png
+      tensorexpress compare runs/fifo.trace runs/tensorexpress.trace --predict
+    """
+    from tensorexpress.calibration import read_calibration
+    from tensorexpress.compare_report import as_json, as_table
+
+    check_outputs(json_path, plot_path)
+    if plot_path is not None:
+        from tensorexpress.sim.plot import check_suffix
+
+        check_suffix(plot_path)
+    if other is not None and calibration is not None and not predicts:
+        raise click.UsageError("--calibration is for predictions, and two traces need none; add --predict to have them")
+    correction = None if calibration is None else read_calibration(calibration)
+    comparisons = _comparisons(trace, other, predicts, engine, correction)
+    if json_path is not None:
+        write_json(json_path, as_json(comparisons))
+    if plot_path is not None:
+        from tensorexpress.sim.compare_plot import plot_runs
+
+        plot_runs([run for each in comparisons for run in (each.reference, each.other)], plot_path)
+    if json_path != "-":
+        click.echo(as_table(comparisons, tensors))
+
+
+def _comparisons(
+    path: str, other_path: str | None, predicts: bool, engine: str, calibration: Calibration | None
+) -> list[Comparison]:
+    """Return the comparison asked for: of two runs, of a run and its prediction, or of two runs and theirs."""
+    from tensorexpress.compare import Run
+    from tensorexpress.compare import compare as side_by_side
+    from tensorexpress.trace_file import read_trace
+
+    paths = [path] if other_path is None else [path, other_path]
+    read = [read_trace(each) for each in paths]
+    names = _names(paths, [trace for trace, _ in read])
+    runs = [Run(name, *pair) for name, pair in zip(names, read, strict=True)]
+    if len(runs) == 2:
+        both = side_by_side(*runs)
+        if not predicts:
+            return [both]
+    return [side_by_side(run, _predicted(run, engine, calibration)) for run in runs]
+
+
+def _names(paths: list[str], traces: list[Trace]) -> list[str]:
+    """Return the shortest names that tell runs of different sources apart: policies without or with choices, files."""
+    policies = [trace.policy for trace in traces]
+    for names in ([policy.partition(":")[0] for policy in policies], policies):
+        if len({(name, trace.source) for name, trace in zip(names, traces, strict=True)}) == len(traces):
+            return names
+    return paths
+
+
+def _predicted(run: Run, engine: str, calibration: Calibration | None) -> Run:
+    from tensorexpress.calibration import calibrate_plan
+    from tensorexpress.compare import Run
+    from tensorexpress.sim.run import simulate
+
+    plan = run.plan if calibration is None else calibrate_plan(run.plan, calibration)
+    return Run(run.name, simulate(plan, engine), plan)

@@ -1,0 +1,57 @@
+"""Figures of comparisons: what one worker did in each run, one below the other on one time axis."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tensorexpress.compare import Run
+from tensorexpress.sim.plot import (
+    LANES,
+    Timeline,
+    check_suffix,
+    draw_legend,
+    draw_timelines,
+    headed_parts,
+    most_blocked,
+    new_figure,
+    save_figure,
+)
+from tensorexpress.trace import Trace
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def plot_runs(runs: Sequence[Run], path: str | os.PathLike[str]) -> None:
+    """Draw runs of the same jobs to a PNG or SVG file; of several jobs, the first."""
+    check_suffix(path)
+    save_figure(draw_runs(runs), path)
+
+
+def draw_runs(runs: Sequence[Run]) -> Figure:
+    """Return the figure that `plot_runs` saves: the worker that is blocked longest in the first run, in all of them."""
+    first = runs[0].trace
+    worker = most_blocked(first)
+    timelines = [Timeline(run.label, run.trace, worker, usual_iteration(run.trace, worker)) for run in runs]
+    head_inches, timelines_inches = 0.55, 0.85 + 1.3 * len(runs)
+    figure = new_figure(10, 0.3 + head_inches + timelines_inches)
+    head, body = headed_parts(figure, runs[0].plan.scenario, [head_inches, timelines_inches])
+    draw_legend(head)
+    draw_timelines(
+        body,
+        timelines,
+        f"{first.jobs[0].workers[worker]} is the worker blocked longest in {runs[0].label}. Of each run: its measured "
+        f"iteration with the median blocking time. {LANES}",
+    )
+    return figure
+
+
+def usual_iteration(trace: Trace, worker: int) -> int:
+    """Return the measured iteration whose blocking time is the (lower) median for this worker of the first job."""
+    blocked_ps = trace.jobs[0].waits_ps[trace.warmup :, worker].sum(axis=1)
+    order = np.argsort(blocked_ps, kind="stable")
+    return trace.warmup + int(order[(len(order) - 1) // 2])

@@ -1,0 +1,238 @@
+"""Calibrations: what a target on this machine adds to the model, so that a prediction is for this machine.
+
+The model knows links: a packet occupies one for size / rate, and arrives whole after that and the link's delay. Hosts
+and switches of a target also take time for every packet, timers come late, links are a little slower than they are told
+to be, and have no delay of their own. On the way of one packet of n bytes from host to host, this is added:
+
+    host_packet_ps + n * host_byte_ps           in the two hosts: sending, receiving, checking
+    switch_packet_ps + n * switch_byte_ps       in a switch
+    timer_ps                                    before the first packet of a tensor whose gradient is due
+    -cut_through * (n bytes / rate)             where a target lets a packet pass at once and has the next wait
+
+These become the delays of links; no part of them occupies a link, because while one packet is looked at the next is on
+its way. What does occupy the link, its actual rate, is `rate_share` of the nominal one.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from os import PathLike
+from pathlib import Path
+from reprlib import repr as short_repr
+from typing import Any, get_type_hints
+
+import numpy as np
+
+from tensorexpress.cluster import Cluster, Link, star
+from tensorexpress.errors import InputError, NetworkError, unknown
+from tensorexpress.files import write_atomic
+from tensorexpress.plan import ETHERNET_BYTES, Plan, make_plan
+from tensorexpress.policy import POLICIES
+from tensorexpress.scaling import factor_for
+from tensorexpress.scenario import Job, Scenario, Transport
+from tensorexpress.text import json_text
+from tensorexpress.trace import KINDS, Ints, Trace
+from tensorexpress.units import PS_PER_MS, PS_PER_SECOND, format_rate, serialisation_ps
+from tensorexpress.workload import Layer, Workload
+
+#: What says that a JSON file is a calibration, and of which form.
+FORMAT = "tensorexpress calibration"
+VERSION = 1
+
+_MAKE_ONE = "make one with `tensorexpress calibrate`"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was measured of a target on one machine."""
+
+    target: str
+    #: Rate of the links on which it was measured; links of predictions are no faster.
+    rate_bps: int
+    #: Actual rate of a link over its nominal one.
+    rate_share: float
+    #: Time in the sending and the receiving host together, per packet and per byte.
+    host_packet_ps: int
+    host_byte_ps: int
+    #: Time in a switch, per packet and per byte.
+    switch_packet_ps: int
+    switch_byte_ps: int
+    #: How late a host acts on a timer: from a gradient's being due to its first packet.
+    timer_ps: int
+    #: On how many of the two links from host to host a packet does not wait until all of it could have passed.
+    cut_through: float
+    #: Bytes on the wire of a packet beside its payload, and of an acknowledgement.
+    header_bytes: int
+    ack_bytes: int
+
+
+@dataclass(frozen=True)
+class HostCost:
+    """Time that sending and receiving one packet takes, both hosts together and no network between them."""
+
+    packet_ps: int
+    byte_ps: int
+
+
+#: Iterations of the probe that are measured: enough for medians, and a few seconds on every target.
+ITERATIONS = 20
+_WARMUP = 2
+
+#: How long the long tensor of the probe occupies a link, and what separates transfers: they never meet, even where
+#: links have only half of their rate.
+_STREAM_PS, _GAP_PS = 50 * PS_PER_MS, 20 * PS_PER_MS
+
+#: A window that no target's round trip can use up, so that the stream shows the rate of a link.
+_WINDOW_BYTES = 10**6
+
+#: Shares of its rate that a link can have; what is beyond was measured on a machine that did something else.
+_LEAST_SHARE, _MOST_SHARE = 0.1, 1.5
+
+#: The tensors of the probe, by index.
+_SMALL, _FULL, _STREAM = range(3)
+
+
+def probe_plan(rate_bps: int, mtu: int, header_bytes: int, ack_bytes: int, iterations: int = ITERATIONS) -> Plan:
+    """Return the plan whose run shows what a target adds: one worker, one server, three tensors that never meet.
+
+    The first is one parameter, the second fills a packet, and the third occupies a link for 50 ms.
+    """
+    transport = Transport(_WINDOW_BYTES, header_bytes=header_bytes, ack_bytes=ack_bytes)
+    cluster = star(2, rate_bps, delay=0, mtu=mtu)
+    full = (mtu + ETHERNET_BYTES - header_bytes) // 4
+    packets = 1 + _STREAM_PS // serialisation_ps(mtu + ETHERNET_BYTES, rate_bps)
+    layers = (
+        Layer("one parameter", 1, PS_PER_MS, _GAP_PS),
+        Layer("one packet", full, PS_PER_MS, _GAP_PS + 4 * _STREAM_PS),
+        Layer("stream", full * packets, PS_PER_MS, PS_PER_MS),
+    )
+    job = Job("probe", Workload("probe", layers), workers=(0,), servers=(1,))
+    scenario = Scenario("calibration", cluster, (job,), transport, iterations=iterations, warmup=_WARMUP)
+    return make_plan(scenario, POLICIES["fifo"])
+
+
+def fit(target: str, plan: Plan, measured: Trace, predicted: Trace, cost: HostCost) -> Calibration:
+    """Return the calibration with which the model would have predicted what was measured of the probe.
+
+    `predicted` is the probe simulated as it was planned. What hosts add was measured apart; the rest is the switch's.
+    """
+    scenario = plan.scenario
+    rate_bps = scenario.cluster.links[0].rate_bps
+    seen, model = (np.median(_latency_ps(trace), axis=0) for trace in (measured, predicted))
+    rate_share = float((model[_STREAM] - model[_FULL]) / (seen[_STREAM] - seen[_FULL]))
+    if not _LEAST_SHARE < rate_share < _MOST_SHARE:
+        raise NetworkError(
+            f"the links of target {target} ran at {rate_share:.0%} of {format_rate(rate_bps)}, which cannot be; "
+            "calibrate again when this machine has less else to do, with more --iterations"
+        )
+    # No link is faster than it is told to be; one that seems to be has made up for a late start.
+    rate_share = min(rate_share, 1.0)
+    # One way is half of there and back.
+    added = (seen - model / rate_share) / 2
+    small, full = (size + scenario.transport.header_bytes for size in scenario.jobs[0].workload.tensor_bytes[:2])
+    byte_ps = float(added[_FULL] - added[_SMALL]) / (full - small)
+    packet_ps = max(0.0, float(added[_SMALL]) - byte_ps * small)
+    timer_ps = min(_lateness_ps(measured), 2 * packet_ps)
+    host_packet_ps = min(cost.packet_ps, packet_ps - timer_ps / 2)
+    # Bytes that arrive sooner than the model says did not wait for a link.
+    link_byte_ps = 8 * PS_PER_SECOND / (rate_share * rate_bps)
+    return Calibration(
+        target=target,
+        rate_bps=rate_bps,
+        rate_share=rate_share,
+        host_packet_ps=round(host_packet_ps),
+        host_byte_ps=cost.byte_ps,
+        switch_packet_ps=round(packet_ps - timer_ps / 2 - host_packet_ps),
+        switch_byte_ps=round(max(0.0, byte_ps - cost.byte_ps)),
+        timer_ps=round(timer_ps),
+        cut_through=max(0.0, cost.byte_ps - byte_ps) / link_byte_ps,
+        header_bytes=scenario.transport.header_bytes,
+        ack_bytes=scenario.transport.ack_bytes,
+    )
+
+
+def _latency_ps(trace: Trace) -> Ints:
+    """Return the latencies of the probe's tensors, by (iteration, tensor)."""
+    job = trace.jobs[0]
+    return (job.updated_ps - job.gradient_ps)[trace.warmup :, 0]
+
+
+def _lateness_ps(trace: Trace) -> float:
+    """Return how long after its gradient was due the first packet of a tensor usually left."""
+    transfers = trace.jobs[0].transfers
+    pushes = transfers[(transfers["kind"] == KINDS.index("push")) & (transfers["tensor"] == _SMALL)]
+    return float(np.median(pushes["sent_ps"] - pushes["ready_ps"]))
+
+
+def calibrate_scenario(scenario: Scenario, calibration: Calibration) -> Scenario:
+    """Return the scenario as the target runs it: with the rates and delays that its links have there."""
+    factor = factor_for(scenario, calibration.rate_bps)
+    if factor > 1:
+        fastest_bps = max(link.rate_bps for link in scenario.cluster.links)
+        raise InputError(
+            f"{scenario.name}: a link runs at {format_rate(fastest_bps)}, and the target {calibration.target} was "
+            f"calibrated up to {format_rate(calibration.rate_bps)}; accepted: a scenario that it can run, as with "
+            f"--scale {factor}"
+        )
+    cluster = scenario.cluster
+    links = tuple(_calibrate_link(link, cluster, calibration) for link in cluster.links)
+    transport = replace(scenario.transport, header_bytes=calibration.header_bytes, ack_bytes=calibration.ack_bytes)
+    return replace(scenario, cluster=replace(cluster, links=links), transport=transport)
+
+
+def _calibrate_link(link: Link, cluster: Cluster, calibration: Calibration) -> Link:
+    """Give a link its share of what hosts and switches add: half of what is added at either end.
+
+    A packet passes the links of two hosts, and two ends of links at every switch.
+    """
+    size = cluster.mtu + ETHERNET_BYTES
+    rate_bps = max(1, round(link.rate_bps * calibration.rate_share))
+    # Of the two ways of a tensor, there and back, one starts with a timer.
+    at_host_ps = calibration.host_packet_ps + size * calibration.host_byte_ps + calibration.timer_ps // 2
+    at_switch_ps = calibration.switch_packet_ps + size * calibration.switch_byte_ps
+    added_ps = sum(at_switch_ps if end in cluster.switches else at_host_ps for end in (link.a, link.b)) // 2
+    spared_ps = round(calibration.cut_through / 2 * serialisation_ps(size, rate_bps))
+    return replace(link, rate_bps=rate_bps, delay_ps=max(0, added_ps - spared_ps))
+
+
+def calibrate_plan(plan: Plan, calibration: Calibration) -> Plan:
+    """Return the plan on the target's actual links; all that was decided stays as it was."""
+    return replace(plan, scenario=calibrate_scenario(plan.scenario, calibration))
+
+
+def write_calibration(path: str | PathLike[str], calibration: Calibration) -> None:
+    """Write a calibration to a JSON file."""
+    write_atomic(path, json_text({"format": FORMAT, "version": VERSION, "measured": asdict(calibration)}))
+
+
+def read_calibration(path: str | PathLike[str]) -> Calibration:
+    """Return the calibration of a file that `tensorexpress calibrate` wrote."""
+    try:
+        document = json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); {_MAKE_ONE}") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: is not JSON ({error}); {_MAKE_ONE}") from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise InputError(f"{path}: is no calibration; {_MAKE_ONE}")
+    if document.get("version") != VERSION or not isinstance(document.get("measured"), dict):
+        raise InputError(f"{path}: version is {short_repr(document.get('version'))}; accepted: {VERSION}; {_MAKE_ONE}")
+    return _from_json(document["measured"], str(path))
+
+
+def _from_json(values: dict[str, Any], path: str) -> Calibration:
+    names = [field.name for field in fields(Calibration)]
+    for name in values:
+        if name not in names:
+            raise InputError(f"{path}: {unknown('key', name, names)}")
+    kinds = get_type_hints(Calibration)
+    for name in names:
+        value = values.get(name)
+        right = type(value) is kinds[name] and (not isinstance(value, int | float) or 0 <= value < 10**15)
+        if not right:
+            raise InputError(f"{path}: {name} is {short_repr(value)}; accepted: what `tensorexpress calibrate` writes")
+    calibration = Calibration(**values)
+    if not _LEAST_SHARE < calibration.rate_share < _MOST_SHARE or not calibration.rate_bps:
+        raise InputError(f"{path}: a rate is zero or beyond belief; {_MAKE_ONE}")
+    return calibration

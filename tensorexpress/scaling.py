@@ -1,0 +1,105 @@
+"""Scaling: the same scenario in slow motion, for targets that cannot keep up with its links.
+
+Rates are divided and times multiplied by one factor; sizes stay. Then every ratio of times is what it was: how much of
+an iteration is blocking, what a policy gains, how many packets a window holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tensorexpress.cluster import Cluster
+from tensorexpress.errors import ScenarioError
+from tensorexpress.scenario import Background, Job, Scenario
+from tensorexpress.units import format_rate, format_time
+from tensorexpress.workload import Workload
+
+#: Longest time in ps that a scaled scenario may hold; sums over layers and iterations then stay inside 64 bits.
+_LONGEST_PS = 10**16
+
+#: First digits of nice factors: 1, 2, 5, 10, 20, 50, ...
+_NICE = (1, 2, 5)
+
+
+def scale_scenario(scenario: Scenario, factor: int) -> Scenario:
+    """Return the scenario `factor` times slower: rates divided, times multiplied, sizes as they are.
+
+    Rates are rounded to whole bit/s; a simulated time is exactly `factor` times what it was where nothing is rounded.
+
+    >>> from tensorexpress.scenario import read_scenario
+    >>> slow = scale_scenario(read_scenario(overrides=["cluster.bandwidth=10 Gbps", "cluster.delay=1 us"]), 100)
+    >>> slow.cluster.links[0]
+    Link(a='h0', b='s0', rate_bps=100000000, delay_ps=100000000)
+    """
+    if type(factor) is not int or factor < 1:
+        raise ScenarioError(f"{scenario.name}: scale is {factor!r}; accepted: a whole number of 1 or more")
+    scale = _Scale(scenario.name, factor)
+    return replace(
+        scenario,
+        cluster=scale.cluster(scenario.cluster),
+        jobs=tuple(map(scale.job, scenario.jobs)),
+        transport=replace(scenario.transport, rto_min_ps=scale.time(scenario.transport.rto_min_ps)),
+        background=tuple(map(scale.background, scenario.background)),
+    )
+
+
+def factor_for(scenario: Scenario, fastest_bps: int) -> int:
+    """Return the least nice factor (1, 2, 5, 10, 20, ...) by which no link is faster than `fastest_bps`.
+
+    >>> from tensorexpress.scenario import read_scenario
+    >>> factor_for(read_scenario(overrides=["cluster.bandwidth=10 Gbps"]), fastest_bps=60_000_000)
+    200
+    """
+    needed = -(-max(link.rate_bps for link in scenario.cluster.links) // fastest_bps)
+    magnitude = int(10 ** (len(str(needed)) - 1))
+    return next(digit * power for power in (magnitude, 10 * magnitude) for digit in _NICE if digit * power >= needed)
+
+
+class _Scale:
+    """One factor, and the scenario that errors name."""
+
+    def __init__(self, name: str, factor: int):
+        self._name, self._factor = name, factor
+
+    def time(self, time_ps: int) -> int:
+        if time_ps * self._factor > _LONGEST_PS:
+            raise ScenarioError(
+                f"{self._name}: {format_time(time_ps)} times {self._factor} is more than {format_time(_LONGEST_PS)}; "
+                "accepted: a smaller scale, or shorter times"
+            )
+        return time_ps * self._factor
+
+    def rate(self, rate_bps: int) -> int:
+        """Return the slower rate; 0, which stands for no limit, stays."""
+        slower_bps = (rate_bps + self._factor // 2) // self._factor
+        if rate_bps and not slower_bps:
+            raise ScenarioError(
+                f"{self._name}: {format_rate(rate_bps)} divided by {self._factor} is less than 1 bit/s; "
+                "accepted: a smaller scale, or faster links"
+            )
+        return slower_bps
+
+    def cluster(self, cluster: Cluster) -> Cluster:
+        links = (
+            replace(link, rate_bps=self.rate(link.rate_bps), delay_ps=self.time(link.delay_ps))
+            for link in cluster.links
+        )
+        return replace(cluster, links=tuple(links))
+
+    def job(self, job: Job) -> Job:
+        return replace(
+            job,
+            workload=self.workload(job.workload),
+            sum_rate_bps=self.rate(job.sum_rate_bps),
+            start_ps=self.time(job.start_ps),
+        )
+
+    def workload(self, workload: Workload) -> Workload:
+        layers = (
+            replace(layer, forward_ps=self.time(layer.forward_ps), backward_ps=self.time(layer.backward_ps))
+            for layer in workload.layers
+        )
+        return replace(workload, layers=tuple(layers))
+
+    def background(self, traffic: Background) -> Background:
+        return replace(traffic, rate_bps=self.rate(traffic.rate_bps))

@@ -1,0 +1,247 @@
+"""Trace files: a trace and the plan that it is a run of, in one file, both ways and exactly.
+
+The file is a zip archive that numpy opens too (`numpy.load`):
+
+    trace.json          what it is, and all that is not an array
+    plan.json           the plan, as a plan file holds it
+    links.npy           an array of LINK
+    jobs/0/NAME.npy     the arrays of the first job, by the names of `JobTrace`; jobs/1/... of the second
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import zipfile
+import zlib
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from reprlib import repr as short_repr
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from tensorexpress.errors import InputError, PlanError
+from tensorexpress.files import write_atomic
+from tensorexpress.plan import Plan
+from tensorexpress.plan_file import plan_from_json, plan_text
+from tensorexpress.text import json_text
+from tensorexpress.trace import LINK, TRANSFER, JobTrace, Trace
+
+#: What says that a file is a trace, and of which form.
+FORMAT = "tensorexpress trace"
+VERSION = 1
+
+#: The ending that verbs give to trace files.
+SUFFIX = ".trace"
+
+_MAKE_ONE = "make one with `tensorexpress run` or `tensorexpress predict --save`"
+
+#: Fields of `JobTrace` that are arrays by (iteration, worker, layer) -> how many passes more than iterations they hold.
+_PASSES = {"forward_ps": 1, "backward_ps": 0, "forward_start_ps": 1, "updated_ps": 0}
+
+#: Fields of `Trace` that are whole numbers.
+_COUNTS = ("warmup", "end_ps", "transmissions", "retransmissions", "timeouts")
+
+#: How numpy's files of version 1.0 start; the length of what the array says of itself follows in two bytes.
+_NPY_MAGIC = b"\x93NUMPY\x01\x00"
+_NPY_START = len(_NPY_MAGIC) + 2
+
+#: Archives carry the time of every member; a fixed one lets the same trace give the same bytes.
+_NO_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+def trace_path(directory: str | PathLike[str], policy: str) -> Path:
+    """Return where the trace of a policy goes in a directory; different policies never share a file.
+
+    >>> trace_path("runs", "tensorexpress:slice=50 KB").name
+    'tensorexpress:slice=50%20KB.trace'
+    """
+    return Path(directory) / (quote(policy, safe=":=,") + SUFFIX)
+
+
+def write_trace(path: str | PathLike[str], trace: Trace, plan: Plan) -> None:
+    """Write a trace and the plan it is a run of to one file, whole or not at all; the same trace gives the same bytes.
+
+    A trace that cannot be of this plan is refused, so that no file holds one.
+    """
+    _check_belonging(trace, plan)
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        _add(archive, "trace.json", json_text(_header(trace)).encode())
+        _add(archive, "plan.json", plan_text(plan).encode())
+        for name, array in _arrays(trace).items():
+            column = io.BytesIO()
+            npy.write_array(column, np.ascontiguousarray(array, dtype=_stored_type(name)), allow_pickle=False)
+            _add(archive, name, column.getvalue())
+    write_atomic(path, content.getvalue())
+
+
+def read_trace(path: str | PathLike[str]) -> tuple[Trace, Plan]:
+    """Return the trace of a file, and the plan it is a run of."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return _read(archive)
+    except InputError as error:
+        raise PlanError(f"{path}: {error}") from None
+    except OSError as error:
+        raise PlanError(f"{path}: cannot be read ({error.strerror or error}); {_MAKE_ONE}") from None
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
+        raise PlanError(f"{path}: is no trace, or only a part of one ({error}); {_MAKE_ONE}") from None
+
+
+def _header(trace: Trace) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "source": trace.source,
+        "policy": trace.policy,
+        **{name: getattr(trace, name) for name in _COUNTS},
+        "hosts": list(trace.hosts),
+        "link_names": list(trace.link_names),
+        "jobs": [
+            {
+                "name": job.name,
+                "layers": list(job.layers),
+                "workers": list(job.workers),
+                "transfers": len(job.transfers),
+            }
+            for job in trace.jobs
+        ],
+    }
+
+
+def _arrays(trace: Trace) -> dict[str, NDArray[Any]]:
+    """Return all arrays of a trace by the names that they have in a file."""
+    jobs = {
+        f"jobs/{number}/{name}.npy": getattr(job, name)
+        for number, job in enumerate(trace.jobs)
+        for name in (*_PASSES, "transfers")
+    }
+    return {"links.npy": trace.links, **jobs}
+
+
+def _stored_type(name: str) -> np.dtype[Any]:
+    """Return the type of an array by its name in a file; bytes are in the same order on every machine."""
+    field = name.rpartition("/")[2].removesuffix(".npy")
+    return {"links": LINK, "transfers": TRANSFER}.get(field, np.dtype(np.int64)).newbyteorder("<")
+
+
+def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
+    member = zipfile.ZipInfo(name, _NO_TIME)
+    member.compress_type = zipfile.ZIP_DEFLATED
+    archive.writestr(member, content)
+
+
+def _read(archive: zipfile.ZipFile) -> tuple[Trace, Plan]:
+    header = _json(archive, "trace.json")
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise PlanError(f"trace.json is {short_repr(header)}; accepted: format {FORMAT!r}; {_MAKE_ONE}")
+    if header.get("version") != VERSION:
+        raise PlanError(f"version is {short_repr(header.get('version'))}; accepted: {VERSION}; make the trace again")
+    plan = plan_from_json(_json(archive, "plan.json"))
+    jobs = header.get("jobs")
+    if not isinstance(jobs, list) or len(jobs) != len(plan.jobs):
+        raise PlanError(f"jobs is {short_repr(jobs)}; accepted: one for each of the plan's {len(plan.jobs)}")
+    trace = Trace(
+        source=_text(header, "source"),
+        policy=_text(header, "policy"),
+        hosts=_texts(header, "hosts"),
+        link_names=_texts(header, "link_names"),
+        jobs=tuple(_read_job(archive, number, job, plan) for number, job in enumerate(jobs)),
+        links=_array(archive, "links.npy", (2 * len(plan.scenario.cluster.links),)),
+        **{name: _count(header, name) for name in _COUNTS},
+    )
+    _check_belonging(trace, plan)
+    return trace, plan
+
+
+def _read_job(archive: zipfile.ZipFile, number: int, header: Any, plan: Plan) -> JobTrace:
+    if not isinstance(header, dict):
+        raise PlanError(f"jobs.{number} is {short_repr(header)}; accepted: an object; make the trace again")
+    arrays = {
+        name: _array(archive, f"jobs/{number}/{name}.npy", shape)
+        for name, shape in {**_shapes(plan, number), "transfers": (_count(header, "transfers"),)}.items()
+    }
+    return JobTrace(_text(header, "name"), _texts(header, "layers"), _texts(header, "workers"), **arrays)
+
+
+def _shapes(plan: Plan, number: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes that the arrays of a job have in every run of a plan."""
+    job, iterations = plan.scenario.jobs[number], plan.scenario.warmup + plan.scenario.iterations
+    return {name: (iterations + more, len(job.workers), len(job.workload.layers)) for name, more in _PASSES.items()}
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> bytes:
+    try:
+        return archive.read(name)
+    except KeyError:
+        raise PlanError(f"{name} is missing in it; {_MAKE_ONE}") from None
+
+
+def _json(archive: zipfile.ZipFile, name: str) -> Any:
+    try:
+        return json.loads(_member(archive, name))
+    except (ValueError, RecursionError) as error:
+        raise PlanError(f"{name} in it is not JSON ({error}); {_MAKE_ONE}") from None
+
+
+def _array(archive: zipfile.ZipFile, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return an array of the file. Shape and type are known, so what it says of itself is skipped, not trusted."""
+    content, kind = _member(archive, name), _stored_type(name)
+    start = _NPY_START + int.from_bytes(content[len(_NPY_MAGIC) : _NPY_START], "little")
+    values = content[start:]
+    if not content.startswith(_NPY_MAGIC) or len(values) != kind.itemsize * math.prod(shape):
+        raise PlanError(f"{name} in it is no array of shape {shape} and version {VERSION}; make the trace again")
+    return np.frombuffer(values, kind).astype(kind.newbyteorder("=")).reshape(shape)
+
+
+def _text(header: Mapping[str, Any], name: str) -> str:
+    return str(_typed(header, name, isinstance(header.get(name), str), "a text"))
+
+
+def _texts(header: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    value = header.get(name)
+    right = isinstance(value, list) and all(isinstance(item, str) for item in value)
+    return tuple(_typed(header, name, right, "a list of texts"))
+
+
+def _count(header: Mapping[str, Any], name: str) -> int:
+    value = header.get(name)
+    return int(_typed(header, name, type(value) is int and value >= 0, "a whole number of 0 or more"))
+
+
+def _typed(header: Mapping[str, Any], name: str, right: bool, accepted: str) -> Any:
+    if not right:
+        raise PlanError(f"{name} is {short_repr(header.get(name))}; accepted: {accepted}; make the trace again")
+    return header[name]
+
+
+def _check_belonging(trace: Trace, plan: Plan) -> None:
+    """Refuse a trace that is no run of the plan, by the first thing that tells."""
+    scenario = plan.scenario
+    pairs: dict[str, tuple[object, object]] = {
+        "policy": (trace.policy, plan.policy.name),
+        "warmup": (trace.warmup, scenario.warmup),
+        "hosts": (trace.hosts, scenario.cluster.hosts),
+        "links": (len(trace.links), 2 * len(scenario.cluster.links)),
+        "link_names": (len(trace.link_names), len(trace.links)),
+        "jobs": (tuple(job.name for job in trace.jobs), tuple(job.name for job in scenario.jobs)),
+    }
+    for number, (traced, job) in enumerate(zip(trace.jobs, scenario.jobs, strict=False)):
+        layers = tuple(layer.name for layer in job.workload.layers)
+        pairs[f"jobs.{number}.layers"] = (traced.layers, layers)
+        pairs[f"jobs.{number}.workers"] = (traced.workers, tuple(scenario.cluster.hosts[host] for host in job.workers))
+        for name, shape in _shapes(plan, number).items():
+            pairs[f"shape of jobs.{number}.{name}"] = (getattr(traced, name).shape, shape)
+    for what, (found, planned) in pairs.items():
+        if found != planned:
+            raise PlanError(
+                f"{what} of the trace is {short_repr(found)} and of its plan {short_repr(planned)}; "
+                "accepted: a trace with the plan it is a run of"
+            )

@@ -1,0 +1,105 @@
+"""Scaling: a scenario in slow motion is the same scenario, as far as whole picoseconds and bits can tell."""
+
+from __future__ import annotations
+
+import doctest
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import policies, scenarios
+
+from tensorexpress import scaling
+from tensorexpress.errors import ScenarioError
+from tensorexpress.plan import make_plan
+from tensorexpress.policy import POLICIES, Policy
+from tensorexpress.scaling import factor_for, scale_scenario
+from tensorexpress.scenario import Scenario, read_scenario
+from tensorexpress.sim import simulate
+from tensorexpress.trace import measure_job
+
+#: With round rates nothing is rounded: 8 * 10**12 / (factor * rate) is whole, and so is every time on a link.
+FACTORS = st.sampled_from([1, 2, 5, 10, 50, 200, 1000])
+
+
+def at_rate(scenario: Scenario, rate_bps: int) -> Scenario:
+    """Return the scenario with all links at one rate."""
+    links = tuple(replace(link, rate_bps=rate_bps) for link in scenario.cluster.links)
+    return replace(scenario, cluster=replace(scenario.cluster, links=links))
+
+
+def check_times_scale(scenario: Scenario, policy: Policy, factor: int) -> None:
+    original = simulate(make_plan(scenario, policy))
+    scaled = simulate(make_plan(scale_scenario(scenario, factor), policy))
+    assert scaled.end_ps == factor * original.end_ps
+    assert scaled.transmissions == original.transmissions
+    for one, other in zip(original.jobs, scaled.jobs, strict=True):
+        assert np.array_equal(factor * one.forward_start_ps, other.forward_start_ps)
+        assert np.array_equal(factor * one.updated_ps, other.updated_ps)
+        assert np.array_equal(factor * one.transfers["sent_ps"], other.transfers["sent_ps"])
+        before, after = measure_job(one, original.warmup), measure_job(other, scaled.warmup)
+        assert after.blocking_ps == pytest.approx(factor * before.blocking_ps, rel=1e-12)
+        assert after.iteration_ps == pytest.approx(factor * before.iteration_ps, rel=1e-12)
+
+
+@settings(max_examples=100)
+@given(scenarios(disturbed=False), policies(credit=False), FACTORS)
+def test_every_time_of_a_scaled_run_is_the_factor_times_the_original(
+    scenario: Scenario, policy: Policy, factor: int
+) -> None:
+    check_times_scale(at_rate(scenario, 10**9), policy, factor)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("architecture", ["servers=2", "architecture=ring"])
+def test_windows_credit_and_acknowledgements_scale_too(policy: str, architecture: str) -> None:
+    scenario = read_scenario(overrides=["job.model=alexnet", "job.workers=3", f"job.{architecture}", "iterations=1"])
+    check_times_scale(scenario, POLICIES[policy], 200)
+
+
+@given(scenarios(), FACTORS)
+def test_sizes_and_all_that_has_no_unit_stay(scenario: Scenario, factor: int) -> None:
+    scaled = scale_scenario(scenario, factor)
+    assert [job.workload.tensor_bytes for job in scaled.jobs] == [job.workload.tensor_bytes for job in scenario.jobs]
+    assert replace(scaled.transport, rto_min_ps=0) == replace(scenario.transport, rto_min_ps=0)
+    assert replace(scaled.cluster, links=scenario.cluster.links) == scenario.cluster
+    assert scaled.transport.rto_min_ps == factor * scenario.transport.rto_min_ps
+    assert scaled.jitter == scenario.jitter
+    assert scaled.loss == scenario.loss
+    assert [round(job.sum_rate_bps * factor) for job in scaled.jobs] == [job.sum_rate_bps for job in scenario.jobs]
+    assert [traffic.rate_bps * factor for traffic in scaled.background] == [b.rate_bps for b in scenario.background]
+
+
+def test_a_factor_of_one_changes_nothing() -> None:
+    scenario = read_scenario()
+    assert scale_scenario(scenario, 1) == scenario
+
+
+@given(st.integers(1, 10**12), st.integers(1, 10**12))
+def test_the_factor_is_the_least_nice_one_that_the_target_keeps_up_with(rate_bps: int, fastest_bps: int) -> None:
+    factor = factor_for(at_rate(read_scenario(), rate_bps), fastest_bps)
+    nice = sorted(digit * 10**power for digit in (1, 2, 5) for power in range(14))
+    assert factor in nice
+    assert rate_bps <= factor * fastest_bps
+    assert factor == 1 or rate_bps > nice[nice.index(factor) - 1] * fastest_bps
+
+
+@pytest.mark.parametrize(
+    ("factor", "message"),
+    [
+        (0, "scale is 0; accepted: a whole number of 1 or more"),
+        (2.5, "scale is 2.5; accepted: a whole number of 1 or more"),
+        (10**11, "10 Gbps divided by 100000000000 is less than 1 bit/s; accepted: a smaller scale, or faster links"),
+        (10**9, "times 1000000000 is more than 1e+04 s; accepted: a smaller scale, or shorter times"),
+    ],
+)
+def test_a_factor_that_cannot_be_is_refused(factor: int, message: str) -> None:
+    with pytest.raises(ScenarioError) as refusal:
+        scale_scenario(read_scenario(), factor)
+    assert message in str(refusal.value)
+
+
+def test_examples_in_the_documentation_hold() -> None:
+    assert doctest.testmod(scaling).failed == 0
