@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tensorexpress.cli.deploy_linux import check_options, deploy_linux
+from tensorexpress.cli.linux_options import linux_options
 from tensorexpress.cli.options import check_outputs, write_json
 from tensorexpress.cli.targets import read_targets, target_options
 from tensorexpress.errors import InputError, PlanError
@@ -21,8 +23,15 @@ if TYPE_CHECKING:
     from tensorexpress.plan import Plan
 
 
-@click.command(short_help="Bring switches to what a plan says; write only the difference.")
+@click.command(short_help="Bring switches, or an interface of this machine, to what a plan says.")
 @click.argument("plan_path", metavar="PLAN.json")
+@click.option(
+    "--target",
+    type=click.Choice(["p4", "linux"]),
+    default="p4",
+    show_default=True,
+    help="Switches that speak P4Runtime, or the egress of one interface of this machine.",
+)
 @target_options
 @click.option("--partial", is_flag=True, help="Deploy to the switches named here alone, and not to all of the plan.")
 @click.option("--dry-run", is_flag=True, help="Show the difference, and write nothing.")
@@ -60,8 +69,13 @@ if TYPE_CHECKING:
 @click.option(
     "--json", "json_path", metavar="FILE", help="Write every change as JSON; - prints it instead of the table."
 )
+@linux_options
+@click.option("--remove", is_flag=True, help="linux: take the queues away; the interface gets its default ones.")
+@click.pass_context
 def deploy(
+    context: click.Context,
     plan_path: str,
+    target: str,
     switches: tuple[str, ...],
     device_ids: tuple[str, ...],
     tls_ca: str | None,
@@ -77,16 +91,27 @@ def deploy(
     trust_dscp: bool,
     stay: bool,
     json_path: str | None,
+    device: str | None,
+    rate: str | None,
+    remove: bool,
 ) -> None:
     """Bring the switches of a plan to what it says: program, routes, queues, guards.
 
     Reads what is on a switch and writes only the difference: a second deploy writes nothing, and one that was
     interrupted can be repeated. What the plan does not want is removed, whoever put it there.
 
+    With --target linux, give the egress of an interface of this machine the plan's queues, by tc; needs root.
+
     \b
       tensorexpress plan -o plan.json
       tensorexpress deploy plan.json --switch s0=127.0.0.1:9559 --dry-run
+      tensorexpress deploy plan.json --target linux --dev eth0 --dry-run
     """
+    check_options(context, target)
+    if target == "linux":
+        deploy_linux(plan_path, device, rate, remove=remove, dry_run=dry_run, json_path=json_path)
+        return
+
     from tensorexpress import p4
     from tensorexpress.plan_file import read_plan
 

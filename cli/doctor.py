@@ -58,9 +58,3 @@ def _check_switches(targets: Sequence[Target], take_over: bool) -> dict[Target, 
 
     program = p4.load()
     return {target: check_switch(target, program, take_over=take_over) for target in targets}
-
-
-# The other verbs need a switch; this one also looks at the machine alone.
-for parameter in doctor.params:
-    if parameter.name == "switches":
-        parameter.required = False

@@ -37,7 +37,6 @@ def target_options(command: _Command) -> _Command:
             "switches",
             metavar="NAME=HOST[:PORT]",
             multiple=True,
-            required=True,
             help=f"Where a switch answers; may be repeated.  [default port: {DEFAULT_PORT}]",
         ),
     ):
@@ -54,6 +53,8 @@ def read_targets(
     election_id: int = 1,
 ) -> list[Target]:
     """Return the switches that the options name."""
+    if not switches:
+        raise InputError(f"no switch is named; give --switch NAME=HOST:PORT, such as s0=127.0.0.1:{DEFAULT_PORT}")
     require_p4runtime()
     from tensorexpress.control.client import Target, TlsFiles, check_files
 

@@ -1,0 +1,242 @@
+"""Linux traffic control: the queues of a plan as `tc` commands for the egress of one interface.
+
+Classes by DSCP, strict priority between them, and one rate that they share. docs/linux.md says why it is htb that does
+this, and what it does not do.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tensorexpress.errors import InputError, PlanError
+from tensorexpress.plan import ETHERNET_BYTES, Plan
+from tensorexpress.units import format_rate, format_size
+from tensorexpress.wire.dscp import CLASS_SELECTORS, queue_of_dscp
+
+#: A command as its words.
+Command = tuple[str, ...]
+
+#: Handle of our root qdisc, by which it is known again. The class of queue q is MAJOR:q+1.
+MAJOR = "7e"
+_SHARED = f"{MAJOR}:ff"
+
+#: Bytes of an Ethernet header, which Linux counts as part of a packet, unlike all else that surrounds it on the wire.
+_HEADER_BYTES = 14
+_OVERHEAD_BYTES = ETHERNET_BYTES - _HEADER_BYTES
+
+#: A port that was due to send and was woken up late may catch up with this much of its link's time.
+_CATCH_UP_US = 200
+
+#: Largest limit that bfifo takes.
+_LARGEST_LIMIT = 2**32 - 1
+
+_ICMPV6 = 58
+
+#: Rates that htb keeps to; what is slower sends less than a packet a second.
+_SLOWEST_BPS, _FASTEST_BPS = 10_000, 10**12
+
+
+@dataclass(frozen=True, slots=True)
+class Egress:
+    """What the sending side of an interface is to be like."""
+
+    #: Strict-priority queues, 1 to 8; queue 0 is the most urgent.
+    queues: int
+    #: Bit/s that all queues share, counted as on the wire; None is the interface's own speed.
+    rate_bps: int | None
+    #: Bytes that may wait in each queue; 0 is no limit.
+    buffer_bytes: int
+    #: Largest IP packet in bytes.
+    mtu: int
+
+    def __post_init__(self) -> None:
+        if self.rate_bps is not None and not _SLOWEST_BPS <= self.rate_bps <= _FASTEST_BPS:
+            raise InputError(
+                f"rate {format_rate(self.rate_bps)}; accepted by tc: {format_rate(_SLOWEST_BPS)} to "
+                f"{format_rate(_FASTEST_BPS)}"
+            )
+
+
+def queues_of(plan: Plan) -> int:
+    """Return how many queues a plan needs where packets are told apart by their DSCP: one if it wants them in order.
+
+    >>> from tensorexpress.plan import make_plan
+    >>> from tensorexpress.policy import POLICIES
+    >>> from tensorexpress.scenario import read_scenario
+    >>> [queues_of(make_plan(read_scenario(), POLICIES[name])) for name in ("tensorexpress", "p3")]
+    [8, 1]
+    """
+    queues, discipline = plan.scenario.cluster.queues, plan.policy.discipline
+    if discipline == "fifo":
+        return 1
+    if discipline != "strict":
+        raise PlanError(
+            f"policy {plan.policy.name!r} wants {discipline!r} in the switch, which no DSCP can say; accepted where "
+            "queues follow the DSCP: switch=strict or switch=fifo"
+        )
+    if queues > CLASS_SELECTORS:
+        raise PlanError(
+            f"the plan has {queues} queues; accepted where queues follow the DSCP: at most {CLASS_SELECTORS}; make it "
+            f"again with --set cluster.queues={CLASS_SELECTORS}"
+        )
+    return queues
+
+
+def egress_of(plan: Plan, rate_bps: int | None) -> Egress:
+    """Return what the egress of an interface of the given rate is like under a plan."""
+    cluster = plan.scenario.cluster
+    return Egress(queues_of(plan), rate_bps, cluster.buffer_bytes, cluster.mtu)
+
+
+def summary(egress: Egress) -> str:
+    """Return what an egress is like on one line.
+
+    >>> summary(Egress(queues=8, rate_bps=10**10, buffer_bytes=16_000_000, mtu=9000))
+    '8 queues by DSCP share 10 Gbps, 16 MB each'
+    """
+    share = "the interface's own speed" if egress.rate_bps is None else format_rate(egress.rate_bps)
+    size = f"{format_size(egress.buffer_bytes)} each" if egress.buffer_bytes else "of any length"
+    if egress.queues == 1:
+        return f"1 queue in order of arrival has {share}, {size}"
+    return f"{egress.queues} queues by DSCP share {share}, {size}"
+
+
+def setup(device: str, egress: Egress) -> list[Command]:
+    """Return the commands that give an interface its queues, whatever queues it has."""
+    if not re.fullmatch(r"[^\s/]{1,15}", device):
+        raise InputError(f"interface {device!r}; accepted: a name of at most 15 characters, such as eth0")
+    root, parts = _unshaped(egress) if egress.rate_bps is None else _shaped(egress, egress.rate_bps)
+    words = [
+        # Our root is made anew in any case, and its handle is free only when another one has taken its place.
+        f"qdisc replace dev {device} root pfifo",
+        f"qdisc replace dev {device} root handle {MAJOR}: {root}",
+        *(f"{what} add dev {device} {rest}" for what, rest in [*parts, *_filters(egress.queues)]),
+    ]
+    return [("tc", *line.split()) for line in words]
+
+
+def remove(device: str) -> list[Command]:
+    """Return the commands that take the queues from an interface; the kernel then gives it its default ones.
+
+    >>> remove("eth0")
+    [('tc', 'qdisc', 'del', 'dev', 'eth0', 'root')]
+    """
+    return [("tc", "qdisc", "del", "dev", device, "root")]
+
+
+_Part = tuple[str, str]
+
+
+def _shaped(egress: Egress, rate_bps: int) -> tuple[str, list[_Part]]:
+    """Return htb's root and classes. All of the rate belongs to the shared class, and is lent by priority.
+
+    A class must have a rate of its own, which it gets out of turn; the least there is, 8 bit/s, is one packet a minute.
+    """
+    frame = egress.mtu + _HEADER_BYTES
+    burst = max(2 * (frame + _OVERHEAD_BYTES), rate_bps * _CATCH_UP_US // 8_000_000)
+    shares = f"overhead {_OVERHEAD_BYTES} quantum {frame}"
+    rate = f"{rate_bps}bit"
+    classes = [("class", f"parent {MAJOR}: classid {_SHARED} htb rate {rate} burst {burst} cburst {burst} {shares}")]
+    for queue in range(egress.queues):
+        own = f"rate 8bit burst 1 ceil {rate} cburst {burst} prio {queue} {shares}"
+        classes.append(("class", f"parent {_SHARED} classid {_class(queue)} htb {own}"))
+    return f"htb default {egress.queues:x}", classes + _buffers(egress)
+
+
+def _unshaped(egress: Egress) -> tuple[str, list[_Part]]:
+    """Return prio's root. It has no rate: it puts in order what waits because the interface is busy."""
+    if egress.queues == 1:
+        return f"bfifo limit {_limit(egress)}", []
+    lowest = " ".join([str(egress.queues - 1)] * 16)
+    return f"prio bands {egress.queues} priomap {lowest}", _buffers(egress)
+
+
+def _buffers(egress: Egress) -> list[_Part]:
+    limit = _limit(egress)
+    return [("qdisc", f"parent {_class(queue)} bfifo limit {limit}") for queue in range(egress.queues)]
+
+
+def _filters(queues: int) -> Iterator[_Part]:
+    """Yield what finds a packet's class; those that match nothing are of the least urgent queue."""
+    if queues == 1:
+        return
+    # Without an answer to these a neighbour cannot be sent to at all, so they must not starve.
+    yield _filter("arp", 1, "match u32 0 0", 0)
+    yield _filter("ipv6", 2, f"match u8 {_ICMPV6:#x} 0xff at 6", 0)
+    for selector in range(1, CLASS_SELECTORS):
+        queue = queue_of_dscp(selector * 8, queues)
+        yield _filter("ip", 3, f"match u8 {selector << 5:#04x} 0xe0 at 1", queue)
+        yield _filter("ipv6", 2, f"match u16 {selector << 9:#06x} 0x0e00 at 0", queue)
+
+
+def _filter(protocol: str, preference: int, match: str, queue: int) -> _Part:
+    return ("filter", f"parent {MAJOR}: protocol {protocol} prio {preference} u32 {match} flowid {_class(queue)}")
+
+
+def _class(queue: int) -> str:
+    return f"{MAJOR}:{queue + 1:x}"
+
+
+def _limit(egress: Egress) -> int:
+    return min(egress.buffer_bytes or _LARGEST_LIMIT, _LARGEST_LIMIT)
+
+
+def script(commands: Iterable[Sequence[str]], about: str) -> str:
+    """Return commands as a shell script that stops at the first one that fails.
+
+    >>> print(script([("tc", "qdisc", "del", "dev", "eth0", "root")], "Takes the queues away."), end="")
+    #!/bin/sh
+    # Takes the queues away.
+    set -e
+    tc qdisc del dev eth0 root
+    """
+    return "\n".join(["#!/bin/sh", f"# {about}", "set -e", *map(shlex.join, commands)]) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCount:
+    """What a queue of an interface has done so far."""
+
+    bytes: int
+    packets: int
+    drops: int
+
+
+def root_of(qdiscs: str, device: str) -> tuple[str, str]:
+    """Return kind and handle of an interface's root qdisc, from `tc -j qdisc show`; handle "0:" is the kernel's own.
+
+    >>> root_of('[{"kind":"htb","handle":"7e:","dev":"eth0","root":true}]', "eth0")
+    ('htb', '7e:')
+    """
+    for qdisc in json.loads(qdiscs or "[]"):
+        if qdisc.get("root") and qdisc.get("dev", device) == device:
+            return qdisc["kind"], qdisc["handle"]
+    return "noqueue", "0:"
+
+
+def queue_counts(qdiscs: str) -> dict[str, dict[int, QueueCount]]:
+    """Return what each queue of each interface did, from `tc -s -j qdisc show`.
+
+    >>> queue_counts('[{"dev":"p0","parent":"7e:2","bytes":90,"packets":1,"drops":0}]')
+    {'p0': {1: QueueCount(bytes=90, packets=1, drops=0)}}
+    """
+    counts: dict[str, dict[int, QueueCount]] = {}
+    for qdisc in json.loads(qdiscs or "[]"):
+        major, _, minor = str(qdisc.get("parent", "")).partition(":")
+        if major == MAJOR:
+            count = QueueCount(qdisc["bytes"], qdisc["packets"], qdisc["drops"])
+            counts.setdefault(qdisc["dev"], {})[int(minor, 16) - 1] = count
+    return counts
+
+
+def wire_bytes(size: int, packets: int) -> int:
+    """Return what packets weigh on the wire of which Linux has counted `size` bytes.
+
+    >>> wire_bytes(1514, 1)
+    1538
+    """
+    return size + packets * _OVERHEAD_BYTES

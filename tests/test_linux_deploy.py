@@ -1,0 +1,155 @@
+"""tensorexpress deploy --target linux: on a real interface in a namespace of its own where root is there."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+from network import needs_root
+from test_linux import namespaces_there, plan_on
+
+from tensorexpress.cli import main
+from tensorexpress.cluster import custom, star
+from tensorexpress.doctor import check_qdisc
+from tensorexpress.plan_file import plan_text
+from tensorexpress.target import namespaces
+
+TENSOREXPRESS = [sys.executable, "-P", "-c", "from tensorexpress.cli import main; main()"]
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, ["deploy", *map(str, arguments)])
+
+
+@pytest.fixture
+def plan_path(tmp_path):
+    path = tmp_path / "plan.json"
+    path.write_text(plan_text(plan_on(star(hosts=3, bandwidth="2 Gbps"))))
+    return path
+
+
+@pytest.fixture
+def machine():
+    """A namespace with one cable, whose near end is called nic0: runs commands there."""
+    with namespaces.namespace() as name:
+        namespaces.ip(["link add nic0 type veth peer name far0", "link set nic0 up", "link set far0 up"], name)
+
+        def execute(*words):
+            inside = ["ip", "netns", "exec", name, *map(str, words)]
+            return subprocess.run(inside, capture_output=True, text=True, check=False)
+
+        yield execute
+    assert name not in namespaces_there()
+
+
+def root_qdisc(machine):
+    qdiscs = json.loads(machine("tc", "-j", "qdisc", "show", "dev", "nic0").stdout)
+    return next((qdisc["kind"], qdisc["handle"]) for qdisc in qdiscs if qdisc.get("root"))
+
+
+def classes_and_filters(machine):
+    """What tc shows, but for the handles that the kernel hands out in turn."""
+    shown = "".join(machine("tc", what, "show", "dev", "nic0").stdout for what in ("class", "filter"))
+    return sorted(re.sub("leaf [0-9a-f]+:", "leaf", shown).splitlines())
+
+
+@needs_root
+def test_queues_are_set_up_again_and_removed(machine, plan_path):
+    before = root_qdisc(machine)
+    words = [*TENSOREXPRESS, "deploy", plan_path, "--target", "linux", "--dev", "nic0"]
+    for rate in ("1 Gbps", "100 Mbps"):
+        done = machine(*words, "--rate", rate)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout == f"nic0: 8 queues by DSCP share {rate}, 16 MB each\n"
+        assert root_qdisc(machine) == ("htb", "7e:")
+        classes = machine("tc", "class", "show", "dev", "nic0").stdout
+        assert classes.count("prio") == 8
+        assert f"root rate {rate.replace(' ', '').replace('bps', 'bit')} " in classes
+    removed = machine(*words, "--remove")
+    assert (removed.returncode, removed.stdout) == (0, "nic0: queues removed\n")
+    assert root_qdisc(machine) == before
+    again = machine(*words, "--remove")
+    assert (again.returncode, again.stdout) == (0, "nic0: has no queues of tensorexpress; nothing to remove\n")
+
+
+@needs_root
+def test_the_commands_of_a_dry_run_do_what_deploy_does(machine, plan_path):
+    words = ["deploy", plan_path, "--target", "linux", "--dev", "nic0", "--rate", "1 Gbps"]
+    shown = CliRunner().invoke(main, [*map(str, words), "--dry-run"])
+    for line in shown.output.splitlines():
+        assert machine(*line.split()).returncode == 0, line
+    by_hand = classes_and_filters(machine)
+    assert machine(*TENSOREXPRESS, *words).returncode == 0
+    assert classes_and_filters(machine) == by_hand
+    assert len(by_hand) > 9 + 16
+
+
+@needs_root
+def test_queues_of_others_are_left_alone(machine, plan_path):
+    assert machine("tc", "qdisc", "add", "dev", "nic0", "root", "handle", "5:", "pfifo").returncode == 0
+    words = [*TENSOREXPRESS, "deploy", plan_path, "--target", "linux", "--dev", "nic0"]
+    refused = machine(*words)
+    assert refused.returncode == 1
+    assert refused.stderr == (
+        "tensorexpress: error: nic0 has a qdisc pfifo 5: that is not of tensorexpress; if it may go, "
+        "run `tc qdisc del dev nic0 root` first\n"
+    )
+    assert machine(*words, "--remove").stdout == "nic0: has no queues of tensorexpress; nothing to remove\n"
+    assert root_qdisc(machine) == ("pfifo", "5:")
+
+
+@needs_root
+def test_line_rate_is_prio_or_nothing_changes(machine, plan_path):
+    before = root_qdisc(machine)
+    done = machine(*TENSOREXPRESS, "deploy", plan_path, "--target", "linux", "--dev", "nic0", "--rate", "line")
+    if check_qdisc("prio").state == "ok":
+        assert root_qdisc(machine) == ("prio", "7e:")
+    else:
+        assert done.returncode == 1
+        assert "prio bands 8" in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert root_qdisc(machine) == before
+
+
+@pytest.mark.skipif(shutil.which("tc") is None, reason="needs iproute2")
+def test_an_interface_that_is_not_there(plan_path):
+    result = run(plan_path, "--target", "linux", "--dev", "nic9")
+    assert result.exit_code == 2
+    assert "unknown interface 'nic9'" in result.stderr
+
+
+def test_the_rate_is_that_of_the_plans_hosts(plan_path, tmp_path):
+    document = json.loads(run(plan_path, "--target", "linux", "--dev", "eth0", "--dry-run", "--json", "-").stdout)
+    assert document["dry_run"] is True
+    assert "2000000000bit" in document["commands"][2]
+    links = [("a", "s", "1 Gbps"), ("b", "s", "2 Gbps")]
+    (tmp_path / "uneven.json").write_text(plan_text(plan_on(custom(["a", "b", "c"], ["s"], [*links, ("c", "s")]))))
+    refused = run(tmp_path / "uneven.json", "--target", "linux", "--dev", "eth0", "--dry-run")
+    assert refused.exit_code == 2
+    assert "links of 1 Gbps to 10 Gbps; say with --rate which one" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--target", "linux"], "give --dev NAME"),
+        (["--target", "linux", "--dev", "eth0", "--switch", "s0=localhost"], "--switch goes with --target p4"),
+        (["--target", "linux", "--dev", "eth0", "--stay"], "--stay goes with --target p4"),
+        (["--dev", "eth0"], "--dev goes with --target linux"),
+        (["--remove"], "--remove goes with --target linux"),
+        ([], "give --switch NAME=HOST:PORT"),
+        (["--target", "linux", "--dev", "eth0", "--rate", "fast", "--dry-run"], "'fast' is not a rate"),
+        (["--target", "linux", "--dev", "eth0", "--rate", "1 bps", "--dry-run"], "accepted by tc"),
+        (["--target", "linux", "--dev", "a b", "--dry-run"], "at most 15 characters"),
+    ],
+)
+def test_options_that_do_not_go_together(plan_path, options, message):
+    result = run(plan_path, *options)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
