@@ -8,7 +8,9 @@ READY := $(VENV)/.ready
 
 demo: $(READY)
 	$(BIN)/tensorexpress predict --plot demo.png
-	@echo "The same as a picture: demo.png"
+	$(BIN)/tensorexpress run examples/loop.toml --wires -o demo
+	$(BIN)/tensorexpress compare demo/fifo.trace demo/tensorexpress.trace --predict --plot demo-run.png
+	@echo "The prediction as a picture: demo.png; prediction and measurement side by side: demo-run.png"
 
 test: $(READY)
 	$(BIN)/python -m pytest
@@ -32,4 +34,4 @@ $(READY): setup.cfg
 	touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info demo.png
+	rm -rf $(VENV) build *.egg-info demo demo.png demo-run.png

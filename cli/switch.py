@@ -59,6 +59,12 @@ if TYPE_CHECKING:
     "--cpu-port", type=click.IntRange(0, 510), default=255, show_default=True, help="Port of packet-in and packet-out."
 )
 @click.option("--pcap", metavar="DIR", help="Capture what every port takes and sends, in one file each.")
+@click.option(
+    "--faults",
+    metavar="KIND=SHARE,...",
+    default="",
+    help="What goes wrong on purpose with frames that arrive: loss, duplicate, reorder, corrupt, such as loss=5%.",
+)
 @click.option("--tls-cert", metavar="FILE", help="PEM certificate of this switch.")
 @click.option("--tls-key", metavar="FILE", help="PEM key of this switch.")
 @click.option("--tls-ca", metavar="FILE", help="PEM certificate of who vouches for clients; others are refused.")
@@ -79,6 +85,7 @@ def switch(
     no_grpc: bool,
     cpu_port: int,
     pcap: str | None,
+    faults: str,
     tls_cert: str | None,
     tls_key: str | None,
     tls_ca: str | None,
@@ -97,6 +104,7 @@ def switch(
     if context.invoked_subcommand is not None:
         _refuse_options(context)
         return
+    from tensorexpress.switch.faults import parse_faults
     from tensorexpress.switch.loop import LoopSettings
     from tensorexpress.switch.running import RunningSwitch
     from tensorexpress.switch.traffic import PortSettings
@@ -107,7 +115,7 @@ def switch(
     opened = _ports(ports, rates, shared, cpu_port)
     tls = _tls(tls_cert, tls_key, tls_ca)
     start_with = _start_with(program, p4info, entries, serves=not no_grpc)
-    loop = LoopSettings(opened, cpu_port, pcap)
+    loop = LoopSettings(opened, cpu_port, pcap, parse_faults(faults))
     with _stopped_by_sigterm():
         running = RunningSwitch(loop, None if no_grpc else address, device_id=device_id, tls=tls)
         try:
@@ -242,6 +250,8 @@ def statistics_table(statistics: Statistics) -> str:
         )
     if statistics.failures:
         lines.append(f"failed: {', '.join(f'{count} {kind}' for kind, count in statistics.failures.items())}")
+    if statistics.faults:
+        lines.append(f"on purpose: {', '.join(f'{count} {kind}' for kind, count in sorted(statistics.faults.items()))}")
     if statistics.dropped_notices:
         lines.append(f"not told to the controller: {statistics.dropped_notices}")
     return "\n".join(lines)

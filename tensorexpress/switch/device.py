@@ -126,6 +126,8 @@ class Statistics:
     failures: Mapping[str, int] = field(default_factory=dict)
     #: Notices that the controlling process was too slow to take.
     dropped_notices: int = 0
+    #: Kind -> frames that faults on purpose struck.
+    faults: Mapping[str, int] = field(default_factory=dict)
 
 
 class _Port(EgressPort):

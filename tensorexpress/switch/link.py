@@ -46,6 +46,11 @@ class DataLink:
         self._process = process
         self._turn = threading.Lock()
 
+    @property
+    def pid(self) -> int | None:
+        """The process at the other end; None when this end did not start it."""
+        return self._process.pid if self._process is not None else None
+
     def load(self, document: bytes) -> None:
         """Replace the program and all of its state; ProgramError, with nothing changed, if it cannot run."""
         self._call("load", document)

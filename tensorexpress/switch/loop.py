@@ -12,12 +12,14 @@ import select
 import signal
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tensorexpress.switch.device import CPU_PORT, Statistics, Switch
+from tensorexpress.switch.faults import Faults, FaultyPort
 from tensorexpress.switch.link import LinkClosedError, SwitchEnd
 from tensorexpress.switch.pcap import PcapWriter, capture_name, make_directory
 from tensorexpress.switch.ports import FramePort, PortSpec, open_port
@@ -46,6 +48,8 @@ class LoopSettings:
     cpu_port: int | None = CPU_PORT
     #: Directory for one capture per port and direction; None for none.
     pcap: str | None = None
+    #: What goes wrong on purpose with frames that arrive.
+    faults: Faults = field(default_factory=Faults)
 
 
 class Loop:
@@ -56,10 +60,13 @@ class Loop:
         self._resources = ExitStack()
         self._ports: dict[int, FramePort] = {}
         self._captures: dict[tuple[int, str], PcapWriter] = {}
+        self._struck: Counter[str] = Counter()
         try:
             for number, (spec, _) in settings.ports.items():
-                self._ports[number] = open_port(spec)
-                self._resources.callback(self._ports[number].close)
+                port = open_port(spec)
+                self._resources.callback(port.close)
+                is_faulty = not settings.faults.are_none
+                self._ports[number] = FaultyPort(port, settings.faults, number, self._struck) if is_faulty else port
             if settings.pcap is not None:
                 self._open_captures(Path(settings.pcap))
         except BaseException:
@@ -148,7 +155,9 @@ class Loop:
         return what != "stop"
 
     def _statistics(self) -> Statistics:
-        return replace(self.switch.statistics(), dropped_notices=self._control.dropped_notices)
+        return replace(
+            self.switch.statistics(), dropped_notices=self._control.dropped_notices, faults=dict(self._struck)
+        )
 
     def _open_captures(self, directory: Path) -> None:
         make_directory(directory)

@@ -1,0 +1,108 @@
+"""tensorexpress calibrate: measure what a target on this machine adds to the model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from tensorexpress.cli.options import check_outputs, progress
+from tensorexpress.errors import InputError
+
+if TYPE_CHECKING:
+    from tensorexpress.calibration import Calibration
+    from tensorexpress.target import Target
+
+#: Names of targets that run on this machine.
+TARGETS = ("embedded", "linux")
+
+#: A packet then occupies a link for less than the probe's gaps.
+_SLOWEST_BPS = 10**7
+
+
+@click.command(short_help="Measure what a target adds, so that predictions are for this machine.")
+@click.option("--target", "name", type=click.Choice(TARGETS), default="embedded", show_default=True)
+@click.option(
+    "--rate",
+    metavar="RATE",
+    help="Rate of the links to predict for.  [default: the fastest that the target keeps up with]",
+)
+@click.option(
+    "--mtu", type=click.IntRange(576, 9000), default=9000, show_default=True, help="MTU of the probe's links."
+)
+@click.option(
+    "--iterations", type=click.IntRange(1), default=20, show_default=True, help="Measured rounds of the probe."
+)
+@click.option("-o", "--output", metavar="FILE", help="Write it for --calibration of `predict` and `compare`.")
+def calibrate(name: str, rate: str | None, mtu: int, iterations: int, output: str | None) -> None:
+    """Run a probe of one worker and one server on a target, and show by how much it differs from the model.
+
+    It takes some seconds; close what else keeps the machine busy, as for a run.
+
+    \b
+      tensorexpress calibrate --target embedded -o calibration.json
+      tensorexpress compare runs/fifo.trace --calibration calibration.json
+    """
+    from tensorexpress.calibration import write_calibration
+
+    check_outputs(output)
+    calibration = _measure(_target(name), rate, mtu, iterations)
+    if output is not None:
+        write_calibration(output, calibration)
+    click.echo("\n".join(_rows(calibration)))
+
+
+def _target(name: str) -> Target:
+    if name == "linux":
+        from tensorexpress.target.linux import LinuxTarget
+
+        return LinuxTarget()
+    from tensorexpress.target.embedded import EmbeddedTarget
+
+    return EmbeddedTarget()
+
+
+def _measure(target: Target, rate: str | None, mtu: int, iterations: int) -> Calibration:
+    from tensorexpress.calibration import fit, probe_plan
+    from tensorexpress.host.cost import measure_host_cost
+    from tensorexpress.host.segments import WIRE_OVERHEAD_BYTES
+    from tensorexpress.sim.run import simulate
+    from tensorexpress.target import WireAccess
+    from tensorexpress.target.runner import run_plan
+    from tensorexpress.units import format_rate, parse_rate
+
+    fastest_bps = target.fastest_bps()
+    rate_bps = fastest_bps if rate is None else parse_rate(rate)
+    if not _SLOWEST_BPS <= rate_bps <= fastest_bps:
+        raise InputError(
+            f"--rate {rate!r}; accepted: from {format_rate(_SLOWEST_BPS)} to the {format_rate(fastest_bps)} that the "
+            f"target {target.name} keeps up with"
+        )
+    # An acknowledgement says all that it has to say in the header of a segment.
+    plan = probe_plan(rate_bps, mtu, WIRE_OVERHEAD_BYTES, WIRE_OVERHEAD_BYTES, iterations)
+    wires: list[bool] = []
+    with progress(plan.scenario.warmup + plan.scenario.iterations, "measuring") as advance:
+        run = run_plan(
+            plan,
+            target,
+            progress=advance,
+            started=lambda network, _: wires.extend(isinstance(host, WireAccess) for host in network.hosts.values()),
+        )
+    return fit(target.name, plan, run.trace, simulate(plan), measure_host_cost(mtu, wires=any(wires)))
+
+
+def _rows(calibration: Calibration) -> list[str]:
+    from tensorexpress.text import grid
+    from tensorexpress.units import format_rate, format_time
+
+    rate = format_rate(round(calibration.rate_bps * calibration.rate_share))
+    rows = [
+        ["links", f"{rate} of {format_rate(calibration.rate_bps)} ({calibration.rate_share:.2%})"],
+        ["links passed at once", f"{calibration.cut_through:.2f} of 2"],
+        ["hosts, per packet", format_time(calibration.host_packet_ps)],
+        ["hosts, per 1000 bytes", format_time(1000 * calibration.host_byte_ps)],
+        ["switch, per packet", format_time(calibration.switch_packet_ps)],
+        ["switch, per 1000 bytes", format_time(1000 * calibration.switch_byte_ps)],
+        ["timers come late by", format_time(calibration.timer_ps)],
+    ]
+    return [f"target {calibration.target} on this machine, beyond the model:", *grid(rows)]

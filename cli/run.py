@@ -1,0 +1,206 @@
+"""tensorexpress run: real traffic of worker and server processes through a real network, measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from tensorexpress.cli.options import (
+    check_outputs,
+    make_directory,
+    policy_option,
+    progress,
+    read_inputs,
+    set_option,
+    write_json,
+)
+from tensorexpress.errors import InputError, PlanError
+
+if TYPE_CHECKING:
+    from tensorexpress.plan import Plan
+    from tensorexpress.scenario import Scenario
+    from tensorexpress.sim.predict import Prediction
+    from tensorexpress.target import Target
+    from tensorexpress.target.runner import Run
+
+TARGETS = ("embedded", "bmv2", "linux")
+
+#: Policies that are compared where none is named; what every target can do.
+_USUAL_POLICIES = ("fifo", "tensorexpress")
+
+#: From this share on, what else the machine does shows in the result.
+_BUSY = 0.85
+
+
+@click.command(short_help="Run training traffic through a real network, and measure it.")
+@click.argument("scenario", required=False, metavar="[SCENARIO.toml|PLAN.json]")
+@set_option
+@policy_option
+@click.option("--target", "name", type=click.Choice(TARGETS), default="embedded", show_default=True)
+@click.option("--plan", "plan_path", metavar="FILE", help="Run this plan, which must be of the scenario.")
+@click.option(
+    "--scale", metavar="FACTOR|auto", default="1", help="Slow motion: divide rates and multiply times by this factor."
+)
+@click.option(
+    "--faults",
+    metavar="KIND=SHARE,...",
+    default="",
+    help="embedded: what goes wrong on purpose at switches: loss, duplicate, reorder, corrupt, such as loss=5%.",
+)
+@click.option("--wires", is_flag=True, help="embedded: UDP wires to hosts, even where namespaces could be made.")
+@click.option(
+    "--silence", metavar="TIME", default="10 s", show_default=True, help="A host that is silent for so long is gone."
+)
+@click.option("-o", "--output", "directory", metavar="DIR", help="Write a trace of every policy (DIR/POLICY.trace).")
+@click.option("--json", "json_path", metavar="FILE", help="Write all metrics as JSON; - prints them instead.")
+def run(
+    scenario: str | None,
+    overrides: tuple[str, ...],
+    policies: tuple[str, ...],
+    name: str,
+    plan_path: str | None,
+    scale: str,
+    faults: str,
+    wires: bool,
+    silence: str,
+    directory: str | None,
+    json_path: str | None,
+) -> None:
+    """Run worker and server processes over a real network under several policies, and compare them.
+
+    Gradients are real bytes, servers really sum them, and every worker checks every sum; compute is a timer. Policies
+    are fifo and tensorexpress unless --policy names others.
+
+    \b
+      tensorexpress run --set job.model=alexnet --set job.workers=2 --set job.servers=1 --scale auto -o runs
+      tensorexpress run small.toml --faults loss=5%,duplicate=2%,reorder=5%,corrupt=0.1%
+      tensorexpress run plan.json --target linux
+    """
+    from tensorexpress.host.process import check_runnable
+    from tensorexpress.sim import report
+    from tensorexpress.target.runner import check_speed, run_plan
+    from tensorexpress.trace_file import trace_path, write_trace
+    from tensorexpress.units import PS_PER_SECOND, parse_time
+
+    check_outputs(json_path)
+    target = _target(name, faults, wires)
+    target.check()
+    plans = _plans(scenario, overrides, policies, plan_path, scale, target)
+    for plan in plans:
+        check_runnable(plan)
+        check_speed(plan.scenario, target)
+    if directory is not None:
+        make_directory(directory)
+    silence_s = parse_time(silence) / PS_PER_SECOND
+    rounds = plans[0].scenario.warmup + plans[0].scenario.iterations
+    runs = []
+    with progress(len(plans) * rounds, "running") as advance:
+        for plan in plans:
+            runs.append(run_plan(plan, target, silence_s=silence_s, progress=advance))
+            if directory is not None:
+                write_trace(trace_path(directory, plan.policy.name), runs[-1].trace, plan)
+    measured = _measured(runs)
+    if json_path is not None:
+        write_json(json_path, report.as_json(measured))
+    if json_path != "-":
+        click.echo("\n".join([report.as_table(measured), *_notes(runs, target)]))
+
+
+def _target(name: str, faults: str, wires: bool) -> Target:
+    from tensorexpress.switch.faults import parse_faults
+
+    injected = parse_faults(faults)
+    if name == "embedded":
+        from tensorexpress.target.embedded import EmbeddedTarget
+
+        return EmbeddedTarget(wires=wires, faults=injected)
+    if not injected.are_none or wires:
+        raise InputError(f"--faults and --wires are for the target embedded; found: {name}")
+    if name == "bmv2":
+        from tensorexpress.target.bmv2 import Bmv2Target
+
+        return Bmv2Target()
+    from tensorexpress.target.linux import LinuxTarget
+
+    return LinuxTarget()
+
+
+def _plans(
+    path: str | None,
+    overrides: Sequence[str],
+    policies: Sequence[str],
+    plan_path: str | None,
+    scale: str,
+    target: Target,
+) -> list[Plan]:
+    """Return what to run: a plan that is there, or one for each policy of a scenario."""
+    from tensorexpress.plan import make_plan
+    from tensorexpress.plan_file import read_plan
+
+    if path is not None and path.endswith(".json"):
+        if plan_path is not None or overrides or policies or scale != "1":
+            raise InputError(
+                f"{path} is a plan, in which all is decided; --plan, --set, --policy, --scale are for scenarios"
+            )
+        return [read_plan(path)]
+    inputs = read_inputs(path, overrides, policies or _USUAL_POLICIES)
+    if plan_path is not None:
+        if policies or scale != "1":
+            raise InputError("--policy and --scale are for scenarios; a plan (--plan) has decided both")
+        plan = read_plan(plan_path)
+        _check_belonging(plan, inputs, plan_path)
+        return [plan]
+    slow = _scaled(inputs, scale, target)
+    return [make_plan(slow, policy) for policy in slow.policies]
+
+
+def _check_belonging(plan: Plan, inputs: Scenario, path: str) -> None:
+    """Refuse a plan of another scenario; which policies a scenario names does not matter."""
+    from dataclasses import fields
+
+    for field in fields(plan.scenario):
+        if field.name != "policies" and getattr(plan.scenario, field.name) != getattr(inputs, field.name):
+            raise PlanError(
+                f"{path}: is a plan for another scenario than {inputs.name}: {field.name} differs; "
+                "accepted: the plan of this scenario; make it again with `tensorexpress plan`"
+            )
+
+
+def _scaled(inputs: Scenario, scale: str, target: Target) -> Scenario:
+    from tensorexpress.scaling import factor_for, scale_scenario
+    from tensorexpress.target.runner import fastest_bps, for_hosts
+
+    if scale != "auto" and not (scale.isascii() and scale.isdigit() and int(scale[:9]) >= 1):
+        raise InputError(f"--scale {scale!r}; accepted: a whole number of 1 or more, or auto")
+    factor = factor_for(inputs, fastest_bps(inputs, target)) if scale == "auto" else int(scale)
+    return scale_scenario(for_hosts(inputs), factor)
+
+
+def _measured(runs: Sequence[Run]) -> Prediction:
+    """Return runs in the form that predictions have, so that both are reported in the same way."""
+    from tensorexpress.sim.predict import Prediction, Result, optimal_ps
+    from tensorexpress.trace import measure_job
+
+    scenario = runs[0].plan.scenario
+    results = {
+        run.plan.policy.name: Result(
+            run.plan, run.trace, tuple(measure_job(job, scenario.warmup) for job in run.trace.jobs)
+        )
+        for run in runs
+    }
+    return Prediction(scenario, results, optimal_ps(scenario, results))
+
+
+def _notes(runs: Sequence[Run], target: Target) -> list[str]:
+    """Return what a reader must know beside the numbers."""
+    rounds = len(runs[0].trace.jobs[0].updated_ps)
+    notes = [f"- Measured on the target {target.name}; every worker found every sum of {rounds} iterations exact."]
+    for run in runs:
+        if run.busy > _BUSY:
+            notes.append(
+                f"- Under {run.plan.policy.name} the machine was {run.busy:.0%} busy: its times are partly those of "
+                "the machine; close other programs, or give a larger --scale."
+            )
+    return notes

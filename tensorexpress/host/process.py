@@ -1,0 +1,211 @@
+"""One host as a process: `python -P -m tensorexpress.host.process`, with its task on standard input.
+
+    standard input      a line of JSON, the task; a line with the start time in ns of CLOCK_MONOTONIC; then nothing. Its
+                        end means that whoever started this process is gone, and ends it at once.
+    standard output     lines of JSON: {"ready": true} when the network is open, {"iteration": N} as a worker goes on,
+                        {"error": TEXT} when it cannot, {"result": BYTES} before so many bytes of observations (.npz)
+
+CLOCK_MONOTONIC is the same for all processes of a machine, so the times of all hosts are of one clock.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorexpress.classify import queue_map_of
+from tensorexpress.errors import InputError, TensorExpressError
+from tensorexpress.host.links import KernelLink, Link, WireLink
+from tensorexpress.host.ring import RingWorker
+from tensorexpress.host.server import Server
+from tensorexpress.host.training import Station, host_settings
+from tensorexpress.host.worker import ServedWorker, Worker
+from tensorexpress.plan import Plan
+from tensorexpress.plan_file import plan_from_json, plan_to_json
+from tensorexpress.wire.frame import Endpoint as Host
+from tensorexpress.wire.header import UDP_PORT
+
+_PS_PER_NS = 1000
+
+
+@dataclass(frozen=True)
+class Wire:
+    """A cable to a switch: frames in datagrams between two addresses of this machine."""
+
+    local: tuple[str, int]
+    remote: tuple[str, int]
+    mac: str
+    gateway_mac: str
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one host of a plan has to do."""
+
+    plan: Plan
+    #: Index of the host in the plan's cluster.
+    host: int
+    #: IP address of every host of the cluster.
+    addresses: tuple[str, ...]
+    #: None where the host has a network stack of its own.
+    wire: Wire | None
+    session: int
+    silence_ps: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the task as a JSON object."""
+        rest = {name: getattr(self, name) for name in ("host", "addresses", "session", "silence_ps")}
+        return {**rest, "plan": plan_to_json(self.plan), "wire": self.wire and dataclasses.asdict(self.wire)}
+
+
+def task_from_json(document: Mapping[str, Any]) -> Task:
+    """Return the task that `Task.to_json` wrote."""
+    wire = document["wire"]
+    return Task(
+        plan=plan_from_json(document["plan"]),
+        host=document["host"],
+        addresses=tuple(document["addresses"]),
+        wire=wire and Wire(tuple(wire["local"]), tuple(wire["remote"]), wire["mac"], wire["gateway_mac"]),
+        session=document["session"],
+        silence_ps=document["silence_ps"],
+    )
+
+
+def jobs_of(plan: Plan, host: int) -> list[int]:
+    """Return the numbers of the jobs that a host takes part in."""
+    return [number for number, job in enumerate(plan.scenario.jobs) if host in (*job.workers, *job.servers)]
+
+
+def peers_of(plan: Plan, host: int) -> set[int]:
+    """Return the hosts that a host exchanges tensors with."""
+    peers: set[int] = set()
+    for job in plan.scenario.jobs:
+        if host in job.workers:
+            peers |= set(job.servers)
+        if host in job.servers:
+            peers |= set(job.workers)
+        if job.architecture == "ring" and host in job.workers:
+            place = job.workers.index(host)
+            peers |= {job.workers[place - 1], job.workers[(place + 1) % len(job.workers)]}
+    return peers - {host}
+
+
+def check_runnable(plan: Plan) -> None:
+    """Refuse a plan that asks for what hosts cannot do."""
+    scenario = plan.scenario
+    for wrong, message in (
+        (scenario.background, "the scenario has background traffic; accepted: none; only predict can have it"),
+        (scenario.loss, f"loss is {scenario.loss}; accepted: 0; the embedded target has --faults loss=..."),
+        (not scenario.transport.acks, "transport.acks is false; accepted: true; only predict can do without"),
+    ):
+        if wrong:
+            raise InputError(f"{scenario.name}: {message}")
+    queue_map_of(plan)
+
+
+def open_link(task: Task) -> Link:
+    """Open the network of a host."""
+    address = task.addresses[task.host]
+    if task.wire is None:
+        return KernelLink((address, UDP_PORT))
+    own = Host(bytes.fromhex(task.wire.mac), ip_address(address))
+    return WireLink(own, bytes.fromhex(task.wire.gateway_mac), task.wire.local, task.wire.remote)
+
+
+class _Parent:
+    """Whoever started this process."""
+
+    def __init__(self, requests: BinaryIO, answers: BinaryIO):
+        self._requests, self._answers = requests, answers
+
+    def ask(self) -> Any:
+        """Return what the next line says; the process ends when there is none."""
+        line = self._requests.readline()
+        if not line:
+            os._exit(1)
+        return json.loads(line)
+
+    def tell(self, message: Mapping[str, Any], content: bytes = b"") -> None:
+        """Say something; a parent that is gone is noticed elsewhere."""
+        self._answers.write(json.dumps(message).encode() + b"\n" + content)
+        self._answers.flush()
+
+    def end_with_it(self) -> None:
+        """End this process as soon as the parent is gone, whatever it is doing then."""
+        threading.Thread(target=self._wait_for_end, name="parent", daemon=True).start()
+
+    def _wait_for_end(self) -> None:
+        # Not through the buffered file: its lock, held by this thread, would stop the interpreter from ending.
+        while os.read(self._requests.fileno(), 1):
+            pass
+        os._exit(1)
+
+
+def _take_part(task: Task, parent: _Parent) -> None:
+    """Do what a host has to do, and tell what it saw."""
+    plan, jobs = task.plan, jobs_of(task.plan, task.host)
+    names = plan.scenario.cluster.hosts
+    link = open_link(task)
+    parent.tell({"ready": True})
+    start_ps = int(parent.ask()) * _PS_PER_NS
+    parent.end_with_it()
+    peers = {names[peer]: (task.addresses[peer], UDP_PORT) for peer in peers_of(plan, task.host)}
+    settings = host_settings(plan, task.host, jobs[0], task.silence_ps)
+    station = Station(names[task.host], link, peers, settings, session=task.session)
+    workers: dict[int, Worker] = {}
+    for job in jobs:
+        placed = plan.scenario.jobs[job]
+        if task.host in placed.servers:
+            Server(station, plan, job, task.host)
+        if task.host in placed.workers:
+            index = placed.workers.index(task.host)
+            kind = RingWorker if placed.architecture == "ring" else ServedWorker
+            workers[job] = kind(
+                station, plan, job, index, progress=lambda iteration: parent.tell({"iteration": iteration})
+            )
+            workers[job].start(start_ps + placed.start_ps)
+    with station.endpoint:
+        station.run()
+    content = io.BytesIO()
+    np.savez(content, allow_pickle=False, **_observations(station, workers))
+    parent.tell({"result": content.tell()}, content.getvalue())
+
+
+def _observations(station: Station, workers: Mapping[int, Worker]) -> dict[str, NDArray[np.int64]]:
+    """Return all that a host saw, by names such as "0/sent": the job and what it is."""
+    seen = {
+        f"{job}/{name}": rows
+        for job, transfers in station.transfers.items()
+        for name, rows in transfers.arrays().items()
+    }
+    for job, worker in workers.items():
+        seen[f"{job}/worker"] = np.array(worker.index)
+        seen[f"{job}/forward_start"], seen[f"{job}/updated"] = worker.forward_start_ps, worker.updated_ps
+    endpoint = station.endpoint
+    counts = (endpoint.counters.sent + endpoint.counters.acks_sent, endpoint.retransmissions, endpoint.timeouts)
+    return {**seen, "counts": np.array(counts, dtype=np.int64)}
+
+
+def main() -> None:
+    """Run the process; exit status 1 when it could not do all of its task."""
+    parent = _Parent(sys.stdin.buffer, sys.stdout.buffer)
+    try:
+        _take_part(task_from_json(parent.ask()), parent)
+    except TensorExpressError as error:
+        parent.tell({"error": str(error)})
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""A host in training: the roles that it plays in jobs, on one endpoint, and the times that it saw.
+
+A role is a worker (worker.py) or a server (server.py) of one job. It is a state machine without a loop: messages and
+timers of the endpoint move it on. A host may have several roles; what two roles of one host send each other does not
+touch the network.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorexpress.host.assembly import Incoming
+from tensorexpress.host.endpoint import Endpoint, EndpointSettings, payload_bytes, settings_of
+from tensorexpress.host.flow import Outgoing
+from tensorexpress.host.links import Address, Link
+from tensorexpress.host.tagging import Tag, Tagger, monotonic_ps
+from tensorexpress.plan import Plan
+from tensorexpress.wire.header import Kind
+
+
+class Role(Protocol):
+    """What a host is in one job."""
+
+    @property
+    def done(self) -> bool:
+        """Whether it has nothing left to do."""
+        ...
+
+    def buffer_for(self, source: str, tag: Tag, size: int) -> Any:
+        """Return the memory for a message that begins; None if it is not one that is waited for."""
+        ...
+
+    def delivered(self, source: str, tag: Tag) -> None:
+        """Take note that a message is complete."""
+        ...
+
+
+@dataclass
+class Transfers:
+    """When the messages of one job were ready, sent and delivered, as (iteration, number, ps), where it was seen."""
+
+    ready: list[tuple[int, int, int]] = field(default_factory=list)
+    sent: list[tuple[int, int, int]] = field(default_factory=list)
+    delivered: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def arrays(self) -> dict[str, NDArray[np.int64]]:
+        """Return the three as arrays of three columns."""
+        return {name: np.array(rows, dtype=np.int64).reshape(-1, 3) for name, rows in vars(self).items()}
+
+
+class Station:
+    """One host: an endpoint, its roles by job, and what they saw."""
+
+    def __init__(
+        self,
+        name: str,
+        link: Link,
+        peers: Mapping[str, Address],
+        settings: EndpointSettings,
+        *,
+        session: int,
+        clock_ps: Callable[[], int] = monotonic_ps,
+    ):
+        self.name = name
+        self.now_ps = clock_ps
+        self.endpoint = Endpoint(
+            link,
+            peers,
+            settings,
+            session=session,
+            buffer_for=self._buffer_for,
+            delivered=self._delivered,
+            clock_ps=clock_ps,
+        )
+        self.call_at = self.endpoint.call_at
+        #: By number of the job.
+        self.transfers: dict[int, Transfers] = {}
+        self._roles: dict[tuple[int, int], Role] = {}
+        self._on_the_way: deque[tuple[int, int, int, Outgoing]] = deque()
+
+    def play(self, role: Role, job: int, receives: Kind) -> None:
+        """Give messages of one kind and job to a role."""
+        self._roles[job, int(receives)] = role
+        self.transfers.setdefault(job, Transfers())
+
+    def run(self) -> None:
+        """Run until every role is done and everybody has what was sent to them."""
+        self.endpoint.run(until=lambda: all(role.done for role in self._roles.values()))
+        self.endpoint.leave()
+        # Who has left has got everything, even if word of that did not reach us.
+        while self._on_the_way:
+            self._note_first_sent()
+
+    def send(self, target: str, number: int, tag: Tag, payload: NDArray[np.float32], ready_ps: int) -> None:
+        """Send what was ready at a time, as the message of this number in its job and iteration."""
+        seen = self.transfers[tag.job]
+        seen.ready.append((tag.iteration, number, ready_ps))
+        if target == self.name:
+            seen.sent.append((tag.iteration, number, ready_ps))
+            self.call_at(ready_ps, lambda: self._hand_over(tag, payload))
+        else:
+            message = self.endpoint.send(target, tag, payload)
+            self._on_the_way.append((tag.job, tag.iteration, number, message))
+        self._note_sent()
+
+    def note_delivered(self, number: int, tag: Tag) -> int:
+        """Note that the message of this number is complete now; return the time."""
+        now_ps = self.now_ps()
+        self.transfers[tag.job].delivered.append((tag.iteration, number, now_ps))
+        return now_ps
+
+    def _note_sent(self) -> None:
+        """Note when messages left that are done, and let go of them."""
+        while self._on_the_way and self._on_the_way[0][-1].done:
+            self._note_first_sent()
+
+    def _note_first_sent(self) -> None:
+        job, iteration, number, message = self._on_the_way.popleft()
+        self.transfers[job].sent.append((iteration, number, message.sent_ps))
+
+    def _hand_over(self, tag: Tag, payload: NDArray[np.float32]) -> None:
+        """Move a message from one role of this host to another."""
+        role = self._roles[tag.job, int(tag.kind)]
+        role.buffer_for(self.name, tag, payload.nbytes)[:] = payload
+        role.delivered(self.name, tag)
+
+    def _buffer_for(self, source: str, tag: Tag, size: int) -> Any:
+        role = self._roles.get((tag.job, int(tag.kind)))
+        return None if role is None else role.buffer_for(source, tag, size)
+
+    def _delivered(self, message: Incoming) -> None:
+        self._roles[message.tag.job, int(message.tag.kind)].delivered(message.source, message.tag)
+
+
+def slice_tags(plan: Plan, tagger: Tagger, kind: Kind) -> list[Tag]:
+    """Return a tag for every slice of a job, in which iteration and deadline are still to be filled in.
+
+    Jobs of one host share its endpoint, so the numbers of their flows must differ.
+    """
+    classes = max(plan.scenario.cluster.queues, *(len(job.ranks) for job in plan.jobs))
+    first = tagger.job * classes
+    return [
+        replace(tag, flow=first + tag.flow)
+        for tag in (tagger.tag(index, kind) for index in range(len(tagger.plan.slices)))
+    ]
+
+
+def host_settings(plan: Plan, host: int, job: int, silence_ps: int) -> EndpointSettings:
+    """Return how a host of a plan sends: as its policy says, at the rate of its link."""
+    tagger = Tagger(plan, job=job, payload_bytes=payload_bytes(plan.scenario.cluster.mtu))
+    directed = plan.scenario.cluster.directed()
+    rate_bps = directed.rate_bps[directed.source.index(host)]
+    return settings_of(plan, tagger, rate_bps=rate_bps, silence_ps=silence_ps)

@@ -1,0 +1,88 @@
+"""Targets: what can run a plan with real hosts and a real network. One small interface; each cleans up after itself.
+
+embedded.py     the embedded P4 switch: hosts in network namespaces over veth as root, over UDP wires otherwise
+bmv2.py         simple_switch_grpc on veth, hosts in network namespaces
+linux.py        no P4 at all: namespaces joined by Linux, whose egress queues by DSCP with `tc`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tensorexpress.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class KernelAccess:
+    """A host with a network stack of its own: a UDP socket on its address, in the namespace that `prefix` enters."""
+
+    #: What to put before a command so that it runs on this host, such as ("ip", "netns", "exec", "te0h1").
+    prefix: tuple[str, ...]
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class WireAccess:
+    """A host that speaks Ethernet frames through a UDP wire to its switch; needs no root."""
+
+    #: (address, port) of the host's end and of the switch's end of the wire.
+    local: tuple[str, int]
+    remote: tuple[str, int]
+    mac: bytes
+    address: str
+    gateway_mac: bytes
+
+
+HostAccess = KernelAccess | WireAccess
+
+
+@dataclass(frozen=True, slots=True)
+class PortReport:
+    """What a switch's port saw during a run."""
+
+    switch: str
+    #: None: the switch as a whole, for what is not counted by port.
+    port: int | None
+    #: Bytes on the wire, preamble and gap included.
+    tx_bytes: int
+    #: Reason -> packets.
+    drops: Mapping[str, int] = field(default_factory=dict)
+    #: (slot, queue) -> packets served, where the target can count them; slot n is job n - 1, slot 0 all other traffic.
+    served: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    #: Bytes on the wire that came in, where the target can count them.
+    rx_bytes: int = 0
+
+
+class Network(Protocol):
+    """A network that runs: what `Target.start` gives while it is entered."""
+
+    #: Name of a host of the plan -> how to be that host.
+    hosts: Mapping[str, HostAccess]
+
+    def report(self) -> list[PortReport]:
+        """Return what the ports of all switches have seen so far."""
+        ...
+
+
+class Target(Protocol):
+    """A way to run plans."""
+
+    @property
+    def name(self) -> str:
+        """What the command line calls it."""
+        ...
+
+    def check(self) -> None:
+        """Raise NetworkError, with what to do, when this machine cannot be this target."""
+        ...
+
+    def fastest_bps(self) -> int:
+        """Return the fastest link, in packets of 9000 bytes and busy alone, that this target keeps up with."""
+        ...
+
+    def start(self, plan: Plan) -> AbstractContextManager[Network]:
+        """Build the network of a plan and put the plan on its switches; leave nothing behind on the way out."""
+        ...

@@ -1,0 +1,165 @@
+"""The bmv2 target: simple_switch_grpc on virtual cables, hosts in network namespaces; needs root.
+
+BMv2 has priority queues, but no link rate that they share: it sends as fast as it can, and hosts keep to the rate of
+their own links. So it shows which queue every packet gets and that all sums are exact, not what order gains.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+
+from tensorexpress.addresses import default_addresses
+from tensorexpress.doctor import BMV2, BMV2_VARIABLE, check_bmv2, find_bmv2
+from tensorexpress.errors import NetworkError
+from tensorexpress.plan import Plan
+from tensorexpress.switch.traffic import ETHERNET_OVERHEAD_BYTES
+from tensorexpress.target import HostAccess, KernelAccess, PortReport, namespaces, tied
+from tensorexpress.target.cabling import cables
+from tensorexpress.target.controlled import check_p4runtime, kept, read_served
+
+#: With them BMv2 would see frames longer than any packet, and checksums that nobody has computed.
+_OFFLOADS = ("tso", "gso", "gro", "tx", "rx", "sg")
+
+#: An unoptimised build forwards some 10,000 packets/s beside the hosts' processes.
+_FASTEST_BPS = 100_000_000
+
+#: How long a switch may take to answer.
+_STARTED_S = 30.0
+
+
+class Bmv2Network:
+    """BMv2 switches that run."""
+
+    def __init__(self, hosts: Mapping[str, HostAccess], switches: Mapping[str, _Switch]):
+        self.hosts = hosts
+        self._switches = switches
+
+    def report(self) -> list[PortReport]:
+        """Return what all ports have seen so far, by the counters of their interfaces."""
+        return [report for name, switch in self._switches.items() for report in switch.reports(name)]
+
+
+class Bmv2Target:
+    """Runs plans on BMv2."""
+
+    name = "bmv2"
+
+    def check(self) -> None:
+        """Raise an error, with what to do, when this machine cannot be this target."""
+        check_p4runtime()
+        namespaces.check_namespaces()
+        finding = check_bmv2()
+        if finding.state != "ok":
+            raise NetworkError(f"target bmv2: {BMV2}: {finding.found}; install it, or name it with {BMV2_VARIABLE}")
+        if shutil.which("ethtool") is None:
+            raise NetworkError("target bmv2 turns offloads of interfaces off with `ethtool`; install it")
+
+    def fastest_bps(self) -> int:
+        """Return the fastest link that this target keeps up with."""
+        return _FASTEST_BPS
+
+    @contextmanager
+    def start(self, plan: Plan) -> Iterator[Bmv2Network]:
+        """Lay cables, start a switch for every one of the plan, and put the plan on them."""
+        namespaces.remove_leftovers()
+        with ExitStack() as cleanup:
+            hosts, interfaces = _lay(plan, cleanup)
+            switches = {name: _Switch(ports, plan.scenario.cluster.queues) for name, ports in interfaces.items()}
+            for switch in switches.values():
+                cleanup.callback(switch.stop)
+            for name, switch in switches.items():
+                switch.wait_until_it_answers(name)
+            cleanup.enter_context(kept(plan, {name: switch.address for name, switch in switches.items()}))
+            yield Bmv2Network(hosts, switches)
+
+
+def _lay(plan: Plan, cleanup: ExitStack) -> tuple[dict[str, HostAccess], dict[str, dict[int, str]]]:
+    """Lay all cables; return how to be each host, and the interface of each port."""
+    cluster = plan.scenario.cluster
+    addresses = default_addresses(cluster.hosts)
+    hosts: dict[str, HostAccess] = {}
+    interfaces: dict[str, dict[int, str]] = {name: {} for name in cluster.switches}
+    for cable in cables(plan):
+        ends: tuple[str, ...]
+        if cable.host is None:
+            ends = cleanup.enter_context(namespaces.cable(cluster.mtu))
+        else:
+            address = addresses[cluster.host_index(cable.host)]
+            inside, interface = cleanup.enter_context(namespaces.host(address, cluster.mtu))
+            hosts[cable.host] = KernelAccess(("ip", "netns", "exec", inside), str(address.ipv4))
+            _offloads_off(namespaces.INTERFACE, inside)
+            ends = (interface,)
+        for (switch, port), end in zip(cable.ports, ends, strict=True):
+            _offloads_off(end)
+            interfaces[switch][port] = end
+    return hosts, interfaces
+
+
+def _offloads_off(interface: str, namespace: str | None = None) -> None:
+    inside = ["ip", "netns", "exec", namespace] if namespace is not None else []
+    words = [word for name in _OFFLOADS for word in (name, "off")]
+    done = subprocess.run([*inside, "ethtool", "-K", interface, *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise NetworkError(f"ethtool cannot turn offloads of {interface} off: {done.stderr.strip()}")
+
+
+class _Switch:
+    """simple_switch_grpc as a process that ends with this one."""
+
+    def __init__(self, interfaces: Mapping[int, str], queues: int):
+        self._interfaces = interfaces
+        self.address = f"127.0.0.1:{_free_port()}"
+        ports = [word for number, name in sorted(interfaces.items()) for word in ("-i", f"{number}@{name}")]
+        options = ["--no-p4", "--device-id", "1", "--thrift-port", str(_free_port()), "-L", "off", *ports]
+        own = ["--grpc-server-addr", self.address, "--cpu-port", "255", "--priority-queues", str(queues)]
+        self._process = subprocess.Popen(
+            tied.command(str(find_bmv2()), *options, "--", *own),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            process_group=0,
+        )
+
+    def wait_until_it_answers(self, name: str) -> None:
+        """Wait until P4Runtime is served; NetworkError when the process ends before, or takes too long."""
+        from tensorexpress.control.client import Connection, Target
+
+        end = time.monotonic() + _STARTED_S
+        while True:
+            try:
+                Connection(Target(name, self.address)).close()
+                return
+            except NetworkError:
+                if self._process.poll() is not None or time.monotonic() > end:
+                    raise NetworkError(
+                        f"{name}: {BMV2} did not start; run it by hand with -L trace to see why"
+                    ) from None
+
+    def reports(self, name: str) -> Iterator[PortReport]:
+        """Return what the switch and its ports have seen."""
+        yield PortReport(name, None, 0, served=read_served(name, self.address))
+        shown = subprocess.run(["ip", "-j", "-s", "link", "show"], capture_output=True, text=True, check=True).stdout
+        counts = {link["ifname"]: link["stats64"] for link in json.loads(shown)}
+        for number, interface in self._interfaces.items():
+            tx_bytes, rx_bytes = (
+                way["bytes"] + ETHERNET_OVERHEAD_BYTES * way["packets"]
+                for way in (counts[interface]["tx"], counts[interface]["rx"])
+            )
+            yield PortReport(name, number, tx_bytes=tx_bytes, rx_bytes=rx_bytes)
+
+    def stop(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,73 @@
+"""Switches of a target under control of P4Runtime: a plan put on them, kept there over restarts, and counters read."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import tensorexpress.control  # noqa: F401 - before gRPC is imported, which it keeps from logging by itself
+from tensorexpress import p4
+from tensorexpress.errors import InputError, NetworkError, TensorExpressError
+from tensorexpress.plan import Plan
+
+#: How long all switches together may take to have the plan.
+_DEPLOYED_S = 60.0
+
+
+def check_p4runtime() -> None:
+    """Raise InputError, with what to do, where P4Runtime is not installed."""
+    try:
+        import p4runtime_sh.p4runtime  # noqa: F401
+    except ImportError:
+        raise InputError("P4Runtime is not installed; run `pip install 'tensorexpress[p4]'`") from None
+
+
+@contextmanager
+def kept(plan: Plan, addresses: Mapping[str, str]) -> Iterator[None]:
+    """Put a plan on switches, by name and HOST:PORT, and put it there again whenever one has forgotten it."""
+    from tensorexpress.control.client import Target
+    from tensorexpress.control.deploy import Event, Keeper, prepare
+    from tensorexpress.control.intent import Options
+
+    deployment = prepare(plan, list(addresses), Options(), p4.load())
+    done = {name: threading.Event() for name in addresses}
+    errors: dict[str, TensorExpressError] = {}
+
+    def report(event: Event) -> None:
+        if event.kind == "primary":
+            done[event.target.name].set()
+        elif event.error is not None:
+            errors[event.target.name] = event.error
+
+    keepers = [Keeper(deployment, Target(name, address), report) for name, address in addresses.items()]
+    threads = [threading.Thread(target=keeper.run, name=f"keeper of {keeper.target}") for keeper in keepers]
+    for thread in threads:
+        thread.start()
+    try:
+        for name, deployed in done.items():
+            if not deployed.wait(_DEPLOYED_S):
+                raise errors.get(name) or NetworkError(f"{name} at {addresses[name]} has not taken the plan in time")
+        yield
+    finally:
+        for keeper in keepers:
+            keeper.stop()
+        for thread in threads:
+            thread.join()
+
+
+def read_served(name: str, address: str) -> dict[tuple[int, int], int]:
+    """Return the packets that a switch has served, by (slot, queue)."""
+    from tensorexpress.control.client import Connection, Target
+    from tensorexpress.control.guard import slot_of_job
+    from tensorexpress.control.messages import Schema, parse_p4info
+    from tensorexpress.control.status import read_status
+
+    program = p4.load()
+    with Connection(Target(name, address)) as connection:
+        status = read_status(connection, program, Schema(parse_p4info(program.p4info)))
+    served: Counter[tuple[int, int]] = Counter()
+    for row in status.traffic:
+        served[0 if row.job is None else slot_of_job(row.job), row.queue] = row.served_packets
+    return dict(served)

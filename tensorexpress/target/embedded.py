@@ -1,0 +1,179 @@
+"""The embedded target: a plan on embedded P4 switches, one process each.
+
+As root, hosts are network namespaces on virtual cables. Otherwise hosts and switches exchange frames in datagrams on
+loopback (UDP wires), which needs nothing. Links between switches are always wires.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+
+from tensorexpress.addresses import GATEWAY_MAC, default_addresses
+from tensorexpress.errors import TensorExpressError
+from tensorexpress.plan import Plan
+from tensorexpress.switch.faults import Faults
+from tensorexpress.switch.loop import LoopSettings
+from tensorexpress.switch.ports import InterfaceSpec, PortSpec, WireSpec
+from tensorexpress.switch.running import RunningSwitch
+from tensorexpress.switch.traffic import ETHERNET_OVERHEAD_BYTES, PortSettings
+from tensorexpress.target import HostAccess, KernelAccess, PortReport, WireAccess, namespaces
+from tensorexpress.target.cabling import cables
+from tensorexpress.target.controlled import check_p4runtime, kept, read_served
+
+logger = logging.getLogger(__name__)
+
+#: A buffer without a limit.
+_ENDLESS_BYTES = 1 << 40
+
+_FIRST_WIRE_PORT = 10_000
+_wires = count()
+
+
+@dataclass(frozen=True)
+class EmbeddedTarget:
+    """Runs plans on embedded switches."""
+
+    #: UDP wires to hosts even where namespaces could be made.
+    wires: bool = False
+    faults: Faults = field(default_factory=Faults)
+    name: str = "embedded"
+
+    def check(self) -> None:
+        """Raise InputError when P4Runtime is not installed; everything else is always there."""
+        check_p4runtime()
+
+    def fastest_bps(self) -> int:
+        """Return the fastest link that switches and hosts, all in Python on two cores, keep up with."""
+        return 40_000_000
+
+    def start(self, plan: Plan) -> AbstractContextManager[EmbeddedNetwork]:
+        """Start switches and cables, and put the plan on the switches."""
+        return _network(plan, self)
+
+
+class EmbeddedNetwork:
+    """Embedded switches that run."""
+
+    def __init__(self, hosts: Mapping[str, HostAccess], switches: Mapping[str, SupervisedSwitch]):
+        self.hosts = hosts
+        self.switches = switches
+
+    def report(self) -> list[PortReport]:
+        """Return what all ports have seen since their switch was last started."""
+        return [report for name, switch in self.switches.items() for report in _reports(name, switch)]
+
+
+def _reports(name: str, switch: SupervisedSwitch) -> Iterator[PortReport]:
+    yield PortReport(name, None, 0, served=read_served(name, switch.address))
+    statistics = switch.running.data_path.statistics()
+    for number in switch.settings.ports:
+        port = statistics.ports[number]
+        yield PortReport(
+            name,
+            number,
+            tx_bytes=port.tx_bytes + ETHERNET_OVERHEAD_BYTES * port.tx_frames,
+            rx_bytes=port.rx_bytes + ETHERNET_OVERHEAD_BYTES * port.rx_frames,
+            drops=port.drops,
+        )
+
+
+class SupervisedSwitch:
+    """A switch that is started again, at the same address, when its forwarding process ends."""
+
+    def __init__(self, settings: LoopSettings):
+        self.settings = settings
+        self._stopping = False
+        self.running = RunningSwitch(settings, "127.0.0.1:0")
+        self.address = str(self.running.address)
+        self._supervisor = threading.Thread(target=self._supervise, name=f"supervisor of {self.address}", daemon=True)
+        self._supervisor.start()
+
+    def _supervise(self) -> None:
+        while True:
+            self.running.wait()
+            if self._stopping:
+                return
+            logger.warning("the switch at %s has ended; it is started again", self.address)
+            self.running.stop()
+            try:
+                self.running = RunningSwitch(self.settings, self.address)
+            except TensorExpressError as error:
+                logger.error("the switch at %s cannot be started again: %s", self.address, error)
+                return
+
+    def stop(self) -> None:
+        """End both processes of the switch, for good."""
+        self._stopping = True
+        self.running.stop()
+        self._supervisor.join()
+
+
+@contextmanager
+def _network(plan: Plan, target: EmbeddedTarget) -> Iterator[EmbeddedNetwork]:
+    with ExitStack() as cleanup:
+        hosts, ports = _lay(plan, target, cleanup)
+        switches = {}
+        for name, specs in ports.items():
+            switches[name] = SupervisedSwitch(LoopSettings(specs, faults=target.faults))
+            cleanup.callback(switches[name].stop)
+        cleanup.enter_context(kept(plan, {name: switch.address for name, switch in switches.items()}))
+        yield EmbeddedNetwork(hosts, switches)
+
+
+_Ports = dict[str, dict[int, tuple[PortSpec, PortSettings]]]
+
+
+def _lay(plan: Plan, target: EmbeddedTarget, cleanup: ExitStack) -> tuple[dict[str, HostAccess], _Ports]:
+    """Lay all cables; return how to be each host, and the ports of each switch."""
+    cluster = plan.scenario.cluster
+    in_namespaces = namespaces.may_make_namespaces() and not target.wires
+    if in_namespaces:
+        namespaces.remove_leftovers()
+    addresses = default_addresses(cluster.hosts)
+    hosts: dict[str, HostAccess] = {}
+    ports: _Ports = {name: {} for name in cluster.switches}
+    for cable in cables(plan):
+        ends: list[PortSpec]
+        if cable.host is not None and in_namespaces:
+            address = addresses[cluster.host_index(cable.host)]
+            inside, interface = cleanup.enter_context(namespaces.host(address, cluster.mtu))
+            hosts[cable.host] = KernelAccess(("ip", "netns", "exec", inside), str(address.ipv4))
+            ends = [InterfaceSpec(interface)]
+        else:
+            here, there = _wire()
+            ends = [WireSpec(here, there), WireSpec(there, here)]
+            if cable.host is not None:
+                address = addresses[cluster.host_index(cable.host)]
+                hosts[cable.host] = WireAccess(there, here, address.mac, str(address.ipv4), GATEWAY_MAC)
+        settings = port_settings(plan, cable.link.rate_bps)
+        for (switch, number), spec in zip(cable.ports, ends, strict=False):
+            ports[switch][number] = (spec, settings)
+    return hosts, ports
+
+
+def port_settings(plan: Plan, rate_bps: int) -> PortSettings:
+    """Return the queues of a port as the plan's cluster and policy want them.
+
+    Where ranks follow the slack, the P4 program chooses the queue, and the port serves queues by strict priority.
+    """
+    cluster = plan.scenario.cluster
+    return PortSettings(
+        rate_bps=rate_bps,
+        discipline="fifo" if plan.policy.discipline == "fifo" else "strict",
+        queues=cluster.queues,
+        buffer_bytes=cluster.buffer_bytes or _ENDLESS_BYTES,
+    )
+
+
+def _wire() -> tuple[tuple[str, int], tuple[str, int]]:
+    """Return two free addresses: every process has a loopback address of its own, which follows from its pid."""
+    pid, number = os.getpid(), next(_wires)
+    address = f"127.{64 + (pid >> 16)}.{pid >> 8 & 255}.{pid & 255}"
+    first = _FIRST_WIRE_PORT + 2 * number % 20_000
+    return (address, first), (address, first + 1)

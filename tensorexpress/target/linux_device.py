@@ -1,0 +1,85 @@
+"""The queues of a plan on a real interface of this machine, set up and taken away by `tc`."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from tensorexpress import tc
+from tensorexpress.errors import InputError, NetworkError, unknown
+
+_INTERFACES = Path("/sys/class/net")
+
+
+def run_tool(*command: str, lines: Sequence[str] = ()) -> str:
+    """Run a tool of iproute2 and return what it prints; `lines` are what it reads where it is told `-batch -`."""
+    if shutil.which(command[0]) is None:
+        raise NetworkError(f"there is no program `{command[0]}`; install iproute2")
+    ran = subprocess.run(command, input="\n".join(lines), capture_output=True, text=True, check=False)
+    if ran.returncode:
+        raise NetworkError(_refusal(command, ran.stderr, lines))
+    return ran.stdout
+
+
+def _refusal(command: Sequence[str], stderr: str, lines: Sequence[str]) -> str:
+    failed = re.search(r"Command failed -:([0-9]+)", stderr)
+    shown = f"{command[0]} {lines[int(failed[1]) - 1]}" if failed else " ".join(command)
+    reason = next((line for line in stderr.splitlines() if line.strip()), "no reason given")
+    return f"`{shown}`: {reason.removeprefix('Error: ').rstrip('.')}; `tensorexpress doctor` says what a kernel lacks"
+
+
+def set_up(device: str, egress: tc.Egress) -> None:
+    """Give an interface its queues, or leave it as it was.
+
+    An interface whose queues someone else has set up is refused, because they could not be put back.
+    """
+    _check(device)
+    kind, handle = _root(device)
+    if not _is_ours(handle) and not _is_default(handle):
+        raise NetworkError(
+            f"{device} has a qdisc {kind} {handle} that is not of tensorexpress; if it may go, "
+            f"run `tc qdisc del dev {device} root` first"
+        )
+    try:
+        run_tool("tc", "-batch", "-", lines=[" ".join(command[1:]) for command in tc.setup(device, egress)])
+    except BaseException:
+        if not _is_default(_root(device)[1]):
+            _remove(device)
+        raise
+
+
+def take_away(device: str) -> bool:
+    """Take our queues from an interface, which gets the kernel's default ones; False when it has none of ours."""
+    _check(device)
+    if not _is_ours(_root(device)[1]):
+        return False
+    _remove(device)
+    return True
+
+
+def _remove(device: str) -> None:
+    for command in tc.remove(device):
+        run_tool(*command)
+
+
+def _check(device: str) -> None:
+    if not (_INTERFACES / device).is_dir():
+        raise InputError(unknown("interface", device, os.listdir(_INTERFACES)))
+    if os.geteuid() != 0:
+        raise NetworkError(f"the queues of {device} can be changed by root alone; run with sudo, or with --dry-run")
+
+
+def _root(device: str) -> tuple[str, str]:
+    return tc.root_of(run_tool("tc", "-j", "qdisc", "show", "dev", device), device)
+
+
+def _is_ours(handle: str) -> bool:
+    return handle == f"{tc.MAJOR}:"
+
+
+def _is_default(handle: str) -> bool:
+    return handle == "0:"

@@ -1,0 +1,134 @@
+"""A cluster as namespaces: the interfaces, addresses, routes and queues of each of its nodes, as lines for ip and tc.
+
+A switch is a router. All its ports have one hardware address, and whoever is at the other end of a link is known by the
+same IP addresses without being asked: nothing but the hosts' packets ever crosses a link.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tensorexpress import tc
+from tensorexpress.addresses import GATEWAY_MAC, HostAddress, default_addresses, format_mac
+from tensorexpress.cluster import Cluster
+from tensorexpress.plan import Plan
+from tensorexpress.target.namespaces import INTERFACE
+
+#: What every node calls its neighbour on a link, whoever that is.
+_NEIGHBOUR_IPV4, _NEIGHBOUR_IPV6 = "169.254.1.1", "fe80::1"
+
+#: What makes a namespace a router. Several routes to a host are chosen from by addresses and ports.
+FORWARDING = {
+    "net/ipv4/ip_forward": 1,
+    "net/ipv4/conf/all/rp_filter": 0,
+    "net/ipv4/conf/default/rp_filter": 0,
+    "net/ipv4/fib_multipath_hash_policy": 1,
+    "net/ipv6/conf/all/forwarding": 1,
+    "net/ipv6/fib_multipath_hash_policy": 1,
+}
+
+
+@dataclass
+class Node:
+    """What makes a namespace a host or a switch."""
+
+    ip: list[str] = field(default_factory=list)
+    tc: list[str] = field(default_factory=list)
+
+
+def port_interface(port: int) -> str:
+    """Return the interface of a switch's port."""
+    return f"p{port}"
+
+
+def interfaces(cluster: Cluster) -> list[str]:
+    """Return the interface from which each directed link leaves.
+
+    >>> from tensorexpress.cluster import star
+    >>> interfaces(star(hosts=2))
+    ['eth0', 'p0', 'eth0', 'p1']
+    """
+    names = [INTERFACE] * (2 * len(cluster.links))
+    for switch in cluster.switches:
+        for port, link in cluster.ports(switch).items():
+            names[link] = port_interface(port)
+    return names
+
+
+def cables(cluster: Cluster, namespaces: list[str]) -> list[str]:
+    """Return the lines for `ip` that join namespaces, one for each node, as the cluster says."""
+    names, macs, directed = interfaces(cluster), _macs(cluster), cluster.directed()
+    lines = []
+    for link in range(0, len(names), 2):
+        near, far = (
+            f"{names[end]} address {macs[end]} mtu {cluster.mtu} netns {namespaces[directed.source[end]]}"
+            for end in (link, link + 1)
+        )
+        lines.append(f"link add {near} type veth peer name {far}")
+    return lines
+
+
+def nodes(plan: Plan, *, ipv6: bool = True) -> list[Node]:
+    """Return what each node of the plan's cluster is to be told, in the order of `Cluster.nodes`."""
+    cluster = plan.scenario.cluster
+    made = [Node() for _ in cluster.nodes]
+    _add_interfaces(cluster, made, tc.queues_of(plan), ipv6)
+    for host, address in enumerate(default_addresses(cluster.hosts)):
+        _add_host(made[host], address, ipv6)
+        for place, switch in enumerate(cluster.switches, start=len(cluster.hosts)):
+            _add_routes(made[place], cluster, switch, host, address, ipv6)
+    return made
+
+
+def _macs(cluster: Cluster) -> list[str]:
+    """Return the hardware address of the interface from which each directed link leaves."""
+    hosts = default_addresses(cluster.hosts)
+    return [format_mac(hosts[node].mac if node < len(hosts) else GATEWAY_MAC) for node in cluster.directed().source]
+
+
+def _add_interfaces(cluster: Cluster, made: list[Node], queues: int, ipv6: bool) -> None:
+    names, macs, directed = interfaces(cluster), _macs(cluster), cluster.directed()
+    for link, (name, source, rate_bps) in enumerate(zip(names, directed.source, directed.rate_bps, strict=True)):
+        node, is_host = made[source], source < len(cluster.hosts)
+        # So that the kernel sends nothing by itself.
+        node.ip += [f"link set {name} addrgenmode none", f"link set {name} up"]
+        for neighbour in (_NEIGHBOUR_IPV4, _NEIGHBOUR_IPV6)[: 1 + ipv6]:
+            node.ip.append(f"neigh add {neighbour} lladdr {macs[link ^ 1]} dev {name} nud permanent")
+        # A host has already put its packets in order, and its memory is its own.
+        egress = tc.Egress(
+            queues=1 if is_host else queues,
+            rate_bps=rate_bps,
+            buffer_bytes=0 if is_host else cluster.buffer_bytes,
+            mtu=cluster.mtu,
+        )
+        node.tc += [" ".join(command[1:]) for command in tc.setup(name, egress)]
+
+
+def _add_host(node: Node, address: HostAddress, ipv6: bool) -> None:
+    node.ip += [
+        # One at a time onto the cable, so that a switch sees packets and not trains of them.
+        f"link set {INTERFACE} gso_max_segs 1",
+        f"addr add {address.ipv4}/32 dev {INTERFACE}",
+        f"route add 0.0.0.0/0 {_hop(INTERFACE, _NEIGHBOUR_IPV4)}",
+    ]
+    if ipv6:
+        node.ip += [
+            f"addr add {address.ipv6}/128 dev {INTERFACE} nodad",
+            f"route add ::/0 {_hop(INTERFACE, _NEIGHBOUR_IPV6)}",
+        ]
+
+
+def _add_routes(node: Node, cluster: Cluster, switch: str, host: int, address: HostAddress, ipv6: bool) -> None:
+    ports = {link: port_interface(port) for port, link in cluster.ports(switch).items()}
+    links = cluster.next_hops(switch, host)
+    ways = [(f"{address.ipv4}/32", _NEIGHBOUR_IPV4), (f"{address.ipv6}/128", _NEIGHBOUR_IPV6)]
+    for target, neighbour in ways[: 1 + ipv6]:
+        hops = [_hop(ports[link], neighbour) for link in links]
+        if len(hops) == 1:
+            node.ip.append(f"route add {target} {hops[0]}")
+        elif hops:
+            node.ip.append(f"route add {target} " + " ".join(f"nexthop {hop}" for hop in hops))
+
+
+def _hop(interface: str, neighbour: str) -> str:
+    return f"via {neighbour} dev {interface} onlink"

@@ -1,0 +1,120 @@
+"""Network namespaces and virtual cables for hosts, by `ip`. Their names carry the pid of who made them.
+
+A process that is killed cannot clean up. So whoever builds a network first removes what dead processes have left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+from tensorexpress.addresses import GATEWAY_MAC, HostAddress, format_mac
+from tensorexpress.errors import NetworkError
+
+#: Pid, what it is (n: namespace, v: cable), number.
+_NAME = re.compile(r"te(\d+)[a-z]\d*\Z")
+
+#: What hosts call the router; it is on no network, and known by its hardware address alone.
+_ROUTER = "169.254.1.1"
+
+#: The end of a host's cable inside its namespace.
+INTERFACE = "eth0"
+
+_numbers = count()
+
+
+def may_make_namespaces() -> bool:
+    """Whether this process can be expected to be allowed to: it is root, and there is `ip`."""
+    return os.geteuid() == 0 and shutil.which("ip") is not None
+
+
+def check_namespaces() -> None:
+    """Raise NetworkError, with what to do, when network namespaces cannot be made."""
+    if shutil.which("ip") is None:
+        raise NetworkError("network namespaces need the program `ip`; install iproute2")
+    if os.geteuid() != 0:
+        raise NetworkError("network namespaces need root; run as root, or take the target embedded, which needs none")
+
+
+def ip(commands: Sequence[str], namespace: str | None = None) -> None:
+    """Run commands of `ip`, one a line, in this or in another namespace."""
+    where = ["-n", namespace] if namespace is not None else []
+    done = subprocess.run(
+        ["ip", *where, "-batch", "-"], input="\n".join(commands), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        failed = (done.stderr.strip().splitlines() or ["no reason given"])[0]
+        raise NetworkError(f"ip: {failed}; needs root, and a kernel with network namespaces and veth")
+
+
+@contextmanager
+def namespace() -> Iterator[str]:
+    """Make a namespace with nothing but loopback, and remove it with all that is in it; gives its name."""
+    name = f"te{os.getpid()}n{next(_numbers)}"
+    ip([f"netns add {name}"])
+    try:
+        ip(["link set lo up"], name)
+        yield name
+    finally:
+        subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+
+@contextmanager
+def cable(mtu: int, into: str | None = None) -> Iterator[tuple[str, str]]:
+    """Make a cable of which one end is here, and the other here or in a namespace; gives the names of its ends."""
+    number, pid = next(_numbers), os.getpid()
+    here = f"te{pid}v{number}"
+    there = f"te{pid}w{number}" if into is None else INTERFACE
+    place = "" if into is None else f"netns {into}"
+    ip([f"link add {here} mtu {mtu} type veth peer name {there} mtu {mtu} {place}"])
+    try:
+        # Without its own address generation the kernel sends nothing by itself.
+        ip([f"link set {here} addrgenmode none up"])
+        ip([f"link set {there} addrgenmode none up"], into)
+        yield here, there
+    finally:
+        subprocess.run(["ip", "link", "del", here], capture_output=True, check=False)
+
+
+@contextmanager
+def host(address: HostAddress, mtu: int) -> Iterator[tuple[str, str]]:
+    """Make a host: a namespace whose cable leads here, and whose router is the switch there.
+
+    Gives the names of the namespace and of the end of the cable that is here.
+    """
+    with namespace() as name, cable(mtu, into=name) as (here, there):
+        ip(
+            [
+                f"link set {there} address {format_mac(address.mac)}",
+                f"addr add {address.ipv4}/32 dev {there}",
+                f"neigh add {_ROUTER} lladdr {format_mac(GATEWAY_MAC)} dev {there} nud permanent",
+                f"route add default via {_ROUTER} dev {there} onlink",
+            ],
+            name,
+        )
+        yield name, here
+
+
+def remove_leftovers() -> list[str]:
+    """Remove namespaces and cables of processes that are no more; return their names."""
+    removed = []
+    for kind, delete in (("netns", ["netns", "del"]), ("link", ["link", "del"])):
+        for name in _names(kind):
+            match = _NAME.match(name)
+            if match is not None and not Path("/proc", match[1]).exists():
+                subprocess.run(["ip", *delete, name], capture_output=True, check=False)
+                removed.append(name)
+    return removed
+
+
+def _names(kind: str) -> list[str]:
+    listed = subprocess.run(["ip", "-j", kind, "show"], capture_output=True, text=True, check=False).stdout
+    rows = json.loads(listed or "[]")
+    return [row.get("name") or row.get("ifname", "") for row in rows]

@@ -1,0 +1,428 @@
+"""Runs a plan on a target: starts the network and a process for every host, and makes a trace of what they saw."""
+
+from __future__ import annotations
+
+import io
+import json
+import queue
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorexpress.cluster import Cluster
+from tensorexpress.compute import compute_times
+from tensorexpress.errors import InputError, NetworkError
+from tensorexpress.host.endpoint import payload_bytes
+from tensorexpress.host.process import Task, Wire, check_runnable, jobs_of
+from tensorexpress.host.segments import WIRE_OVERHEAD_BYTES
+from tensorexpress.plan import ETHERNET_BYTES, JobPlan, Plan, ring_segments
+from tensorexpress.scaling import factor_for
+from tensorexpress.scenario import Scenario
+from tensorexpress.target import HostAccess, Network, PortReport, Target, WireAccess
+from tensorexpress.trace import KINDS, LINK, TRANSFER, JobTrace, Trace
+from tensorexpress.units import PS_PER_SECOND, format_rate, serialisation_ps
+
+#: A host that is not heard of for so long is gone; a switch that restarts in this time is survived.
+SILENCE_S = 10.0
+
+#: The MTU for which targets say how fast they are.
+_USUAL_MTU = 9000
+
+#: Between the last process that is ready and the start of the first iteration: all of them have heard of it by then.
+_LEAD_NS = 200 * 10**6
+
+#: How long all processes together may take to start.
+_READY_S = 60.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of running a plan."""
+
+    plan: Plan
+    trace: Trace
+    ports: tuple[PortReport, ...]
+    #: Share of all cores that were busy; near 1 the machine is measured, and not the network.
+    busy: float
+
+
+def for_hosts(scenario: Scenario) -> Scenario:
+    """Return the scenario with the packets that hosts really send, so that a prediction of it is one of the run."""
+    if payload_bytes(scenario.cluster.mtu) < 1:
+        raise InputError(
+            f"{scenario.name}: cluster.mtu is {scenario.cluster.mtu}; accepted: more than the headers need"
+        )
+    # An acknowledgement says all that it has to say in the header of a segment.
+    transport = replace(scenario.transport, header_bytes=WIRE_OVERHEAD_BYTES, ack_bytes=WIRE_OVERHEAD_BYTES)
+    return replace(scenario, transport=transport)
+
+
+def fastest_bps(scenario: Scenario, target: Target) -> int:
+    """Return the fastest link that a target keeps up with in a scenario.
+
+    One machine carries the packets of all links, so small packets, and many links that are busy at once, leave less for
+    each. With parameter servers that are at most all links of servers, or of workers.
+    """
+    cluster = scenario.cluster
+    directed = cluster.directed()
+    rates = dict(zip(directed.source, directed.rate_bps, strict=True))
+    busy_bps = sum(
+        min(sum(rates[host] for host in hosts) for hosts in (job.workers, job.servers or job.workers))
+        for job in scenario.jobs
+    )
+    links_at_once = max(1.0, busy_bps / max(directed.rate_bps))
+    packet_share = min(1.0, (cluster.mtu + ETHERNET_BYTES) / (_USUAL_MTU + ETHERNET_BYTES))
+    return int(target.fastest_bps() * packet_share / links_at_once)
+
+
+def check_speed(scenario: Scenario, target: Target) -> None:
+    """Refuse a scenario whose links are too fast for the target, with the factor that helps."""
+    found_bps = max(link.rate_bps for link in scenario.cluster.links)
+    accepted_bps = fastest_bps(scenario, target)
+    if found_bps > accepted_bps:
+        raise InputError(
+            f"{scenario.name}: a link runs at {format_rate(found_bps)}; the target {target.name} keeps up with "
+            f"{format_rate(accepted_bps)} here (MTU {scenario.cluster.mtu}); give --scale "
+            f"{factor_for(scenario, accepted_bps)} or --scale auto, which divides rates and multiplies times by that"
+        )
+
+
+def run_plan(
+    plan: Plan,
+    target: Target,
+    *,
+    silence_s: float = SILENCE_S,
+    progress: Callable[[], None] = lambda: None,
+    started: Callable[[Network, Mapping[str, int]], None] = lambda network, pids: None,
+) -> Run:
+    """Run a plan on a target and return what was measured.
+
+    `progress` is called once for every iteration. `started` is given the network, and the pid of every host by name,
+    when the first iteration is about to begin. Whether the target keeps up with the plan is for `check_speed` to say.
+    """
+    check_runnable(plan)
+    target.check()
+    with target.start(plan) as network, _processes(plan, network, silence_s) as hosts:
+        hosts.wait_until_ready()
+        ports_before, busy_before = network.report(), _busy_and_all()
+        start_ns = time.monotonic_ns() + _LEAD_NS
+        hosts.say(start_ns)
+        started(network, hosts.pids)
+        observed = hosts.collect(progress)
+        busy, total = (after - before for before, after in zip(busy_before, _busy_and_all(), strict=True))
+        ports = _difference(ports_before, network.report())
+    return Run(plan, _trace(plan, observed, ports, start_ns * 1000), ports, busy / max(total, 1))
+
+
+def _busy_and_all() -> tuple[int, int]:
+    """Return the time that all cores have been busy, and that there has been, in the kernel's ticks."""
+    ticks = list(map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]))
+    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
+
+
+# Processes
+
+
+@dataclass(frozen=True)
+class _Event:
+    """What a host said, or that it has ended."""
+
+    host: str
+    message: Mapping[str, Any]
+    content: bytes = b""
+
+    def failure(self) -> NetworkError:
+        """Return why a host could not do its part."""
+        if "error" in self.message:
+            return NetworkError(self.message["error"])
+        status = self.message["ended"]
+        how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+        return NetworkError(f"{self.host} {how} before the run was over; the other hosts were stopped")
+
+
+class _HostProcess:
+    """A host's process. A thread reads what it says, so that no process waits for another to be heard."""
+
+    def __init__(self, called: str, task: Task, prefix: Sequence[str], events: queue.SimpleQueue[_Event]):
+        self.called = called
+        self._events = events
+        self.process = subprocess.Popen(
+            [*prefix, sys.executable, "-P", "-m", "tensorexpress.host.process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            # Ctrl-C is for this process, which then ends the others.
+            process_group=0,
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._stdin, self._stdout = self.process.stdin, self.process.stdout
+        self._reader = threading.Thread(target=self._read, name=f"reader of {called}", daemon=True)
+        self._reader.start()
+        self.say(task.to_json())
+
+    def say(self, message: object) -> None:
+        """Write one line; that a process is gone is for the reader to notice."""
+        with suppress(OSError):
+            self._stdin.write(json.dumps(message).encode() + b"\n")
+            self._stdin.flush()
+
+    def _read(self) -> None:
+        for line in self._stdout:
+            message = json.loads(line)
+            content = self._stdout.read(message["result"]) if "result" in message else b""
+            self._events.put(_Event(self.called, message, content))
+        self._events.put(_Event(self.called, {"ended": self.process.wait()}))
+
+    def end(self) -> None:
+        """End the process, if it has not ended by itself."""
+        self.process.kill()
+        self._reader.join()
+        for pipe in (self._stdin, self._stdout):
+            with suppress(OSError):  # what was still to be written has no reader
+                pipe.close()
+
+
+class _Hosts:
+    """The processes of all hosts that take part in a run."""
+
+    def __init__(self) -> None:
+        self.events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
+        #: By name of the host.
+        self.processes: dict[str, _HostProcess] = {}
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Return the pid of every host by its name."""
+        return {name: each.process.pid for name, each in self.processes.items()}
+
+    def wait_until_ready(self) -> None:
+        """Wait until all have opened the network."""
+        missing = {each.called for each in self.processes.values()}
+        while missing:
+            try:
+                event = self.events.get(timeout=_READY_S)
+            except queue.Empty:
+                raise NetworkError(
+                    f"{', '.join(sorted(missing))} did not start within {_READY_S:g} s; is the machine overloaded?"
+                ) from None
+            if "ready" not in event.message:
+                raise event.failure()
+            missing.remove(event.host)
+
+    def say(self, message: object) -> None:
+        """Tell all the same."""
+        for each in self.processes.values():
+            each.say(message)
+
+    def collect(self, progress: Callable[[], None]) -> list[dict[str, NDArray[np.int64]]]:
+        """Wait for what every host has seen; the first one that fails ends the run."""
+        results: dict[str, bytes] = {}
+        iterations = 0
+        while len(results) < len(self.processes):
+            event = self.events.get()
+            if "result" in event.message:
+                results[event.host] = event.content
+            elif "iteration" in event.message:
+                for _ in range(iterations, event.message["iteration"]):
+                    progress()
+                iterations = max(iterations, event.message["iteration"])
+            elif event.host not in results:
+                raise event.failure()
+        return [_arrays(content) for content in results.values()]
+
+
+def _arrays(content: bytes) -> dict[str, NDArray[np.int64]]:
+    with np.load(io.BytesIO(content)) as archive:
+        return dict(archive)
+
+
+@contextmanager
+def _processes(plan: Plan, network: Network, silence_s: float) -> Iterator[_Hosts]:
+    """Start a process for every host that takes part; none outlives the block."""
+    names = plan.scenario.cluster.hosts
+    session, silence_ps = secrets.randbits(32), int(silence_s * PS_PER_SECOND)
+    addresses = tuple(network.hosts[name].address for name in names)
+    hosts = _Hosts()
+    try:
+        for index, name in enumerate(names):
+            if jobs_of(plan, index):
+                access = network.hosts[name]
+                task = Task(plan, index, addresses, _wire(access), session, silence_ps)
+                prefix = () if isinstance(access, WireAccess) else access.prefix
+                hosts.processes[name] = _HostProcess(_called(plan, index), task, prefix, hosts.events)
+        yield hosts
+    finally:
+        for each in hosts.processes.values():
+            each.end()
+
+
+def _called(plan: Plan, host: int) -> str:
+    """Return what a host is called in messages: its name and what it does.
+
+    >>> from tensorexpress.plan import make_plan
+    >>> from tensorexpress.policy import POLICIES
+    >>> from tensorexpress.scenario import read_scenario
+    >>> _called(make_plan(read_scenario(), POLICIES["fifo"]), 8)
+    'h8 (server of job0)'
+    """
+    roles = []
+    for job in plan.scenario.jobs:
+        roles += [f"worker {job.workers.index(host)} of {job.name}"] if host in job.workers else []
+        roles += [f"server of {job.name}"] if host in job.servers else []
+    return f"{plan.scenario.cluster.hosts[host]} ({', '.join(roles)})"
+
+
+def _wire(access: HostAccess) -> Wire | None:
+    if isinstance(access, WireAccess):
+        return Wire(access.local, access.remote, access.mac.hex(), access.gateway_mac.hex())
+    return None
+
+
+# What was seen
+
+
+def _difference(before: Sequence[PortReport], after: Sequence[PortReport]) -> tuple[PortReport, ...]:
+    """Return what ports have seen between two reports; a switch that was started again begins at zero."""
+    known = {(report.switch, report.port): report for report in before}
+    changes = []
+    for report in after:
+        start = known.get((report.switch, report.port))
+        if start is None or start.tx_bytes > report.tx_bytes:
+            changes.append(report)
+            continue
+        changes.append(
+            replace(
+                report,
+                tx_bytes=report.tx_bytes - start.tx_bytes,
+                rx_bytes=report.rx_bytes - start.rx_bytes,
+                drops=_less(report.drops, start.drops),
+                served=_less(report.served, start.served),
+            )
+        )
+    return tuple(changes)
+
+
+_Key = TypeVar("_Key")
+
+
+def _less(after: Mapping[_Key, int], before: Mapping[_Key, int]) -> dict[_Key, int]:
+    return {key: value - before.get(key, 0) for key, value in after.items() if value != before.get(key, 0)}
+
+
+def _trace(
+    plan: Plan, observed: Sequence[Mapping[str, NDArray[np.int64]]], ports: Sequence[PortReport], start_ps: int
+) -> Trace:
+    """Put together what all hosts and ports saw; times count from the start."""
+    cluster = plan.scenario.cluster
+    directed, nodes = cluster.directed(), cluster.nodes
+    jobs = tuple(_job_trace(plan, number, observed, start_ps) for number in range(len(plan.jobs)))
+    transmissions, retransmissions, timeouts = np.sum([each["counts"] for each in observed], axis=0).tolist()
+    return Trace(
+        source="measured",
+        policy=plan.policy.name,
+        warmup=plan.scenario.warmup,
+        hosts=cluster.hosts,
+        jobs=jobs,
+        link_names=tuple(f"{nodes[a]}>{nodes[b]}" for a, b in zip(directed.source, directed.target, strict=True)),
+        links=_links(cluster, ports),
+        end_ps=max(int(job.forward_end_ps.max()) for job in jobs),
+        transmissions=transmissions,
+        retransmissions=retransmissions,
+        timeouts=timeouts,
+    )
+
+
+def _job_trace(plan: Plan, number: int, observed: Sequence[Mapping[str, NDArray[np.int64]]], start_ps: int) -> JobTrace:
+    job, hosts = plan.scenario.jobs[number], plan.scenario.cluster.hosts
+    rounds = plan.scenario.warmup + plan.scenario.iterations
+    own = [each for each in observed if f"{number}/ready" in each]
+    passes = {int(each[f"{number}/worker"]): each for each in own if f"{number}/worker" in each}
+    starts, updates = (
+        np.stack([passes[worker][f"{number}/{name}"] for worker in range(len(job.workers))], axis=1) - start_ps
+        for name in ("forward_start", "updated")
+    )
+    forward, backward = compute_times(plan.scenario, rounds)[number]
+    return JobTrace(
+        name=job.name,
+        layers=tuple(layer.name for layer in job.workload.layers),
+        workers=tuple(hosts[host] for host in job.workers),
+        forward_ps=forward,
+        backward_ps=backward[:-1],
+        forward_start_ps=starts,
+        updated_ps=updates,
+        transfers=_transfers(plan, number, own, rounds, start_ps),
+    )
+
+
+def _transfers(
+    plan: Plan, number: int, observed: Sequence[Mapping[str, NDArray[np.int64]]], rounds: int, start_ps: int
+) -> NDArray[np.void]:
+    """Return a row for every message of every iteration, numbered as hosts and simulator do."""
+    planned = plan.jobs[number]
+    messages = (_ring_messages if planned.job.architecture == "ring" else _served_messages)(planned)
+    rows = np.zeros((rounds, len(messages)), dtype=TRANSFER)
+    rows[:] = messages
+    rows["iteration"] = np.arange(rounds)[:, None]
+    rows["queue"] = np.array(planned.queues)[rows["tensor"]]
+    for name in ("ready", "sent", "delivered"):
+        for each in observed:
+            iteration, message, time_ps = each[f"{number}/{name}"].T
+            rows[f"{name}_ps"][iteration, message] = time_ps - start_ps
+    return rows.ravel()
+
+
+def _served_messages(plan: JobPlan) -> NDArray[np.void]:
+    """Return the messages of an iteration with parameter servers: the pushes of all slices, then the pulls."""
+    tensor, size, server = (
+        np.repeat([getattr(piece, name) for piece in plan.slices], len(plan.job.workers))
+        for name in ("tensor", "bytes", "server")
+    )
+    worker = np.tile(plan.job.workers, len(plan.slices))
+    rows = np.zeros(2 * len(worker), dtype=TRANSFER)
+    rows["kind"] = np.repeat([KINDS.index("push"), KINDS.index("pull")], len(worker))
+    rows["src"], rows["dst"] = np.concatenate([worker, server]), np.concatenate([server, worker])
+    rows["tensor"], rows["bytes"] = np.tile(tensor, 2), np.tile(size, 2)
+    return rows
+
+
+def _ring_messages(plan: JobPlan) -> NDArray[np.void]:
+    """Return the messages of an iteration in a ring: by slice, segment and step."""
+    workers = np.array(plan.job.workers)
+    count, steps = len(workers), 2 * (len(workers) - 1)
+    piece, segment, step = (axis.ravel() for axis in np.indices((len(plan.slices), count, steps)))
+    rows = np.zeros(len(piece), dtype=TRANSFER)
+    rows["kind"] = np.where(step < count - 1, KINDS.index("reduce"), KINDS.index("gather"))
+    rows["src"], rows["dst"] = workers[(segment + step) % count], workers[(segment + step + 1) % count]
+    rows["tensor"] = np.array([each.tensor for each in plan.slices])[piece]
+    rows["bytes"] = np.array([ring_segments(each.bytes, count) for each in plan.slices])[piece, segment]
+    return rows
+
+
+def _links(cluster: Cluster, ports: Sequence[PortReport]) -> NDArray[np.void]:
+    """Return what is known of every directed link: it is seen by the switch at its start, or at its end."""
+    directed = cluster.directed()
+    links = np.zeros(len(directed.source), dtype=LINK)
+    leaving = {(name, port): link for name in cluster.switches for port, link in cluster.ports(name).items()}
+    for report in ports:
+        if report.port is None:
+            continue
+        link = leaving[report.switch, report.port]
+        links["bytes"][link] = report.tx_bytes
+        links["drops"][link] = sum(report.drops.values())
+        if directed.target[link] < len(cluster.hosts):
+            links["bytes"][link ^ 1] = report.rx_bytes
+    links["busy_ps"] = [
+        serialisation_ps(int(n), rate) for n, rate in zip(links["bytes"], directed.rate_bps, strict=True)
+    ]
+    return links

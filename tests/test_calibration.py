@@ -1,0 +1,209 @@
+"""Calibrations: what the probe shows is what was there, and a calibrated prediction has it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import plans
+
+from tensorexpress.calibration import (
+    Calibration,
+    HostCost,
+    calibrate_plan,
+    calibrate_scenario,
+    fit,
+    probe_plan,
+    read_calibration,
+    write_calibration,
+)
+from tensorexpress.cli import main
+from tensorexpress.cluster import dumbbell, star
+from tensorexpress.errors import InputError, NetworkError
+from tensorexpress.host.cost import measure_host_cost
+from tensorexpress.plan import Plan
+from tensorexpress.scenario import Scenario, read_scenario
+from tensorexpress.sim import simulate
+
+US = 10**6
+MBPS = 10**6
+
+CALIBRATION = Calibration(
+    target="embedded",
+    rate_bps=50 * MBPS,
+    rate_share=0.98,
+    host_packet_ps=100 * US,
+    host_byte_ps=5000,
+    switch_packet_ps=300 * US,
+    switch_byte_ps=10_000,
+    timer_ps=200 * US,
+    cut_through=0.0,
+    header_bytes=130,
+    ack_bytes=130,
+)
+
+
+@settings(max_examples=25)
+@given(
+    share=st.floats(0.5, 1.0),
+    host_us=st.integers(0, 300),
+    switch_us=st.integers(0, 1000),
+    byte_ns=st.integers(0, 50),
+    mtu=st.sampled_from([1500, 9000]),
+    rate_bps=st.sampled_from([20 * MBPS, 50 * MBPS, 1000 * MBPS]),
+)
+def test_the_probe_finds_what_a_target_adds(
+    share: float, host_us: int, switch_us: int, byte_ns: int, mtu: int, rate_bps: int
+) -> None:
+    # A simulated target, whose timers are never late: all that it adds is in its links.
+    real = replace(
+        CALIBRATION,
+        rate_bps=rate_bps,
+        rate_share=share,
+        host_packet_ps=host_us * US,
+        switch_packet_ps=switch_us * US,
+        host_byte_ps=0,
+        switch_byte_ps=byte_ns * 1000,
+        timer_ps=0,
+    )
+    plan = probe_plan(rate_bps, mtu, header_bytes=130, ack_bytes=130)
+    measured = simulate(calibrate_plan(plan, real))
+    found = fit("embedded", plan, measured, simulate(plan), HostCost(host_us * US, 0))
+    # The delay of a link does not depend on the packet: the probe cannot tell bytes from packets here.
+    assert found.switch_byte_ps * mtu < 100_000
+    assert found.rate_share == pytest.approx(share, rel=0.01)
+    assert found.host_packet_ps == pytest.approx(host_us * US, rel=0.01, abs=US)
+    again = simulate(calibrate_plan(plan, found))
+    for one, other in zip(measured.jobs, again.jobs, strict=True):
+        latencies = [(job.updated_ps - job.gradient_ps).mean(axis=(0, 1)) for job in (one, other)]
+        assert np.allclose(*latencies, rtol=0.01)
+
+
+def delays_ps(scenario: Scenario) -> list[int]:
+    return [link.delay_ps for link in scenario.cluster.links]
+
+
+def test_a_way_over_one_switch_has_the_hosts_and_the_switch_once() -> None:
+    scenario = replace(read_scenario(), cluster=star(12, "50 Mbps", "1 us", mtu=1500))
+    near, far = delays_ps(calibrate_scenario(scenario, CALIBRATION))[:2]
+    size = 1538
+    assert near + far == (100 + 300 + 200 // 2) * US + size * 15_000
+
+
+def test_a_way_over_two_switches_has_two() -> None:
+    scenario = replace(read_scenario(), cluster=dumbbell(6, 6, "50 Mbps", mtu=1500))
+    *hosts, trunk = delays_ps(calibrate_scenario(scenario, CALIBRATION))
+    size = 1538
+    assert hosts[0] + trunk + hosts[-1] == (100 + 2 * 300 + 200 // 2) * US + size * 25_000
+
+
+def test_links_that_are_passed_at_once_take_their_time_off() -> None:
+    scenario = replace(read_scenario(), cluster=star(12, "50 Mbps", mtu=1500))
+    usual = calibrate_scenario(scenario, CALIBRATION)
+    quick = calibrate_scenario(scenario, replace(CALIBRATION, cut_through=1.0))
+    packet_ps = 1538 * 8 * 10**12 / (49 * MBPS)
+    assert sum(delays_ps(usual)[:2]) - sum(delays_ps(quick)[:2]) == pytest.approx(packet_ps, rel=1e-6)
+    assert min(delays_ps(calibrate_scenario(scenario, replace(CALIBRATION, cut_through=9.0)))) == 0
+
+
+@given(plans())
+def test_what_was_decided_stays(plan: Plan) -> None:
+    calibrated = calibrate_plan(plan, replace(CALIBRATION, rate_bps=10**11))
+    assert calibrated.jobs == plan.jobs
+    assert calibrated.policy == plan.policy
+    assert calibrated.scenario.jobs == plan.scenario.jobs
+
+
+def test_a_scenario_that_the_target_cannot_run_is_refused_with_the_factor() -> None:
+    with pytest.raises(InputError) as refusal:
+        calibrate_scenario(read_scenario(), CALIBRATION)
+    assert str(refusal.value) == (
+        "default: a link runs at 10 Gbps, and the target embedded was calibrated up to 50 Mbps; "
+        "accepted: a scenario that it can run, as with --scale 200"
+    )
+
+
+def test_a_calibration_read_back_is_the_calibration(tmp_path: Path) -> None:
+    write_calibration(tmp_path / "c.json", CALIBRATION)
+    assert read_calibration(tmp_path / "c.json") == CALIBRATION
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"timer_ps": -1}, "timer_ps is -1; accepted: what `tensorexpress calibrate` writes"),
+        ({"timer_ps": True}, "timer_ps is True; accepted"),
+        ({"rate_share": None}, "rate_share is None; accepted"),
+        ({"rate_share": float("nan")}, "rate_share is nan; accepted"),
+        ({"rate_share": 9.0}, "a rate is zero or beyond belief"),
+        ({"colour": "red"}, "unknown key 'colour'"),
+    ],
+)
+def test_a_calibration_that_is_wrong_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    path = tmp_path / "c.json"
+    write_calibration(path, CALIBRATION)
+    document = json.loads(path.read_text())
+    document["measured"] |= changes
+    path.write_text(json.dumps(document))
+    with pytest.raises(InputError) as refusal:
+        read_calibration(path)
+    assert message in str(refusal.value)
+    assert str(refusal.value).startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": "tensorexpress calibration", "version": 2}'])
+def test_a_file_that_holds_something_else_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "c.json"
+    path.write_text(content)
+    with pytest.raises(InputError, match="make one with `tensorexpress calibrate`"):
+        read_calibration(path)
+
+
+def test_predict_takes_a_calibration_and_a_scale(tmp_path: Path) -> None:
+    write_calibration(tmp_path / "c.json", CALIBRATION)
+    small = ["--set", "job.workers=2", "--set", "job.servers=1", "--set", "iterations=1", "--policy", "fifo"]
+    given_file = ["--calibration", str(tmp_path / "c.json")]
+    refused = CliRunner().invoke(main, ["predict", *small, *given_file])
+    assert refused.exit_code == 2
+    assert "--scale 200" in refused.output
+    taken = CliRunner().invoke(main, ["predict", *small, *given_file, "--scale", "200", "--json", "-"])
+    plain = CliRunner().invoke(main, ["predict", *small, "--scale", "200", "--json", "-"])
+    times = [json.loads(result.output)["policies"]["fifo"]["latency_ms"]["first"] for result in (taken, plain)]
+    assert times[0] > times[1]
+
+
+@pytest.mark.parametrize("wires", [False, True])
+def test_packets_cost_hosts_something(wires: bool) -> None:
+    assert measure_host_cost(1500, wires).packet_ps > 0
+
+
+def test_the_verb_measures_a_target_and_writes_what_predict_takes(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    result = CliRunner().invoke(main, ["calibrate", "--mtu", "1500", "--iterations", "3", "-o", str(path)])
+    assert result.exit_code == 0, result.output
+    found = read_calibration(path)
+    assert found.target == "embedded"
+    assert "timers come late by" in result.output
+
+
+def test_what_cannot_have_been_measured_is_refused() -> None:
+    plan = probe_plan(50 * MBPS, 1500, 130, 130, iterations=1)
+    predicted = simulate(plan)
+    job = predicted.jobs[0]
+    hasty = replace(predicted, jobs=(replace(job, updated_ps=job.gradient_ps + np.arange(3)),))
+    with pytest.raises(NetworkError, match="calibrate again when this machine has less else to do"):
+        fit("embedded", plan, hasty, predicted, HostCost(0, 0))
+
+
+@pytest.mark.parametrize("rate", ["1 Tbps", "0 bps"])
+def test_a_rate_that_the_target_cannot_have_is_refused(rate: str) -> None:
+    result = CliRunner().invoke(main, ["calibrate", "--rate", rate])
+    assert result.exit_code == 2
+    assert f"--rate {rate!r}; accepted: from 10 Mbps to the" in result.output

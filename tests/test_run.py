@@ -1,0 +1,193 @@
+"""Real training traffic: worker and server processes over the embedded switch, faults, and who is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from network import needs_root
+from training_run import small_plan
+
+from tensorexpress.errors import NetworkError
+from tensorexpress.sim.run import simulate
+from tensorexpress.switch.faults import Faults
+from tensorexpress.target import namespaces
+from tensorexpress.target.embedded import EmbeddedTarget
+from tensorexpress.target.runner import run_plan
+from tensorexpress.trace import measure_job
+
+WIRES = EmbeddedTarget(wires=True)
+SCRIPT = Path(__file__).with_name("training_run.py")
+
+
+def check_consistent(run):
+    """What must hold in every trace, whatever the machine did: the same that holds in the simulator's."""
+    simulated = simulate(run.plan)
+    assert run.trace.source == "measured"
+    assert run.trace.link_names == simulated.link_names
+    for measured, expected in zip(run.trace.jobs, simulated.jobs, strict=True):
+        assert measured.forward_start_ps.shape == expected.forward_start_ps.shape
+        assert (measured.forward_ps == expected.forward_ps).all()
+        assert (measured.backward_ps == expected.backward_ps).all()
+        # A forward layer starts when the one before has ended and its parameters are there, and not before.
+        assert (measured.waits_ps >= 0).all()
+        could_start = measured.forward_start_ps[1:] - measured.waits_ps
+        assert (measured.forward_start_ps[1:] == np.maximum(could_start, measured.updated_ps)).all()
+        planned = ["iteration", "kind", "tensor", "src", "dst", "bytes", "queue"]
+        transfers = measured.transfers
+        assert (transfers[planned] == expected.transfers[planned]).all()
+        assert (transfers["ready_ps"] >= 0).all()
+        assert (transfers["ready_ps"] <= transfers["sent_ps"]).all()
+        assert (transfers["sent_ps"] <= transfers["delivered_ps"]).all()
+        assert transfers["delivered_ps"].max() == measured.updated_ps.max()
+
+
+def test_order_in_hosts_and_switch_brings_the_first_layer_back_sooner(tmp_path):
+    first_ps = {}
+    for policy in ("fifo", "tensorexpress"):
+        run = run_plan(small_plan(tmp_path, policy=policy), WIRES)
+        check_consistent(run)
+        metrics = measure_job(run.trace.jobs[0], run.trace.warmup)
+        first_ps[policy] = metrics.latency.first_ps
+        # All that the plan moves went over the links, with headers and acknowledgements.
+        assert (run.trace.links["bytes"] >= simulate(run.plan).links["bytes"] * 0.9).all()
+    # It is a fifth in the simulator; the machine may be busy.
+    assert first_ps["tensorexpress"] < first_ps["fifo"]
+
+
+def test_every_tensor_passes_the_switch_in_its_planned_queue(tmp_path):
+    run = run_plan(small_plan(tmp_path), WIRES)
+    (served,) = [report.served for report in run.ports if report.port is None]
+    queues = run.plan.jobs[0].queues
+    assert {slot for slot, _ in served} == {1}
+    # Acknowledgements are as urgent as the first tensor.
+    assert {queue for _, queue in served} == {*queues, queues[0]}
+
+
+@pytest.mark.parametrize("overrides", [
+    ["job.workers=3", "job.servers=2", "job.colocated=true", "job.shard=10 KB", "job.sum_rate=1 Gbps"],
+    ["job.0.workers=h0,h1", "job.0.servers=h2", "job.1.model=", "job.1.csv={csv}", "job.1.workers=h3",
+     "job.1.servers=h2", "job.1.start=20 ms"],
+    ["job.workers=3", "job.servers=0", "job.architecture=ring"],
+    ["cluster.topology=dumbbell", "cluster.left=2", "cluster.right=2", "job.workers=h0,h2", "job.servers=h1"],
+])  # fmt: skip
+def test_servers_on_workers_several_jobs_rings_and_several_switches(overrides, tmp_path):
+    overrides = [each.format(csv=tmp_path / "layers.csv") for each in overrides]
+    plan = small_plan(tmp_path, "iterations=1", *overrides, scale=0.2)
+    check_consistent(run_plan(plan, WIRES))
+
+
+@pytest.mark.parametrize(
+    "policy", ["tensorexpress:switch=sp-pifo,queues=slack", "bytescheduler:slice=20 KB,credit=40 KB"]
+)
+def test_policies_that_rank_by_slack_or_have_credit_run_too(policy, tmp_path):
+    check_consistent(run_plan(small_plan(tmp_path, "iterations=1", policy=policy, scale=0.3), WIRES))
+
+
+def test_with_loss_duplicates_reordering_and_damage_every_sum_is_exact(tmp_path):
+    faults = Faults(loss=0.05, duplicate=0.02, reorder=0.05, corrupt=0.001)
+    overrides = ["job.workers=8", "job.servers=2", "job.shard=1 KB", "cluster.mtu=1500", "transport.rto_min=20 ms"]
+    plan = small_plan(tmp_path, "iterations=4", *overrides, scale=0.05)
+    struck = {}
+
+    def look(network, pids):
+        statistics = network.switches["s0"].running.data_path.statistics
+        struck["so far"] = lambda: statistics().faults
+
+    rounds = []
+    run = run_plan(
+        plan,
+        EmbeddedTarget(wires=True, faults=faults),
+        started=look,
+        progress=lambda: rounds.append(struck["so far"]()),
+    )
+    check_consistent(run)
+    assert len(rounds) == 5
+    assert rounds[-1]["loss"] > 0
+    assert run.trace.retransmissions > 0
+
+
+class Killer:
+    """Sends a signal to a process of the run when the second iteration is over."""
+
+    def __init__(self, who, number):
+        self.who, self.number, self.iterations = who, number, 0
+        self.pids = {}
+
+    def started(self, network, pids):
+        self.pids = {**pids, "switch": network.switches["s0"].running.data_path.pid}
+
+    def progress(self):
+        self.iterations += 1
+        if self.iterations == 2:
+            os.kill(self.pids[self.who], self.number)
+
+
+def test_a_run_survives_the_switch(tmp_path):
+    killer = Killer("switch", signal.SIGKILL)
+    plan = small_plan(tmp_path, "iterations=4", "transport.rto_min=20 ms", scale=0.1)
+    check_consistent(run_plan(plan, WIRES, started=killer.started, progress=killer.progress))
+    assert killer.iterations == 5
+
+
+@pytest.mark.parametrize(("who", "number", "message"), [
+    ("h1", signal.SIGKILL, r"h1 \(worker 1 of job0\) was ended by SIGKILL before the run was over"),
+    ("h2", signal.SIGTERM, r"h2 \(server of job0\) was ended by SIGTERM before the run was over"),
+    ("h1", signal.SIGSTOP, r"h1 at 10\.0\.0\.2:21592 has been silent for"),
+])  # fmt: skip
+def test_who_is_missing_is_named_and_the_others_stop(who, number, message, tmp_path):
+    killer = Killer(who, number)
+    plan = small_plan(tmp_path, "iterations=1000", scale=0.1)
+    with pytest.raises(NetworkError, match=message) as caught:
+        run_plan(plan, WIRES, silence_s=3, started=killer.started, progress=killer.progress)
+    assert "\n" not in str(caught.value)
+    for pid in killer.pids.values():
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def wait_for_end(pids):
+    """Wait until processes that are not our children have ended."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(pid)
+            assert select.select([descriptor], [], [], 30)[0], f"process {pid} is still there"
+            os.close(descriptor)
+
+
+def killed_run(directory, cables):
+    """Start a run in a process of its own, kill it when it runs, and return its pid and those of its children."""
+    with subprocess.Popen(
+        [sys.executable, "-P", str(SCRIPT), str(directory), cables],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(SCRIPT.parent)},
+    ) as process:
+        pids = json.loads(process.stdout.readline())
+        process.kill()
+    return process.pid, pids
+
+
+def test_nothing_is_left_of_a_run_that_was_killed(tmp_path):
+    _, pids = killed_run(tmp_path, "wires")
+    assert len(pids) == 4
+    wait_for_end(pids)
+
+
+@needs_root
+def test_the_next_start_removes_namespaces_and_cables_of_a_run_that_was_killed(tmp_path):
+    pid, pids = killed_run(tmp_path, "cables")
+    wait_for_end(pids)
+    assert any(name.startswith(f"te{pid}n") for name in os.listdir("/run/netns"))
+    check_consistent(run_plan(small_plan(tmp_path, "iterations=1", scale=0.1), EmbeddedTarget()))
+    assert not any(name.startswith((f"te{pid}n", f"te{os.getpid()}n")) for name in os.listdir("/run/netns"))
+    assert not any(name.startswith((f"te{pid}v", f"te{os.getpid()}v")) for name in os.listdir("/sys/class/net"))
+    assert not [name for name in namespaces.remove_leftovers() if name.startswith(f"te{pid}")]

@@ -1,0 +1,72 @@
+"""tensorexpress run: what it prints, what it writes, and what it refuses before anything is started."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from training_run import write_workload
+
+from tensorexpress.cli import main
+from tensorexpress.trace_file import read_trace
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(main, ["run", *map(str, arguments)])
+
+
+@pytest.fixture
+def scenario(tmp_path):
+    path = tmp_path / "small.toml"
+    write_workload(tmp_path, scale=0.2)
+    path.write_text(
+        'iterations = 1\n[cluster]\nbandwidth = "40 Mbps"\n[job]\ncsv = "layers.csv"\nworkers = 2\nservers = 1\n'
+    )
+    return path
+
+
+def test_a_run_prints_a_table_and_writes_traces(scenario, tmp_path):
+    result = invoke(scenario, "--wires", "-o", tmp_path / "runs", "--json", tmp_path / "metrics.json")
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    assert lines[0] == "small: star, 3 hosts, 40 Mbps, 1 us, MTU 9000, 8 queues"
+    assert [line.split()[0] for line in lines if line.startswith(("fifo", "tensorexpress "))][:2] == [
+        "fifo",
+        "tensorexpress",
+    ]
+    assert "every worker found every sum of 2 iterations exact" in result.output
+    for policy in ("fifo", "tensorexpress"):
+        trace, plan = read_trace(tmp_path / "runs" / f"{policy}.trace")
+        assert (trace.source, trace.policy, plan.policy.name) == ("measured", policy, policy)
+        assert plan.scenario.transport.header_bytes == 130
+    policies = json.loads((tmp_path / "metrics.json").read_text())["policies"]
+    assert policies["fifo"]["iteration_ms"] > policies["fifo"]["compute_ms"]
+
+
+def test_a_plan_file_is_run_as_it_is(scenario, tmp_path):
+    plan = tmp_path / "plan.json"
+    made = CliRunner().invoke(main, ["plan", str(scenario), "-o", str(plan)])
+    assert made.exit_code == 0
+    result = invoke(plan, "--wires", "--json", "-")
+    assert result.exit_code == 0, result.output
+    assert list(json.loads(result.output)["policies"]) == ["tensorexpress"]
+    other = invoke(scenario, "--plan", plan, "--set", "job.workers=3")
+    assert other.exit_code == 2
+    assert "is a plan for another scenario than small: cluster differs" in other.output
+
+
+@pytest.mark.parametrize(("arguments", "status", "message"), [
+    (["--set", "cluster.bandwidth=10 Gbps"], 2, "small: a link runs at 10 Gbps; the target embedded keeps up with 40 "
+     "Mbps here (MTU 9000); give --scale 500 or --scale auto"),
+    (["--scale", "fast"], 2, "--scale 'fast'; accepted: a whole number of 1 or more, or auto"),
+    (["--faults", "loss=5"], 2, "the share '5' is not from 0% to 100%"),
+    (["--faults", "loss=5%", "--target", "linux"], 2, "--faults and --wires are for the target embedded"),
+    (["--policy", "ideal"], 2, "policy 'ideal' wants 'pifo'"),
+    (["--set", "loss=0.01"], 2, "small: loss is 0.01; accepted: 0"),
+])  # fmt: skip
+def test_what_cannot_be_run_is_refused_in_one_line(arguments, status, message, scenario):
+    result = invoke(scenario, *arguments)
+    assert result.exit_code == status
+    assert message in result.output
+    assert len(result.output.splitlines()) == 1

@@ -1,0 +1,120 @@
+"""What workers and servers are made of: gradients, slices of them, and the plans that hosts can run."""
+
+from __future__ import annotations
+
+import doctest
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorexpress import compute
+from tensorexpress.errors import InputError
+from tensorexpress.host import gradients
+from tensorexpress.host.gradients import Gradients, elements_of
+from tensorexpress.host.process import Task, Wire, check_runnable, jobs_of, peers_of, task_from_json
+from tensorexpress.plan import make_plan
+from tensorexpress.policy import POLICIES, parse_policy
+from tensorexpress.scenario import read_scenario
+from tensorexpress.target import cabling, runner
+from tensorexpress.target.embedded import EmbeddedTarget
+from tensorexpress.target.runner import check_speed, fastest_bps, for_hosts
+
+
+def planned(*overrides, policy="tensorexpress"):
+    return make_plan(read_scenario(overrides=["job.workers=2", "job.servers=1", *overrides]), parse_policy(policy))
+
+
+@given(st.integers(0, 2**31), st.integers(1, 40), st.integers(0, 10**6), st.integers(0, 10**6))
+def test_sums_of_gradients_are_known_exactly(seed, workers, iteration, tensor):
+    made = Gradients(seed, workers, 50)
+    part = slice(7, 50)
+    # From the last worker to the first, which rounding would show.
+    total = sum((made.of(worker, iteration, tensor, part) for worker in reversed(range(workers))), np.float32(0))
+    assert np.array_equal(total, made.total(iteration, tensor, part))
+
+
+def test_gradients_differ_by_worker_iteration_and_tensor():
+    made = Gradients(1, 8, 1000)
+    parts = {
+        made.of(worker, iteration, tensor, slice(0, 1000)).tobytes()
+        for worker in range(8)
+        for iteration in range(10)
+        for tensor in range(10)
+    }
+    # Two of them may meet at one place of the table by chance.
+    assert len(parts) >= 0.9 * 8 * 10 * 10
+
+
+@given(st.lists(st.integers(1, 5000), min_size=1, max_size=5), st.integers(1, 3000), st.integers(1, 4))
+def test_slices_hold_every_element_once(params, slice_bytes, servers):
+    plan = planned(f"job.servers={servers}", "job.shard=100", "cluster.hosts=6")
+    layers = tuple(replace(plan.jobs[0].job.workload.layers[0], params=count) for count in params)
+    job = replace(plan.scenario.jobs[0], workload=replace(plan.jobs[0].job.workload, layers=layers))
+    policy = replace(POLICIES["tensorexpress"], slice_bytes=slice_bytes)
+    cut = make_plan(replace(plan.scenario, jobs=(job,)), policy).jobs[0]
+    held = [[] for _ in params]
+    for piece, part in zip(cut.slices, elements_of(cut), strict=True):
+        held[piece.tensor] += range(part.start, part.stop)
+    assert held == [list(range(count)) for count in params]
+
+
+def test_a_task_survives_its_way_to_another_process():
+    plan = planned()
+    task = Task(plan, 1, ("10.0.0.1", "10.0.0.2"), Wire(("a", 1), ("b", 2), "0102", "0304"), 7, 10**12)
+    assert task_from_json(task.to_json()) == task
+
+
+def test_hosts_know_their_jobs_and_peers():
+    plan = planned("job.0.workers=h0,h1", "job.0.servers=h2", "job.1.workers=h3,h4", "job.1.servers=h2")
+    assert [jobs_of(plan, host) for host in range(5)] == [[0], [0], [0, 1], [1], [1]]
+    assert [peers_of(plan, host) for host in range(5)] == [{2}, {2}, {0, 1, 3, 4}, {2}, {2}]
+    colocated = planned("job.workers=3", "job.servers=3", "job.colocated=true")
+    assert peers_of(colocated, 0) == {1, 2}
+    ring = planned("job.workers=4", "job.servers=0", "job.architecture=ring")
+    assert [peers_of(ring, host) for host in range(4)] == [{1, 3}, {0, 2}, {1, 3}, {0, 2}]
+
+
+@pytest.mark.parametrize(("overrides", "message"), [
+    (["transport.acks=false", "transport.window=0", "cluster.buffer=0"], "transport.acks is false; accepted: true"),
+    (["loss=0.1"], "loss is 0.1; accepted: 0; the embedded target has --faults"),
+    (["background.0.src=h0", "background.0.dst=h1", "background.0.rate=1 Mbps"], "has background traffic"),
+])  # fmt: skip
+def test_what_hosts_cannot_do_is_refused(overrides, message):
+    with pytest.raises(InputError, match=message):
+        check_runnable(planned(*overrides))
+
+
+def test_a_target_keeps_up_with_less_when_packets_are_small_or_many_links_are_busy():
+    target = EmbeddedTarget()
+    alone = read_scenario(overrides=["job.workers=8", "job.servers=1"])
+    assert fastest_bps(alone, target) == target.fastest_bps()
+    small = read_scenario(overrides=["job.workers=8", "job.servers=1", "cluster.mtu=1500"])
+    assert fastest_bps(small, target) == int(target.fastest_bps() * 1538 / 9038)
+    many = read_scenario(overrides=["job.workers=8", "job.servers=4"])
+    assert fastest_bps(many, target) == target.fastest_bps() // 4
+    with pytest.raises(InputError, match=r"runs at 10 Gbps; the target embedded keeps up with .* give --scale 1000 or"):
+        check_speed(many, target)
+    check_speed(read_scenario(overrides=["job.workers=8", "job.servers=1", "cluster.bandwidth=40 Mbps"]), target)
+
+
+def test_a_scenario_for_hosts_has_packets_as_long_as_theirs():
+    plan = make_plan(for_hosts(read_scenario(overrides=["cluster.mtu=1500"])), POLICIES["fifo"])
+    assert plan.payload_bytes == 1408
+    with pytest.raises(InputError, match=r"cluster\.mtu is 80"):
+        for_hosts(read_scenario(overrides=["cluster.mtu=80", "transport.header=60"]))
+
+
+def test_compute_times_are_those_of_the_workload():
+    scenario = read_scenario(overrides=["job.workers=2", "job.servers=1", "compute.stragglers.h1=2"])
+    [(forward, backward)] = compute.compute_times(scenario, 3)
+    assert forward.shape == backward.shape == (4, 2, len(scenario.jobs[0].workload.layers))
+    assert (forward[:, 0] == [layer.forward_ps for layer in scenario.jobs[0].workload.layers]).all()
+    assert (forward[:, 1] == 2 * forward[:, 0]).all()
+
+
+@pytest.mark.parametrize("module", [compute, gradients, cabling, runner])
+def test_examples_in_the_documentation_are_true(module):
+    assert doctest.testmod(module).failed == 0

@@ -1,0 +1,115 @@
+"""Targets: namespaces as hosts, BMv2, and programs that end with who started them."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+
+import pytest
+from network import needs_root
+from training_run import small_plan
+
+from tensorexpress.addresses import default_address
+from tensorexpress.doctor import find_bmv2
+from tensorexpress.errors import NetworkError, PlanError
+from tensorexpress.plan import make_plan
+from tensorexpress.policy import POLICIES, parse_policy
+from tensorexpress.scenario import read_scenario
+from tensorexpress.target import namespaces
+from tensorexpress.target.bmv2 import Bmv2Target
+from tensorexpress.target.cabling import cables
+from tensorexpress.target.embedded import port_settings
+from tensorexpress.target.runner import run_plan
+
+needs_bmv2 = pytest.mark.skipif(find_bmv2() is None, reason="simple_switch_grpc is not here (TENSOREXPRESS_BMV2)")
+
+
+@needs_root
+@needs_bmv2
+def test_on_bmv2_sums_are_exact_and_every_tensor_is_in_its_queue(tmp_path):
+    run = run_plan(small_plan(tmp_path, "iterations=1", scale=0.3), Bmv2Target())
+    (served,) = [report.served for report in run.ports if report.port is None]
+    queues = run.plan.jobs[0].queues
+    assert {queue for slot, queue in served if slot == 1} == {*queues, queues[0]}
+    assert run.trace.links["bytes"].min() > 0
+
+
+@needs_root
+def test_a_host_is_a_namespace_whose_router_is_the_switch():
+    with namespaces.host(default_address(4), mtu=1400) as (name, here):
+        shown = subprocess.run(["ip", "-n", name, "addr"], capture_output=True, text=True, check=True).stdout
+        assert "02:54:58:01:00:04" in shown
+        assert "inet 10.0.0.5/32" in shown
+        assert "mtu 1400" in shown
+        route = subprocess.run(
+            ["ip", "-n", name, "route", "get", "10.0.0.1"], capture_output=True, text=True, check=True
+        )
+        assert "via 169.254.1.1 dev eth0" in route.stdout
+        assert here in os.listdir("/sys/class/net")
+    assert here not in os.listdir("/sys/class/net")
+    assert name not in os.listdir("/run/netns")
+
+
+@needs_root
+def test_only_what_dead_processes_left_is_removed():
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        pass
+    left = f"te{gone.pid}n0"
+    namespaces.ip([f"netns add {left}"])
+    with namespaces.namespace() as alive:
+        assert left in namespaces.remove_leftovers()
+        assert alive in os.listdir("/run/netns")
+    assert left not in os.listdir("/run/netns")
+
+
+@needs_root
+def test_what_ip_refuses_is_one_line():
+    with pytest.raises(NetworkError, match=r"ip: .*Cannot find device.*needs root") as caught:
+        namespaces.ip(["link set nothing-here up"])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_program_that_is_tied_ends_with_who_started_it():
+    script = (
+        "import subprocess\n"
+        "from tensorexpress.target import tied\n"
+        "child = subprocess.Popen(tied.command('sleep', '1000'))\n"
+        "print(child.pid, flush=True)\n"
+        "child.wait()\n"
+    )
+    with subprocess.Popen([sys.executable, "-P", "-c", script], stdout=subprocess.PIPE) as parent:
+        child = int(parent.stdout.readline())
+        descriptor = os.pidfd_open(child)
+        parent.kill()
+    assert parent.returncode == -signal.SIGKILL
+    assert select.select([descriptor], [], [], 30)[0]
+    os.close(descriptor)
+
+
+def test_ports_follow_the_policy():
+    scenario = read_scenario(overrides=["cluster.buffer=unlimited", "cluster.queues=4"])
+    disciplines = {
+        policy: port_settings(make_plan(scenario, parse_policy(policy)), 10**6).discipline
+        for policy in ("fifo", "p3", "tensorexpress", "tensorexpress:switch=sp-pifo,queues=slack")
+    }
+    assert list(disciplines.values()) == ["fifo", "fifo", "strict", "strict"]
+    settings = port_settings(make_plan(scenario, POLICIES["fifo"]), 10**6)
+    assert (settings.queues, settings.rate_bps) == (4, 10**6)
+    assert settings.buffer_bytes > 10**12
+
+
+def test_hosts_without_a_switch_between_them_are_refused():
+    scenario = read_scenario(
+        overrides=[
+            "cluster.topology=custom",
+            'cluster.hosts=["a", "b"]',
+            'cluster.links=[["a", "b"]]',
+            "job.workers=1",
+            "job.servers=1",
+        ]
+    )
+    with pytest.raises(PlanError, match="a and b are joined without a switch"):
+        list(cables(make_plan(scenario, POLICIES["fifo"])))

@@ -1,0 +1,48 @@
+"""Small runs for tests: scenarios that take tens of milliseconds an iteration; as a program, one that can be killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from tensorexpress.plan import make_plan
+from tensorexpress.policy import parse_policy
+from tensorexpress.scenario import read_scenario
+from tensorexpress.target.embedded import EmbeddedTarget
+from tensorexpress.target.runner import for_hosts, run_plan
+
+#: The last layers are the largest, so that what is needed first waits behind them.
+LAYERS = ((2_000, 2), (3_000, 2), (30_000, 2), (60_000, 2))
+
+
+def write_workload(directory: Path, scale: float = 1) -> Path:
+    """Write a workload of four layers, each forward and backward of some milliseconds."""
+    path = Path(directory, "layers.csv")
+    rows = [f"{i},{int(params * scale)},{ms}000000,{ms}000000" for i, (params, ms) in enumerate(LAYERS)]
+    path.write_text("\n".join(["layer_index,numel,forward_ns,backward_ns", *rows, ""]))
+    return path
+
+
+def small_plan(directory: Path, *overrides: str, policy: str = "tensorexpress", scale: float = 1):
+    """Return a plan for 2 workers and a server at 40 Mbps, with keys of its scenario changed."""
+    usual = ["job.workers=2", "job.servers=1", "cluster.bandwidth=40 Mbps", "iterations=2", "warmup=1"]
+    workload = ["job.model=", f"job.csv={write_workload(directory, scale)}"]
+    return make_plan(for_hosts(read_scenario(None, [*workload, *usual, *overrides])), parse_policy(policy))
+
+
+def main(directory: str, wires: bool) -> None:
+    """Run for ever; print the pids of all processes when it runs."""
+
+    def started(network, pids):
+        forwarding = [switch.running.data_path.pid for switch in network.switches.values()]
+        print(json.dumps([*pids.values(), *forwarding]), flush=True)
+
+    plan = small_plan(Path(directory), "iterations=1000")
+    run_plan(plan, EmbeddedTarget(wires=wires), started=started)
+
+
+if __name__ == "__main__":
+    os.environ["GRPC_VERBOSITY"] = "NONE"
+    main(sys.argv[1], sys.argv[2] == "wires")
