@@ -1,0 +1,39 @@
+"""The tutorial: every command on the page is run, in order, in an empty directory."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "tutorial.md").read_text()
+
+
+def script() -> str:
+    """Return all sh blocks as one script; after the switch is started it waits for the line that a person would."""
+    wait = 'until grep -q "is ready" switch.log; do kill -0 %1; done'
+    blocks = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    # Job control gives background processes a number and their own signals, as in a terminal.
+    return "\n".join(["set -em", *(f"{block}\n{wait}" if "switch --rate" in block else block for block in blocks)])
+
+
+def test_the_commands_of_the_tutorial_lead_where_it_says(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    (tmp_path / "tag.py").write_text(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0])
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    ran = subprocess.run(
+        ["bash", "-c", script()], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "tensor 0 came through with DSCP 56" in PAGE
+    assert "tensor 0 came through with DSCP 56" in ran.stdout
+    assert "s0 at 127.0.0.1:9559: nothing to do" in ran.stdout
+    assert "every worker found every sum of 6 iterations exact" in ran.stdout
+    gain = re.search(r"^blocking +.*?([\d.]+) +([\d.]+) +[+-][\d.]+$", ran.stdout, re.MULTILINE)
+    assert gain is not None, ran.stdout
+    assert float(gain[1]) > 0
+    assert (tmp_path / "comparison.png").stat().st_size > 10_000
