@@ -92,6 +92,12 @@ def read_status(connection: Connection, program: Program, schema: Schema) -> Sta
     )
 
 
+def read_served(connection: Connection, schema: Schema) -> dict[tuple[int, int], int]:
+    """Return the packets that a switch has served, by (slot, queue); much quicker than all of its status."""
+    cells = _read_counter(connection, schema, "mark.served")
+    return {divmod(cell, _QUEUES): packets for cell, (packets, _) in enumerate(cells) if packets}
+
+
 def _table_use(connection: Connection, schema: Schema, table: str) -> TableUse:
     query = p4runtime_pb2.Entity()
     query.table_entry.table_id = schema.find(P4Type.table, table).preamble.id

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -59,15 +58,9 @@ def kept(plan: Plan, addresses: Mapping[str, str]) -> Iterator[None]:
 
 def read_served(name: str, address: str) -> dict[tuple[int, int], int]:
     """Return the packets that a switch has served, by (slot, queue)."""
+    from tensorexpress.control import status
     from tensorexpress.control.client import Connection, Target
-    from tensorexpress.control.guard import slot_of_job
     from tensorexpress.control.messages import Schema, parse_p4info
-    from tensorexpress.control.status import read_status
 
-    program = p4.load()
     with Connection(Target(name, address)) as connection:
-        status = read_status(connection, program, Schema(parse_p4info(program.p4info)))
-    served: Counter[tuple[int, int]] = Counter()
-    for row in status.traffic:
-        served[0 if row.job is None else slot_of_job(row.job), row.queue] = row.served_packets
-    return dict(served)
+        return status.read_served(connection, Schema(parse_p4info(p4.load().p4info)))
