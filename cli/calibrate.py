@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 import click
 
 from tensorexpress.cli.options import check_outputs, progress
+from tensorexpress.cli.run import make_target
 from tensorexpress.errors import InputError
 
 if TYPE_CHECKING:
     from tensorexpress.calibration import Calibration
     from tensorexpress.target import Target
 
-#: Names of targets that run on this machine.
+#: Targets whose links have a rate; BMv2's queues do not share one.
 TARGETS = ("embedded", "linux")
 
 #: A packet then occupies a link for less than the probe's gaps.
@@ -22,6 +23,7 @@ _SLOWEST_BPS = 10**7
 
 @click.command(short_help="Measure what a target adds, so that predictions are for this machine.")
 @click.option("--target", "name", type=click.Choice(TARGETS), default="embedded", show_default=True)
+@click.option("--wires", is_flag=True, help="embedded: UDP wires to hosts, even where namespaces could be made.")
 @click.option(
     "--rate",
     metavar="RATE",
@@ -34,7 +36,7 @@ _SLOWEST_BPS = 10**7
     "--iterations", type=click.IntRange(1), default=20, show_default=True, help="Measured rounds of the probe."
 )
 @click.option("-o", "--output", metavar="FILE", help="Write it for --calibration of `predict` and `compare`.")
-def calibrate(name: str, rate: str | None, mtu: int, iterations: int, output: str | None) -> None:
+def calibrate(name: str, wires: bool, rate: str | None, mtu: int, iterations: int, output: str | None) -> None:
     """Run a probe of one worker and one server on a target, and show by how much it differs from the model.
 
     It takes some seconds; close what else keeps the machine busy, as for a run.
@@ -46,20 +48,10 @@ def calibrate(name: str, rate: str | None, mtu: int, iterations: int, output: st
     from tensorexpress.calibration import write_calibration
 
     check_outputs(output)
-    calibration = _measure(_target(name), rate, mtu, iterations)
+    calibration = _measure(make_target(name, wires=wires), rate, mtu, iterations)
     if output is not None:
         write_calibration(output, calibration)
     click.echo("\n".join(_rows(calibration)))
-
-
-def _target(name: str) -> Target:
-    if name == "linux":
-        from tensorexpress.target.linux import LinuxTarget
-
-        return LinuxTarget()
-    from tensorexpress.target.embedded import EmbeddedTarget
-
-    return EmbeddedTarget()
 
 
 def _measure(target: Target, rate: str | None, mtu: int, iterations: int) -> Calibration:

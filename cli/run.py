@@ -85,7 +85,7 @@ def run(
     from tensorexpress.units import PS_PER_SECOND, parse_time
 
     check_outputs(json_path)
-    target = _target(name, faults, wires)
+    target = make_target(name, faults, wires)
     target.check()
     plans = _plans(scenario, overrides, policies, plan_path, scale, target)
     for plan in plans:
@@ -108,7 +108,8 @@ def run(
         click.echo("\n".join([report.as_table(measured), *_notes(runs, target)]))
 
 
-def _target(name: str, faults: str, wires: bool) -> Target:
+def make_target(name: str, faults: str = "", wires: bool = False) -> Target:
+    """Return the target that the command line names; what is only for another one is refused."""
     from tensorexpress.switch.faults import parse_faults
 
     injected = parse_faults(faults)
