@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from importlib import import_module
+from typing import Any, TypeVar
 
 import click
 
 from tensorexpress.errors import TensorExpressError
+
+#: What a function that adds options takes and returns.
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 #: Verb -> the module below tensorexpress.cli that holds it; imported when the verb is used, so that help is quick.
 VERBS = {

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
+from tensorexpress.cli import Command
 from tensorexpress.errors import InputError
 from tensorexpress.units import format_rate, parse_rate
 
@@ -16,10 +16,8 @@ if TYPE_CHECKING:
 #: What --rate says where no rate is to be enforced.
 LINE = "line"
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
-
-def linux_options(command: _Command) -> _Command:
+def linux_options(command: Command) -> Command:
     """Add --dev and --rate."""
     for option in (
         click.option(

@@ -7,20 +7,19 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
+from tensorexpress.cli import Command
 from tensorexpress.errors import InputError, PolicyError
 from tensorexpress.files import check_writable, write_atomic
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Scenario, read_scenario
 from tensorexpress.sim.run import ENGINES
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
-
-def set_option(command: _Command) -> _Command:
+def set_option(command: Command) -> Command:
     """Add --set, which overrides keys of the scenario."""
     return click.option(
         "--set",
@@ -31,7 +30,7 @@ def set_option(command: _Command) -> _Command:
     )(command)
 
 
-def engine_option(command: _Command) -> _Command:
+def engine_option(command: Command) -> Command:
     """Add --engine, which chooses how to simulate."""
     return click.option(
         "--engine",
@@ -42,14 +41,14 @@ def engine_option(command: _Command) -> _Command:
     )(command)
 
 
-def calibration_option(command: _Command) -> _Command:
+def calibration_option(command: Command) -> Command:
     """Add --calibration, which makes a prediction one for a target on this machine."""
     return click.option(
         "--calibration", metavar="FILE", help="Predict for the target that `tensorexpress calibrate` measured."
     )(command)
 
 
-def scenario_options(command: _Command) -> _Command:
+def scenario_options(command: Command) -> Command:
     """Add what says which scenario to look at and how: SCENARIO, --set, --engine."""
     for option in (
         engine_option,
@@ -60,7 +59,7 @@ def scenario_options(command: _Command) -> _Command:
     return command
 
 
-def policy_option(command: _Command) -> _Command:
+def policy_option(command: Command) -> Command:
     """Add --policy, which may be repeated and may list several."""
     return click.option(
         "--policy",

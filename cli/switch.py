@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
+from tensorexpress.cli import Command
 from tensorexpress.errors import InputError, NetworkError
 from tensorexpress.queueing import DISCIPLINES
 from tensorexpress.units import counted, format_rate, parse_rate, parse_size
@@ -21,6 +22,27 @@ if TYPE_CHECKING:
     from tensorexpress.switch.p4runtime.service import TlsFiles
     from tensorexpress.switch.ports import PortSpec
     from tensorexpress.switch.traffic import PortSettings
+
+
+def _queue_options(command: Command) -> Command:
+    """Add what says how packets wait at a port: --queues, --discipline, --buffer."""
+    for option in (
+        click.option(
+            "--buffer", metavar="SIZE", default="1 MB", show_default=True, help="Bytes that may wait at a port."
+        ),
+        click.option(
+            "--discipline",
+            type=click.Choice(sorted(DISCIPLINES)),
+            default="strict",
+            show_default=True,
+            help="Order of service.",
+        ),
+        click.option(
+            "--queues", type=click.IntRange(1, 8), default=8, show_default=True, help="Priority queues of a port."
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 @click.group(invoke_without_command=True, short_help="Start an embedded P4 switch, or run a program over captures.")
@@ -39,15 +61,7 @@ if TYPE_CHECKING:
     multiple=True,
     help='Rate of all links, such as "10 Mbps", or of port N alone; may be repeated.  [default: no limit]',
 )
-@click.option("--queues", type=click.IntRange(1, 8), default=8, show_default=True, help="Priority queues of a port.")
-@click.option(
-    "--discipline",
-    type=click.Choice(sorted(DISCIPLINES)),
-    default="strict",
-    show_default=True,
-    help="Order of service.",
-)
-@click.option("--buffer", metavar="SIZE", default="1 MB", show_default=True, help="Bytes that may wait at a port.")
+@_queue_options
 @click.option(
     "--lowest-share", metavar="PERCENT", default="0%", show_default=True, help="Least share of the least urgent queue."
 )
@@ -271,15 +285,7 @@ def statistics_table(statistics: Statistics) -> str:
 )
 @click.option("--out", "directory", metavar="DIR", required=True, help="Where to write one capture per port.")
 @click.option("--rate", metavar="RATE", help='Rate of every link, such as "10 Mbps".  [default: no limit]')
-@click.option("--queues", type=click.IntRange(1, 8), default=8, show_default=True, help="Priority queues of a port.")
-@click.option(
-    "--discipline",
-    type=click.Choice(sorted(DISCIPLINES)),
-    default="strict",
-    show_default=True,
-    help="Order of service.",
-)
-@click.option("--buffer", metavar="SIZE", default="1 MB", show_default=True, help="Bytes that may wait at a port.")
+@_queue_options
 @click.option("--cpu-port", type=click.IntRange(0, 510), default=255, show_default=True, help="Port of the controller.")
 def replay(
     program: str,

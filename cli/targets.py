@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
+from tensorexpress.cli import Command
 from tensorexpress.errors import InputError
 
 if TYPE_CHECKING:
@@ -16,10 +17,8 @@ if TYPE_CHECKING:
 #: P4Runtime's port, as registered.
 DEFAULT_PORT = 9559
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
-
-def target_options(command: _Command) -> _Command:
+def target_options(command: Command) -> Command:
     """Add --switch, --device-id and the files of TLS."""
     for option in (
         click.option("--tls-key", metavar="FILE", help="PEM key of this controller."),

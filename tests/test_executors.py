@@ -18,7 +18,8 @@ from tensorexpress.control.guard import slot_of_job
 from tensorexpress.control.intent import Intent, Options
 from tensorexpress.queueing import SpPifo
 from tensorexpress.sim import program as simulated
-from tensorexpress.wire.frame import checksum, read_frame
+from tensorexpress.wire.checksum import checksum
+from tensorexpress.wire.frame import read_frame
 from tensorexpress.wire.header import Flag, Header, Kind
 
 

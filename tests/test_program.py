@@ -20,7 +20,8 @@ from tensorexpress.policy import POLICIES
 from tensorexpress.scenario import read_scenario
 from tensorexpress.switch.operations import PacketIn, WriteRegister
 from tensorexpress.switch.traffic import PortSettings
-from tensorexpress.wire.frame import checksum, read_frame
+from tensorexpress.wire.checksum import checksum
+from tensorexpress.wire.frame import read_frame
 
 PLAN = planned()
 #: A frame of 1000 bytes and its 24 of overhead take 8.192 ms.

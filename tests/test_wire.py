@@ -17,7 +17,7 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 
 from tensorexpress.errors import HeaderError
-from tensorexpress.wire import dscp, frame, header, scapy_layer
+from tensorexpress.wire import checksum, dscp, frame, header, scapy_layer
 from tensorexpress.wire.frame import Endpoint, Seen, build_frame, read_frame
 from tensorexpress.wire.header import (
     HEADER_BYTES,
@@ -195,7 +195,7 @@ def test_the_p4_header_has_the_same_fields_in_the_same_places() -> None:
     assert [(renamed.get(name, name), bits) for name, bits in ours] == widths
 
 
-@pytest.mark.parametrize("module", [header, dscp, frame, scapy_layer])
+@pytest.mark.parametrize("module", [header, checksum, dscp, frame, scapy_layer])
 def test_examples_in_the_documentation_hold(module: object) -> None:
     assert doctest.testmod(module).failed == 0
 

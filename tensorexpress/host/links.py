@@ -16,7 +16,8 @@ from typing import NamedTuple, Protocol
 from tensorexpress.errors import NetworkError
 from tensorexpress.host.segments import SegmentBuffer
 from tensorexpress.host.tagging import TrafficClass, tag_socket
-from tensorexpress.wire.frame import Endpoint, build_frame, checksum
+from tensorexpress.wire.checksum import checksum
+from tensorexpress.wire.frame import Endpoint, build_frame
 
 #: IP address and UDP port.
 Address = tuple[str, int]

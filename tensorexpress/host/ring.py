@@ -6,7 +6,6 @@ adds its own gradient (reduce), in the next n - 1 steps the sum goes around (gat
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,8 +14,7 @@ import numpy as np
 from tensorexpress.host.gradients import FLOAT_BYTES, Floats
 from tensorexpress.host.tagging import Tag
 from tensorexpress.host.training import Station
-from tensorexpress.host.worker import Compute, Worker
-from tensorexpress.plan import Plan
+from tensorexpress.host.worker import Worker
 from tensorexpress.wire.header import Kind
 
 
@@ -31,21 +29,11 @@ class _Step(NamedTuple):
 class RingWorker(Worker):
     """A worker that exchanges gradients with its neighbours in a ring."""
 
-    def __init__(
-        self,
-        station: Station,
-        plan: Plan,
-        job: int,
-        index: int,
-        *,
-        compute: Compute | None = None,
-        progress: Callable[[int], None] = lambda iteration: None,
-    ):
-        super().__init__(station, plan, job, index, compute=compute, progress=progress)
+    def _join(self, station: Station, job: int) -> None:
         self._steps = 2 * (self._workers - 1)
-        hosts = plan.jobs[job].job.workers
-        self._next = self._hosts[hosts[(index + 1) % self._workers]]
-        self._previous = self._hosts[hosts[index - 1]]
+        hosts = self._plan.job.workers
+        self._next = self._hosts[hosts[(self.index + 1) % self._workers]]
+        self._previous = self._hosts[hosts[self.index - 1]]
         #: What was received, by (slice, step); at one worker the step says which segment it is.
         self._received: dict[tuple[int, int], Floats] = {}
         #: Sums on their way that came before the own gradient: by tensor, with their deadlines.

@@ -63,6 +63,11 @@ class Worker(ABC):
         self._could_start_ps: int | None = None
         self.forward_start_ps: NDArray[np.int64] = np.full((self._rounds + 1, layers), -1, dtype=np.int64)
         self.updated_ps: NDArray[np.int64] = np.full((self._rounds, layers), -1, dtype=np.int64)
+        self._join(station, job)
+
+    @abstractmethod
+    def _join(self, station: Station, job: int) -> None:
+        """Prepare what this kind of worker needs beside, and say which messages of the job it takes."""
 
     def start(self, at_ps: int) -> None:
         """Begin the first forward pass at a time of the station's clock."""
@@ -142,17 +147,7 @@ class Worker(ABC):
 class ServedWorker(Worker):
     """A worker of a job with parameter servers: pushes slices of gradients, and gets their sums back."""
 
-    def __init__(
-        self,
-        station: Station,
-        plan: Plan,
-        job: int,
-        index: int,
-        *,
-        compute: Compute | None = None,
-        progress: Callable[[int], None] = lambda iteration: None,
-    ):
-        super().__init__(station, plan, job, index, compute=compute, progress=progress)
+    def _join(self, station: Station, job: int) -> None:
         self._parameters: list[Floats] = [np.empty(part.stop - part.start, dtype=np.float32) for part in self._parts]
         station.play(self, job, Kind.PARAMETERS)
 

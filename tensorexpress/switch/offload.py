@@ -10,6 +10,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from tensorexpress.wire.checksum import checksum as internet_checksum
+
 #: flags, kind of segmentation, header length, segment size, where the checksum starts, where in there it is stored.
 VIRTIO_HEADER = struct.Struct("=BBHHHH")
 
@@ -28,8 +30,7 @@ def checksum(data: bytes) -> int:
     >>> hex(checksum(bytes.fromhex("4500003044224000800600008c7c19acae241e2b")))
     '0x442e'
     """
-    # 2**16 = 1 modulo 0xffff, so the remainder of the whole number is the folded sum of its 16-bit words.
-    return 0xFFFF - int.from_bytes(data + b"\0" * (len(data) & 1), "big") % 0xFFFF
+    return internet_checksum(data) or 0xFFFF
 
 
 def finish(frame: bytes, virtio_header: bytes) -> list[bytes]:

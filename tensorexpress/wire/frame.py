@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 
 from tensorexpress.errors import HeaderError
+from tensorexpress.wire.checksum import checksum
 from tensorexpress.wire.header import UDP_PORT, Header, unpack
 
 _VLAN, _IPV4, _IPV6 = 0x8100, 0x0800, 0x86DD
@@ -33,18 +34,6 @@ class Seen:
     to_tensor_port: bool = False
     #: The header of a tensor packet that may be believed, else None.
     header: Header | None = None
-
-
-def checksum(data: bytes) -> int:
-    """Return the Internet checksum (RFC 1071).
-
-    >>> hex(checksum(bytes.fromhex("45000073000040004011 0000 c0a80001c0a800c7")))
-    '0xb861'
-    """
-    padded = data + b"\0" if len(data) % 2 else data
-    # Adding 16-bit words with end-around carry is arithmetic modulo 0xffff.
-    total = int.from_bytes(padded, "big")
-    return 0xFFFF - (total % 0xFFFF or (0xFFFF if total else 0))
 
 
 def build_frame(
