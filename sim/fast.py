@@ -94,7 +94,7 @@ class _Layout:
         queues = memory.table(len(ports) * p.queues, QUEUE_COLUMNS)
         queues.rows[:, Q_HEAD] = queues.rows[:, Q_TAIL] = NONE
         ports[:, L_INDEX], ports[:, L_QUEUES] = np.arange(len(ports)), queues.at[:: p.queues]
-        ports[:, L_RATE], ports[:, L_DELAY] = p.link_rate_bps, p.link_delay_ps
+        ports[:, L_RATE], ports[:, L_DELAY], ports[:, L_IS_PACED] = p.link_rate_bps, p.link_delay_ps, p.link_paced
         ports[:, L_IS_HOST], ports[:, L_IDLE] = p.link_source < p.hosts, 1
         for column in (L_HEAD, L_TAIL, L_ROOT, L_CONTROL, L_CONTROL_TAIL):
             ports[:, column] = NONE

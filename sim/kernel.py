@@ -190,7 +190,7 @@ def transmit(m: Memory, log: Memory, port: int) -> None:
         log[row + 6] = m[packet + P_CHUNK]
         log[row + 7] = size
     # Packets on one link arrive in the order of sending: only the first needs an event.
-    arrives = now + occupied + m[port + L_DELAY]
+    arrives = now + m[port + L_DELAY] + (0 if m[port + L_IS_PACED] else occupied)
     m[packet + P_ARRIVES] = arrives
     m[packet + P_NEXT] = NONE
     if m[port + L_HEAD] == NONE:

@@ -90,6 +90,7 @@ class Port:
         self.model, self.link = model, link
         self.rate_bps = int(model.program.link_rate_bps[link])
         self.delay_ps = int(model.program.link_delay_ps[link])
+        self.is_paced = bool(model.program.link_paced[link])
         self.wake: simpy.Event | None = None
         self.carried = 0
         model.env.process(self.run())
@@ -115,7 +116,8 @@ class Port:
                 continue
             occupied_ps = serialisation_ps(packet.size, self.rate_bps)
             model.note_transmission(self.link, packet, occupied_ps)
-            arrival = model.at(occupied_ps + self.delay_ps, ARRIVE, self.link)
+            passing_ps = 0 if self.is_paced else occupied_ps
+            arrival = model.at(passing_ps + self.delay_ps, ARRIVE, self.link)
             arrival.callbacks.append(partial(self.deliver, packet))
             yield model.at(occupied_ps, TRANSMIT, self.link)
 

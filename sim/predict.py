@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensorexpress.deadline import lower_bound_ps
-from tensorexpress.plan import JobPlan, Plan, link_loads, make_plan
+from tensorexpress.plan import JobPlan, Plan, early_ps, link_loads, make_plan
 from tensorexpress.policy import POLICIES, Policy
 from tensorexpress.scenario import Scenario
 from tensorexpress.sim.run import simulate
@@ -53,12 +53,13 @@ class Prediction:
 def job_bound_ps(plan: JobPlan, scenario: Scenario, trace: JobTrace) -> float:
     """Return the mean over the measured iterations of what no schedule can beat with this plan's slices and routes."""
     shared, own = link_loads(plan, scenario)
+    spared_ps = early_ps(scenario)
     bounds = []
     for iteration in range(scenario.warmup, len(trace.backward_ps)):
         # The iteration starts with the last forward layer of one pass and ends before that of the next.
         forward = trace.forward_ps[iteration + 1].copy()
         forward[:, -1] = trace.forward_ps[iteration, :, -1]
-        bounds.append(lower_bound_ps(forward, trace.backward_ps[iteration], shared, own))
+        bounds.append(lower_bound_ps(forward, trace.backward_ps[iteration], shared, own) - spared_ps)
     return float(np.mean(bounds))
 
 

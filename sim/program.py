@@ -62,6 +62,7 @@ class Program:
     link_target: Ints
     link_rate_bps: Ints
     link_delay_ps: Ints
+    link_paced: Ints
     host_port: Ints
     queues: int
     buffer_bytes: int
@@ -288,6 +289,7 @@ def _network(scenario: Scenario) -> dict[str, Any]:
         "link_target": np.array(directed.target, dtype=np.int64),
         "link_rate_bps": np.array(directed.rate_bps, dtype=np.int64),
         "link_delay_ps": np.array(directed.delay_ps, dtype=np.int64),
+        "link_paced": np.array(directed.paced, dtype=np.int64),
         "host_port": host_port,
         "queues": cluster.queues,
         "ecn_bytes": scenario.transport.ecn_bytes,

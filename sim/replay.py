@@ -174,6 +174,7 @@ class _Port:
     def __init__(self, network: _Network, link: int, queue: Discipline, buffer_bytes: int):
         self.network, self.link, self.queue, self.buffer_bytes = network, link, queue, buffer_bytes
         self.rate_bps, self.delay_ps = network.links.rate_bps[link], network.links.delay_ps[link]
+        self.is_paced = network.links.paced[link]
         self.idle = True
 
     def enqueue(self, packet: _Packet) -> None:
@@ -192,7 +193,8 @@ class _Port:
             return
         packet: _Packet = self.queue.pop()
         occupied_ps = serialisation_ps(packet.bytes, self.rate_bps)
-        arrival = self.network.at(occupied_ps + self.delay_ps, ARRIVE, self.link)
+        passing_ps = 0 if self.is_paced else occupied_ps
+        arrival = self.network.at(passing_ps + self.delay_ps, ARRIVE, self.link)
         arrival.callbacks.append(lambda _: self.network.forward(packet))
         self.network.at(occupied_ps, TRANSMIT, self.link).callbacks.append(self.transmit)
 

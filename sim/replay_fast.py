@@ -86,8 +86,13 @@ class Wire(NamedTuple):
     ps: int
     per_bytes: int
     delay_ps: int
+    #: Whether a packet is there after the delay alone, as `cluster.Link` has it.
+    is_paced: int
     #: Whether it ends at a host.
     is_last: int
+
+
+WIRE_COLUMNS = len(Wire._fields)
 
 
 class Port(NamedTuple):
@@ -130,14 +135,15 @@ def transmit(memory: Memory, wire: Wire, packet: int, start_ps: int) -> int:
     # At most rates a byte takes a whole number of picoseconds, and a division takes long.
     occupied_ps = size * wire.ps if wire.per_bytes == 1 else (size * wire.ps + wire.per_bytes - 1) // wire.per_bytes
     free_ps: int = start_ps + occupied_ps
+    arrives_ps = wire.delay_ps + (start_ps if wire.is_paced else free_ps)
     if wire.is_last:
-        memory.arrival_ps[packet] = free_ps + wire.delay_ps
+        memory.arrival_ps[packet] = arrives_ps
     else:
         stream = memory.route[memory.place[packet]]
         memory.place[packet] += 1
         entry = memory.end[stream]
         memory.end[stream] = entry + 1
-        memory.stream_ps[entry] = free_ps + wire.delay_ps
+        memory.stream_ps[entry] = arrives_ps
         memory.stream_packet[entry] = packet
     return free_ps
 
@@ -152,8 +158,8 @@ def inject(addresses: Memory, packets: int) -> None:
             memory.arrival_ps[packet] = memory.time_ps[packet]
             continue
         host = memory.src[packet]
-        nic = 4 * host
-        wire = Wire(nics[nic], nics[nic + 1], nics[nic + 2], nics[nic + 3])
+        nic = WIRE_COLUMNS * host
+        wire = Wire(nics[nic], nics[nic + 1], nics[nic + 2], nics[nic + 3], nics[nic + 4])
         free_ps[host] = transmit(memory, wire, packet, max(free_ps[host], memory.time_ps[packet]))
 
 
@@ -389,15 +395,17 @@ def run(cluster: Cluster, columns: dict[str, Ints], discipline: str, queues: int
 def _wires(cluster: Cluster) -> list[Wire]:
     directed = cluster.directed()
     wires = []
-    for rate_bps, delay_ps, target in zip(directed.rate_bps, directed.delay_ps, directed.target, strict=True):
+    for rate_bps, delay_ps, paced, target in zip(
+        directed.rate_bps, directed.delay_ps, directed.paced, directed.target, strict=True
+    ):
         common = gcd(8 * PS_PER_SECOND, rate_bps)
         is_last = int(target < len(cluster.hosts))
-        wires.append(Wire(8 * PS_PER_SECOND // common, rate_bps // common, delay_ps, is_last))
+        wires.append(Wire(8 * PS_PER_SECOND // common, rate_bps // common, delay_ps, int(paced), is_last))
     return wires
 
 
 def _nics(cluster: Cluster, wires: list[Wire]) -> Ints:
-    nics = np.zeros((len(cluster.hosts), len(Wire._fields)), dtype=np.int64)
+    nics = np.zeros((len(cluster.hosts), WIRE_COLUMNS), dtype=np.int64)
     for wire, source in zip(wires, cluster.directed().source, strict=True):
         if source < len(cluster.hosts):
             nics[source] = wire

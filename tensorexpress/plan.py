@@ -158,6 +158,16 @@ def link_loads(plan: JobPlan, scenario: Scenario) -> tuple[Ints, Ints]:
     return shared, own
 
 
+def early_ps(scenario: Scenario) -> int:
+    """Return how long before a link has been occupied by all its bytes the last of them may be there already.
+
+    Where links are paced, that is the time of one packet.
+    """
+    directed = scenario.cluster.directed()
+    rates = [rate_bps for rate_bps, paced in zip(directed.rate_bps, directed.paced, strict=True) if paced]
+    return serialisation_ps(scenario.cluster.mtu + ETHERNET_BYTES, min(rates)) if rates else 0
+
+
 def _plan_job(job: Job, scenario: Scenario, policy: Policy) -> JobPlan:
     forward = [layer.forward_ps for layer in job.workload.layers]
     backward = [layer.backward_ps for layer in job.workload.layers]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from tensorexpress.cluster import Cluster, custom, dumbbell, leaf_spine, star
@@ -144,3 +146,15 @@ def plans(draw: st.DrawFn, disturbed: bool = True) -> Plan:
     """A random policy on a random scenario."""
     scenario = draw(scenarios(disturbed))
     return make_plan(scenario, draw(policies(credit=scenario.transport.acks)))
+
+
+@st.composite
+def paced_plans(draw: st.DrawFn, disturbed: bool = True) -> Plan:
+    """A random plan on links of which some or all are paced."""
+    plan = draw(plans(disturbed))
+    ends = st.sampled_from([(True, True), (True, False), (False, True)])
+    links = tuple(
+        replace(link, paced=draw(ends), delay_ps=max(1, link.delay_ps)) for link in plan.scenario.cluster.links
+    )
+    cluster = replace(plan.scenario.cluster, links=links)
+    return make_plan(replace(plan.scenario, cluster=cluster), plan.policy)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import US, plans, policies, scenarios
+from strategies import US, paced_plans, plans, policies, scenarios
 
 from tensorexpress.cluster import star
 from tensorexpress.errors import InputError
@@ -75,7 +75,7 @@ def test_engines_are_equal_on_every_architecture_discipline_loss_and_ecn(
 
 
 @settings(max_examples=300)
-@given(plans())
+@given(plans() | paced_plans())
 def test_engines_are_equal_packet_for_packet_on_random_scenarios(plan: Plan) -> None:
     program = build(plan)
     assert differences(model.run(program, record_packets=True), fast.run(program, record_packets=True)) == []

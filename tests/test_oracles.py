@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import US, plans, scenarios
+from strategies import US, paced_plans, plans, scenarios
 
 from tensorexpress.cluster import Cluster, custom, star
 from tensorexpress.deadline import fifo_iteration_ps, lower_bound_ps, optimal_iteration_ps
-from tensorexpress.plan import Plan, link_loads, make_plan, moves
+from tensorexpress.plan import Plan, early_ps, link_loads, make_plan, moves
 from tensorexpress.policy import Policy, parse_policy
 from tensorexpress.scenario import Job, Scenario, Transport
 from tensorexpress.sim.program import Program, build
@@ -176,15 +176,15 @@ class TestLowerBound:
     """Nothing beats T*: no single iteration, with the times that were drawn for it."""
 
     @settings(max_examples=400)
-    @given(plans())
+    @given(plans() | paced_plans())
     def test_is_never_beaten(self, plan: Plan) -> None:
-        trace = simulate(plan, "fast")
+        trace, spared_ps = simulate(plan, "fast"), early_ps(plan.scenario)
         for job_plan, job in zip(plan.jobs, trace.jobs, strict=True):
             shared, own = link_loads(job_plan, plan.scenario)
             for iteration, took_ps in enumerate(iterations_ps(job).tolist()):
                 forward = job.forward_ps[iteration + 1].copy()
                 forward[:, -1] = job.forward_ps[iteration, :, -1]
-                assert took_ps >= lower_bound_ps(forward, job.backward_ps[iteration], shared, own)
+                assert took_ps >= lower_bound_ps(forward, job.backward_ps[iteration], shared, own) - spared_ps
 
     @settings(max_examples=30)
     @given(bottlenecks())
@@ -290,7 +290,7 @@ class TestConservation:
             assert np.array_equal(links["bytes"], busy[0]["bytes"])
 
     @settings(max_examples=80)
-    @given(plans())
+    @given(plans() | paced_plans())
     def test_a_slice_is_never_faster_than_its_links(self, plan: Plan) -> None:
         cluster = plan.scenario.cluster
         directed = cluster.directed()
@@ -298,7 +298,7 @@ class TestConservation:
             for piece in job.transfers[job.transfers["src"] != job.transfers["dst"]]:
                 path = cluster.route(int(piece["src"]), int(piece["dst"]), flow)
                 least_ps = max(serialisation_ps(int(piece["bytes"]), directed.rate_bps[link]) for link in path)
-                least_ps += sum(directed.delay_ps[link] for link in path)
+                least_ps += sum(directed.delay_ps[link] for link in path) - early_ps(plan.scenario)
                 if piece["bytes"]:
                     assert piece["delivered_ps"] - piece["sent_ps"] >= least_ps
                 assert piece["delivered_ps"] >= piece["sent_ps"] >= piece["ready_ps"] >= 0
@@ -347,7 +347,8 @@ def port_visits(plan: Plan, program: Program, record: Record) -> dict[int, list[
             arrived_ps, over = left_before[packet]
             rank = 0 if kind == ACK else int(program.message_switch_rank[message])
             visits[link].append((arrived_ps, over, time_ps, occupied_ps, rank))
-        left_before[packet] = (time_ps + occupied_ps + directed.delay_ps[link], link)
+        passing_ps = 0 if directed.paced[link] else occupied_ps
+        left_before[packet] = (time_ps + passing_ps + directed.delay_ps[link], link)
     return visits
 
 
@@ -355,7 +356,11 @@ class TestSwitchPorts:
     """What leaves a port, reconstructed from the log: the first of all that has arrived, with nothing in between."""
 
     @settings(max_examples=60)
-    @given(plans(disturbed=False), st.sampled_from(["fifo", "strict", "pifo"]), st.booleans())
+    @given(
+        plans(disturbed=False) | paced_plans(disturbed=False),
+        st.sampled_from(["fifo", "strict", "pifo"]),
+        st.booleans(),
+    )
     def test_serve_the_most_urgent_packet_there_is_and_never_idle(
         self, plan: Plan, discipline: str, acks: bool
     ) -> None:

@@ -41,6 +41,10 @@ def packets_of(*rows):
 STAR = star(hosts=4, bandwidth="10 Gbps", delay="1 us")
 
 
+def paced(cluster, ends):
+    return replace(cluster, links=tuple(replace(link, paced=ends) for link in cluster.links))
+
+
 @pytest.fixture(params=["simpy", "fast"])
 def engine(request):
     return request.param
@@ -90,6 +94,11 @@ def test_nothing_comes_of_no_packets(engine):
     assert replay(STAR, packets_of(), engine=engine).tolist() == []
 
 
+def test_a_paced_link_is_passed_after_its_delay_and_then_occupied(engine):
+    packets = packets_of((0, 0, 1, 1250, 0), (0, 0, 1, 1250, 0))
+    assert replay(paced(STAR, (True, True)), packets, engine=engine).tolist() == [2 * US, 3 * US]
+
+
 # Random traffic. Times and sizes are coarse, so that packets often meet at the same picosecond.
 
 CLUSTERS = [
@@ -98,6 +107,8 @@ CLUSTERS = [
     dumbbell(left=2, right=3, bottleneck="5 Gbps"),
     leaf_spine(leaves=3, spines=2, hosts_per_leaf=2, oversubscription=2),
     fat_tree(4, bandwidth="3 Gbps", delay="100 ns"),
+    paced(star(hosts=4, delay="1 us"), (True, True)),
+    paced(dumbbell(left=2, right=2, delay="120 ns"), (True, False)),
     custom(
         ["a", "b", "c"], ["x", "y"], [("a", "x"), ("b", "x"), ("x", "y"), ("y", "x", "1 Gbps"), ("y", "c", "1 Gbps")]
     ),
