@@ -20,6 +20,9 @@ TARGETS = ("embedded", "linux")
 #: A packet then occupies a link for less than the probe's gaps.
 _SLOWEST_BPS = 10**7
 
+#: What is said of targets that pace none, one or both of the links from host to host.
+_PACED = ("nowhere", "where hosts send", "where hosts and switches send")
+
 
 @click.command(short_help="Measure what a target adds, so that predictions are for this machine.")
 @click.option("--target", "name", type=click.Choice(TARGETS), default="embedded", show_default=True)
@@ -90,7 +93,7 @@ def _rows(calibration: Calibration) -> list[str]:
     rate = format_rate(round(calibration.rate_bps * calibration.rate_share))
     rows = [
         ["links", f"{rate} of {format_rate(calibration.rate_bps)} ({calibration.rate_share:.2%})"],
-        ["links passed at once", f"{calibration.cut_through:.2f} of 2"],
+        ["packets pass at once", _PACED[calibration.paced_links]],
         ["hosts, per packet", format_time(calibration.host_packet_ps)],
         ["hosts, per 1000 bytes", format_time(1000 * calibration.host_byte_ps)],
         ["switch, per packet", format_time(calibration.switch_packet_ps)],

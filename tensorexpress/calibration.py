@@ -7,10 +7,11 @@ to be, and have no delay of their own. On the way of one packet of n bytes from 
     host_packet_ps + n * host_byte_ps           in the two hosts: sending, receiving, checking
     switch_packet_ps + n * switch_byte_ps       in a switch
     timer_ps                                    before the first packet of a tensor whose gradient is due
-    -cut_through * (n bytes / rate)             where a target lets a packet pass at once and has the next wait
 
 These become the delays of links; no part of them occupies a link, because while one packet is looked at the next is on
-its way. What does occupy the link, its actual rate, is `rate_share` of the nominal one.
+its way. What does occupy the link, its actual rate, is `rate_share` of the nominal one. Cables of targets have no speed
+of their own: software keeps them to a rate. Where it does so by letting a packet pass at once and keeping the next one
+waiting, links become paced ones.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from tensorexpress.workload import Layer, Workload
 
 #: What says that a JSON file is a calibration, and of which form.
 FORMAT = "tensorexpress calibration"
-VERSION = 1
+VERSION = 2
 
 _MAKE_ONE = "make one with `tensorexpress calibrate`"
 
@@ -60,8 +61,8 @@ class Calibration:
     switch_byte_ps: int
     #: How late a host acts on a timer: from a gradient's being due to its first packet.
     timer_ps: int
-    #: On how many of the two links from host to host a packet does not wait until all of it could have passed.
-    cut_through: float
+    #: How many of the two links from host to host are paced: neither, that of the sending host, or both.
+    paced_links: int
     #: Bytes on the wire of a packet beside its payload, and of an acknowledgement.
     header_bytes: int
     ack_bytes: int
@@ -86,6 +87,9 @@ _STREAM_PS, _GAP_PS = 50 * PS_PER_MS, 20 * PS_PER_MS
 #: A window that no target's round trip can use up, so that the stream shows the rate of a link.
 _WINDOW_BYTES = 10**6
 
+#: The links from host to host of the probe.
+_LINKS = 2
+
 #: Shares of its rate that a link can have; what is beyond was measured on a machine that did something else.
 _LEAST_SHARE, _MOST_SHARE = 0.1, 1.5
 
@@ -101,10 +105,13 @@ def probe_plan(rate_bps: int, mtu: int, header_bytes: int, ack_bytes: int, itera
     transport = Transport(_WINDOW_BYTES, header_bytes=header_bytes, ack_bytes=ack_bytes)
     cluster = star(2, rate_bps, delay=0, mtu=mtu)
     full = (mtu + ETHERNET_BYTES - header_bytes) // 4
-    packets = 1 + _STREAM_PS // serialisation_ps(mtu + ETHERNET_BYTES, rate_bps)
+    packet_ps = serialisation_ps(mtu + ETHERNET_BYTES, rate_bps)
+    packets = 1 + _STREAM_PS // packet_ps
+    # There and back over two links each, at half of their rate.
+    gap_ps = _GAP_PS + 8 * packet_ps
     layers = (
-        Layer("one parameter", 1, PS_PER_MS, _GAP_PS),
-        Layer("one packet", full, PS_PER_MS, _GAP_PS + 4 * _STREAM_PS),
+        Layer("one parameter", 1, PS_PER_MS, gap_ps),
+        Layer("one packet", full, PS_PER_MS, gap_ps + 4 * _STREAM_PS),
         Layer("stream", full * packets, PS_PER_MS, PS_PER_MS),
     )
     job = Job("probe", Workload("probe", layers), workers=(0,), servers=(1,))
@@ -133,10 +140,12 @@ def fit(target: str, plan: Plan, measured: Trace, predicted: Trace, cost: HostCo
     small, full = (size + scenario.transport.header_bytes for size in scenario.jobs[0].workload.tensor_bytes[:2])
     byte_ps = float(added[_FULL] - added[_SMALL]) / (full - small)
     packet_ps = max(0.0, float(added[_SMALL]) - byte_ps * small)
-    timer_ps = min(_lateness_ps(measured), 2 * packet_ps)
-    host_packet_ps = min(cost.packet_ps, packet_ps - timer_ps / 2)
     # Bytes that arrive sooner than the model says did not wait for a link.
     link_byte_ps = 8 * PS_PER_SECOND / (rate_share * rate_bps)
+    paced_links = min(_LINKS, max(0, round((cost.byte_ps - byte_ps) / link_byte_ps)))
+    byte_ps += paced_links * link_byte_ps
+    timer_ps = min(_lateness_ps(measured), 2 * packet_ps)
+    host_packet_ps = min(cost.packet_ps, packet_ps - timer_ps / 2)
     return Calibration(
         target=target,
         rate_bps=rate_bps,
@@ -146,7 +155,7 @@ def fit(target: str, plan: Plan, measured: Trace, predicted: Trace, cost: HostCo
         switch_packet_ps=round(packet_ps - timer_ps / 2 - host_packet_ps),
         switch_byte_ps=round(max(0.0, byte_ps - cost.byte_ps)),
         timer_ps=round(timer_ps),
-        cut_through=max(0.0, cost.byte_ps - byte_ps) / link_byte_ps,
+        paced_links=paced_links,
         header_bytes=scenario.transport.header_bytes,
         ack_bytes=scenario.transport.ack_bytes,
     )
@@ -191,9 +200,10 @@ def _calibrate_link(link: Link, cluster: Cluster, calibration: Calibration) -> L
     # Of the two ways of a tensor, there and back, one starts with a timer.
     at_host_ps = calibration.host_packet_ps + size * calibration.host_byte_ps + calibration.timer_ps // 2
     at_switch_ps = calibration.switch_packet_ps + size * calibration.switch_byte_ps
-    added_ps = sum(at_switch_ps if end in cluster.switches else at_host_ps for end in (link.a, link.b)) // 2
-    spared_ps = round(calibration.cut_through / 2 * serialisation_ps(size, rate_bps))
-    return replace(link, rate_bps=rate_bps, delay_ps=max(0, added_ps - spared_ps))
+    is_switch = [end in cluster.switches for end in (link.a, link.b)]
+    added_ps = sum(at_switch_ps if switch else at_host_ps for switch in is_switch) // 2
+    a, b = (calibration.paced_links > switch for switch in is_switch)
+    return replace(link, rate_bps=rate_bps, delay_ps=max(a or b, added_ps), paced=(a, b))
 
 
 def calibrate_plan(plan: Plan, calibration: Calibration) -> Plan:
@@ -235,4 +245,6 @@ def _from_json(values: dict[str, Any], path: str) -> Calibration:
     calibration = Calibration(**values)
     if not _LEAST_SHARE < calibration.rate_share < _MOST_SHARE or not calibration.rate_bps:
         raise InputError(f"{path}: a rate is zero or beyond belief; {_MAKE_ONE}")
+    if calibration.paced_links > _LINKS:
+        raise InputError(f"{path}: paced_links is {calibration.paced_links}; accepted: 0 to {_LINKS}; {_MAKE_ONE}")
     return calibration

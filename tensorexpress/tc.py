@@ -137,7 +137,7 @@ def _shaped(egress: Egress, rate_bps: int) -> tuple[str, list[_Part]]:
     A class must have a rate of its own, which it gets out of turn; the least there is, 8 bit/s, is one packet a minute.
     """
     frame = egress.mtu + _HEADER_BYTES
-    burst = max(2 * (frame + _OVERHEAD_BYTES), rate_bps * _CATCH_UP_US // 8_000_000)
+    burst = max(1, rate_bps * _CATCH_UP_US // 8_000_000)
     shares = f"overhead {_OVERHEAD_BYTES} quantum {frame}"
     rate = f"{rate_bps}bit"
     classes = [("class", f"parent {MAJOR}: classid {_SHARED} htb rate {rate} burst {burst} cburst {burst} {shares}")]

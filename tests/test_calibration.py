@@ -44,7 +44,7 @@ CALIBRATION = Calibration(
     switch_packet_ps=300 * US,
     switch_byte_ps=10_000,
     timer_ps=200 * US,
-    cut_through=0.0,
+    paced_links=0,
     header_bytes=130,
     ack_bytes=130,
 )
@@ -56,11 +56,12 @@ CALIBRATION = Calibration(
     host_us=st.integers(0, 300),
     switch_us=st.integers(0, 1000),
     byte_ns=st.integers(0, 50),
+    paced_links=st.integers(0, 2),
     mtu=st.sampled_from([1500, 9000]),
     rate_bps=st.sampled_from([20 * MBPS, 50 * MBPS, 1000 * MBPS]),
 )
 def test_the_probe_finds_what_a_target_adds(
-    share: float, host_us: int, switch_us: int, byte_ns: int, mtu: int, rate_bps: int
+    share: float, host_us: int, switch_us: int, byte_ns: int, paced_links: int, mtu: int, rate_bps: int
 ) -> None:
     # A simulated target, whose timers are never late: all that it adds is in its links.
     real = replace(
@@ -72,12 +73,14 @@ def test_the_probe_finds_what_a_target_adds(
         host_byte_ps=0,
         switch_byte_ps=byte_ns * 1000,
         timer_ps=0,
+        paced_links=paced_links,
     )
     plan = probe_plan(rate_bps, mtu, header_bytes=130, ack_bytes=130)
     measured = simulate(calibrate_plan(plan, real))
     found = fit("embedded", plan, measured, simulate(plan), HostCost(host_us * US, 0))
     # The delay of a link does not depend on the packet: the probe cannot tell bytes from packets here.
     assert found.switch_byte_ps * mtu < 100_000
+    assert found.paced_links == paced_links
     assert found.rate_share == pytest.approx(share, rel=0.01)
     assert found.host_packet_ps == pytest.approx(host_us * US, rel=0.01, abs=US)
     again = simulate(calibrate_plan(plan, found))
@@ -104,13 +107,14 @@ def test_a_way_over_two_switches_has_two() -> None:
     assert hosts[0] + trunk + hosts[-1] == (100 + 2 * 300 + 200 // 2) * US + size * 25_000
 
 
-def test_links_that_are_passed_at_once_take_their_time_off() -> None:
-    scenario = replace(read_scenario(), cluster=star(12, "50 Mbps", mtu=1500))
-    usual = calibrate_scenario(scenario, CALIBRATION)
-    quick = calibrate_scenario(scenario, replace(CALIBRATION, cut_through=1.0))
-    packet_ps = 1538 * 8 * 10**12 / (49 * MBPS)
-    assert sum(delays_ps(usual)[:2]) - sum(delays_ps(quick)[:2]) == pytest.approx(packet_ps, rel=1e-6)
-    assert min(delays_ps(calibrate_scenario(scenario, replace(CALIBRATION, cut_through=9.0)))) == 0
+@pytest.mark.parametrize(("paced_links", "host", "switch"), [(0, False, False), (1, True, False), (2, True, True)])
+def test_those_links_are_paced_that_the_target_paces(paced_links: int, host: bool, switch: bool) -> None:
+    scenario = replace(read_scenario(), cluster=dumbbell(6, 6, "50 Mbps", mtu=1500))
+    cluster = calibrate_scenario(scenario, replace(CALIBRATION, paced_links=paced_links)).cluster
+    assert {(link.a in cluster.hosts, *link.paced) for link in cluster.links} == {
+        (True, host, switch),
+        (False, switch, switch),
+    }
 
 
 @given(plans())
@@ -143,6 +147,7 @@ def test_a_calibration_read_back_is_the_calibration(tmp_path: Path) -> None:
         ({"rate_share": None}, "rate_share is None; accepted"),
         ({"rate_share": float("nan")}, "rate_share is nan; accepted"),
         ({"rate_share": 9.0}, "a rate is zero or beyond belief"),
+        ({"paced_links": 3}, "paced_links is 3; accepted: 0 to 2; make one with `tensorexpress calibrate`"),
         ({"colour": "red"}, "unknown key 'colour'"),
     ],
 )
@@ -158,7 +163,7 @@ def test_a_calibration_that_is_wrong_is_refused_by_name(tmp_path: Path, changes:
     assert str(refusal.value).startswith(f"{path}: ")
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": "tensorexpress calibration", "version": 2}'])
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": "tensorexpress calibration", "version": 1}'])
 def test_a_file_that_holds_something_else_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "c.json"
     path.write_text(content)

@@ -64,8 +64,8 @@ def test_examples_in_the_documentation_of_modules_are_true():
 
 def test_the_commands_of_two_queues():
     commands = tc.setup("eth0", tc.Egress(queues=2, rate_bps=10**8, buffer_bytes=100_000, mtu=1500))
-    shared = "rate 100000000bit burst 3076 cburst 3076 overhead 24 quantum 1514"
-    own = "htb rate 8bit burst 1 ceil 100000000bit cburst 3076 prio {} overhead 24 quantum 1514"
+    shared = "rate 100000000bit burst 2500 cburst 2500 overhead 24 quantum 1514"
+    own = "htb rate 8bit burst 1 ceil 100000000bit cburst 2500 prio {} overhead 24 quantum 1514"
     by_dscp = [
         line
         for selector in range(1, 8)
