@@ -33,6 +33,9 @@ _USUAL_POLICIES = ("fifo", "tensorexpress")
 #: From this share on, what else the machine does shows in the result.
 _BUSY = 0.85
 
+#: From this share of the time on, so do moments in which nothing ran at all.
+_STALLED = 0.01
+
 
 @click.command(short_help="Run training traffic through a real network, and measure it.")
 @click.argument("scenario", required=False, metavar="[SCENARIO.toml|PLAN.json]")
@@ -196,12 +199,20 @@ def _measured(runs: Sequence[Run]) -> Prediction:
 
 def _notes(runs: Sequence[Run], target: Target) -> list[str]:
     """Return what a reader must know beside the numbers."""
+    from tensorexpress.units import format_time
+
     rounds = len(runs[0].trace.jobs[0].updated_ps)
     notes = [f"- Measured on the target {target.name}; every worker found every sum of {rounds} iterations exact."]
     for run in runs:
-        if run.busy > _BUSY:
+        if run.machine.busy > _BUSY:
             notes.append(
-                f"- Under {run.plan.policy.name} the machine was {run.busy:.0%} busy: its times are partly those of "
-                "the machine; close other programs, or give a larger --scale."
+                f"- Under {run.plan.policy.name} the machine was {run.machine.busy:.0%} busy: its times are partly "
+                "those of the machine; close other programs, or give a larger --scale."
+            )
+        if run.machine.stalled > _STALLED:
+            notes.append(
+                f"- Under {run.plan.policy.name} this machine stood still for {run.machine.stalled:.1%} of the time, "
+                f"{format_time(run.machine.longest_stall_ps)} at most: other machines may share its cores; run it "
+                "again, or look at the median of more iterations."
             )
     return notes

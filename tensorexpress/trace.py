@@ -107,6 +107,8 @@ class JobMetrics:
     #: Time a worker's forward pass stood still for parameters: mean over workers, and of the worst.
     blocking_ps: float
     blocking_worst_ps: float
+    #: The same mean over workers in an iteration half of which took longer: what disturbs a few does not count.
+    blocking_median_ps: float
     latency: Latency
 
 
@@ -125,6 +127,7 @@ def measure_job(job: JobTrace, warmup: int) -> JobMetrics:
         compute_ps=float(compute[warmup:].mean(axis=0).max()),
         blocking_ps=float(waits.mean()),
         blocking_worst_ps=float(waits.mean(axis=0).max()),
+        blocking_median_ps=float(np.median(waits.mean(axis=1))),
         latency=Latency(
             mean_ps=float(latency.mean()),
             p50_ps=float(np.percentile(latency, 50)),

@@ -9,7 +9,10 @@ from click.testing import CliRunner
 from training_run import write_workload
 
 from tensorexpress.cli import main
+from tensorexpress.target import runner
+from tensorexpress.target.runner import run_plan
 from tensorexpress.trace_file import read_trace
+from tensorexpress.units import PS_PER_MS
 
 
 def invoke(*arguments):
@@ -42,6 +45,17 @@ def test_a_run_prints_a_table_and_writes_traces(scenario, tmp_path):
         assert plan.scenario.transport.header_bytes == 130
     policies = json.loads((tmp_path / "metrics.json").read_text())["policies"]
     assert policies["fifo"]["iteration_ms"] > policies["fifo"]["compute_ms"]
+
+
+def test_a_machine_that_stood_still_is_told_of(scenario, monkeypatch):
+    def stalled(*arguments, **options):
+        run = run_plan(*arguments, **options)
+        run.machine.stalled, run.machine.longest_stall_ps = 0.05, 70 * PS_PER_MS
+        return run
+
+    monkeypatch.setattr(runner, "run_plan", stalled)
+    result = invoke(scenario, "--wires", "--policy", "tensorexpress")
+    assert "- Under tensorexpress this machine stood still for 5.0% of the time, 70 ms at most" in result.output
 
 
 def test_a_plan_file_is_run_as_it_is(scenario, tmp_path):

@@ -7,10 +7,11 @@ import select
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from network import needs_root
-from training_run import small_plan
+from training_run import check_queues, small_plan
 
 from tensorexpress.addresses import default_address
 from tensorexpress.doctor import find_bmv2
@@ -23,6 +24,7 @@ from tensorexpress.target.bmv2 import Bmv2Target
 from tensorexpress.target.cabling import cables
 from tensorexpress.target.embedded import port_settings
 from tensorexpress.target.runner import run_plan
+from tensorexpress.units import PS_PER_MS
 
 needs_bmv2 = pytest.mark.skipif(find_bmv2() is None, reason="simple_switch_grpc is not here (TENSOREXPRESS_BMV2)")
 
@@ -31,9 +33,7 @@ needs_bmv2 = pytest.mark.skipif(find_bmv2() is None, reason="simple_switch_grpc 
 @needs_bmv2
 def test_on_bmv2_sums_are_exact_and_every_tensor_is_in_its_queue(tmp_path):
     run = run_plan(small_plan(tmp_path, "iterations=1", scale=0.3), Bmv2Target())
-    (served,) = [report.served for report in run.ports if report.port is None]
-    queues = run.plan.jobs[0].queues
-    assert {queue for slot, queue in served if slot == 1} == {*queues, queues[0]}
+    check_queues(run)
     assert run.trace.links["bytes"].min() > 0
 
 
@@ -87,6 +87,27 @@ def test_a_program_that_is_tied_ends_with_who_started_it():
     assert parent.returncode == -signal.SIGKILL
     assert select.select([descriptor], [], [], 30)[0]
     os.close(descriptor)
+
+
+def test_a_watch_sees_how_long_nothing_ran():
+    script = (
+        "import sys\n"
+        "from tensorexpress.target.machine import MachineWatch\n"
+        "with MachineWatch() as watch:\n"
+        "    print(flush=True)\n"
+        "    sys.stdin.readline()\n"
+        "print(watch.longest_stall_ps, watch.stalled)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as watching:
+        watching.stdout.readline()
+        watching.send_signal(signal.SIGSTOP)
+        time.sleep(0.4)
+        watching.send_signal(signal.SIGCONT)
+        longest_ps, share = watching.communicate("\n")[0].split()
+    assert int(longest_ps) > 300 * PS_PER_MS
+    assert 0.1 < float(share) < 1
 
 
 def test_ports_follow_the_policy():

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 
-from tensorexpress.plan import make_plan
+from tensorexpress.plan import make_plan, payload_bytes
 from tensorexpress.policy import parse_policy
 from tensorexpress.scenario import read_scenario
 from tensorexpress.target.embedded import EmbeddedTarget
@@ -30,6 +31,22 @@ def small_plan(directory: Path, *overrides: str, policy: str = "tensorexpress", 
     usual = ["job.workers=2", "job.servers=1", "cluster.bandwidth=40 Mbps", "iterations=2", "warmup=1"]
     workload = ["job.model=", f"job.csv={write_workload(directory, scale)}"]
     return make_plan(for_hosts(read_scenario(None, [*workload, *usual, *overrides])), parse_policy(policy))
+
+
+def check_queues(run) -> None:
+    """Check that the switch served each packet of each tensor in the queue of the plan, by its own counters."""
+    (served,) = [report.served for report in run.ports if report.port is None]
+    transfers, planned = run.trace.jobs[0].transfers, Counter()
+    payload = payload_bytes(run.plan.scenario)
+    for queue, size in transfers[["queue", "bytes"]].tolist():
+        planned[queue] += -(-size // payload)
+    counted = {queue: packets for (slot, queue), packets in served.items() if slot == 1}
+    # Acknowledgements are as urgent as the first tensor. A time-out, where the machine stood still, sends again.
+    most_urgent = run.plan.jobs[0].queues[0]
+    assert counted.keys() == {*planned, most_urgent}
+    for queue, packets in planned.items():
+        beyond = counted[queue] - packets
+        assert beyond > 0 if queue == most_urgent else 0 <= beyond <= run.trace.retransmissions, (queue, counted)
 
 
 def main(directory: str, wires: bool) -> None:

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -30,6 +29,7 @@ from tensorexpress.plan import ETHERNET_BYTES, JobPlan, Plan, ring_segments
 from tensorexpress.scaling import factor_for
 from tensorexpress.scenario import Scenario
 from tensorexpress.target import HostAccess, Network, PortReport, Target, WireAccess
+from tensorexpress.target.machine import MachineWatch
 from tensorexpress.trace import KINDS, LINK, TRANSFER, JobTrace, Trace
 from tensorexpress.units import PS_PER_SECOND, format_rate, serialisation_ps
 
@@ -53,8 +53,8 @@ class Run:
     plan: Plan
     trace: Trace
     ports: tuple[PortReport, ...]
-    #: Share of all cores that were busy; near 1 the machine is measured, and not the network.
-    busy: float
+    #: What the machine did meanwhile.
+    machine: MachineWatch
 
 
 def for_hosts(scenario: Scenario) -> Scenario:
@@ -115,20 +115,14 @@ def run_plan(
     target.check()
     with target.start(plan) as network, _processes(plan, network, silence_s) as hosts:
         hosts.wait_until_ready()
-        ports_before, busy_before = network.report(), _busy_and_all()
-        start_ns = time.monotonic_ns() + _LEAD_NS
-        hosts.say(start_ns)
-        started(network, hosts.pids)
-        observed = hosts.collect(progress)
-        busy, total = (after - before for before, after in zip(busy_before, _busy_and_all(), strict=True))
+        ports_before = network.report()
+        with MachineWatch() as machine:
+            start_ns = time.monotonic_ns() + _LEAD_NS
+            hosts.say(start_ns)
+            started(network, hosts.pids)
+            observed = hosts.collect(progress)
         ports = _difference(ports_before, network.report())
-    return Run(plan, _trace(plan, observed, ports, start_ns * 1000), ports, busy / max(total, 1))
-
-
-def _busy_and_all() -> tuple[int, int]:
-    """Return the time that all cores have been busy, and that there has been, in the kernel's ticks."""
-    ticks = list(map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]))
-    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
+    return Run(plan, _trace(plan, observed, ports, start_ns * 1000), ports, machine)
 
 
 # Processes
