@@ -100,5 +100,7 @@ def _predicted(run: Run, engine: str, calibration: Calibration | None) -> Run:
     from tensorexpress.compare import Run
     from tensorexpress.sim.run import simulate
 
-    plan = run.plan if calibration is None else calibrate_plan(run.plan, calibration)
-    return Run(run.name, simulate(plan, engine), plan)
+    if calibration is None:
+        return Run(run.name, simulate(run.plan, engine), run.plan)
+    trace = simulate(calibrate_plan(run.plan, calibration), engine)
+    return Run(run.name, trace, run.plan, calibration.target)

@@ -43,6 +43,8 @@ class Run:
     name: str
     trace: Trace
     plan: Plan
+    #: The target for which a prediction was calibrated: its links are not quite those of the plan.
+    calibrated_for: str | None = None
 
     @property
     def how(self) -> str:

@@ -101,7 +101,8 @@ def _notes(comparisons: Sequence[Comparison]) -> list[str]:
     for run in (run for comparison in comparisons for run in (comparison.reference, comparison.other)):
         troubles = ", ".join(f"{count} {what}" for what, count in _troubles(run).items() if count)
         iterations = counted(run.plan.scenario.iterations, "iteration")
-        lines.append(f"- {run.label}: {iterations}{f'; {troubles}' if troubles else ''}")
+        where = f" on links as calibrated for the target {run.calibrated_for}" if run.calibrated_for else ""
+        lines.append(f"- {run.label}: {iterations}{where}{f'; {troubles}' if troubles else ''}")
     pairs = [(comparison.reference, comparison.other) for comparison in comparisons]
     if len(comparisons) == 2:
         pairs.append((comparisons[0].reference, comparisons[1].reference))
