@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from network import needs_root
-from training_run import check_queues, small_plan
+from training_run import Killer, check_queues, small_plan
 
 from tensorexpress.errors import NetworkError
 from tensorexpress.sim.run import simulate
@@ -108,22 +108,6 @@ def test_with_loss_duplicates_reordering_and_damage_every_sum_is_exact(tmp_path)
     assert len(rounds) == 5
     assert rounds[-1]["loss"] > 0
     assert run.trace.retransmissions > 0
-
-
-class Killer:
-    """Sends a signal to a process of the run when the second iteration is over."""
-
-    def __init__(self, who, number):
-        self.who, self.number, self.iterations = who, number, 0
-        self.pids = {}
-
-    def started(self, network, pids):
-        self.pids = {**pids, "switch": network.switches["s0"].running.data_path.pid}
-
-    def progress(self):
-        self.iterations += 1
-        if self.iterations == 2:
-            os.kill(self.pids[self.who], self.number)
 
 
 def test_a_run_survives_the_switch(tmp_path):

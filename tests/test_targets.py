@@ -11,7 +11,7 @@ import time
 
 import pytest
 from network import needs_root
-from training_run import check_queues, small_plan
+from training_run import Killer, check_queues, small_plan
 
 from tensorexpress.addresses import default_address
 from tensorexpress.doctor import find_bmv2
@@ -35,6 +35,18 @@ def test_on_bmv2_sums_are_exact_and_every_tensor_is_in_its_queue(tmp_path):
     run = run_plan(small_plan(tmp_path, "iterations=1", scale=0.3), Bmv2Target())
     check_queues(run)
     assert run.trace.links["bytes"].min() > 0
+
+
+@needs_root
+@needs_bmv2
+def test_a_run_survives_bmv2(tmp_path):
+    killer = Killer("switch", signal.SIGKILL)
+    plan = small_plan(tmp_path, "iterations=4", "transport.rto_min=20 ms", scale=0.1)
+    run = run_plan(plan, Bmv2Target(), started=killer.started, progress=killer.progress)
+    assert killer.iterations == 5
+    assert run.trace.retransmissions > 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(killer.pids["switch"], 0)
 
 
 @needs_root

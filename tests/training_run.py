@@ -11,7 +11,7 @@ from pathlib import Path
 from tensorexpress.plan import make_plan, payload_bytes
 from tensorexpress.policy import parse_policy
 from tensorexpress.scenario import read_scenario
-from tensorexpress.target.embedded import EmbeddedTarget
+from tensorexpress.target.embedded import EmbeddedNetwork, EmbeddedTarget
 from tensorexpress.target.runner import for_hosts, run_plan
 
 #: The last layers are the largest, so that what is needed first waits behind them.
@@ -47,6 +47,24 @@ def check_queues(run) -> None:
     for queue, packets in planned.items():
         beyond = counted[queue] - packets
         assert beyond > 0 if queue == most_urgent else 0 <= beyond <= run.trace.retransmissions, (queue, counted)
+
+
+class Killer:
+    """Sends a signal to a process of the run when the second iteration is over."""
+
+    def __init__(self, who: str, number: int):
+        self.who, self.number, self.iterations = who, number, 0
+        self.pids: dict[str, int] = {}
+
+    def started(self, network, pids) -> None:
+        switch = network.switches["s0"]
+        forwarding = switch.running.data_path.pid if isinstance(network, EmbeddedNetwork) else switch.pid
+        self.pids = {**pids, "switch": forwarding}
+
+    def progress(self) -> None:
+        self.iterations += 1
+        if self.iterations == 2:
+            os.kill(self.pids[self.who], self.number)
 
 
 def main(directory: str, wires: bool) -> None:

@@ -7,9 +7,11 @@ their own links. So it shows which queue every packet gets and that all sums are
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -29,8 +31,10 @@ _OFFLOADS = ("tso", "gso", "gro", "tx", "rx", "sg")
 #: An unoptimised build forwards some 10,000 packets/s beside the hosts' processes.
 _FASTEST_BPS = 100_000_000
 
-#: How long a switch may take to answer.
-_STARTED_S = 30.0
+#: How long a switch may take to answer, and how long after its end it is started again.
+_STARTED_S, _RESTART_S = 30.0, 0.1
+
+logger = logging.getLogger(__name__)
 
 
 class Bmv2Network:
@@ -38,11 +42,11 @@ class Bmv2Network:
 
     def __init__(self, hosts: Mapping[str, HostAccess], switches: Mapping[str, _Switch]):
         self.hosts = hosts
-        self._switches = switches
+        self.switches = switches
 
     def report(self) -> list[PortReport]:
         """Return what all ports have seen so far, by the counters of their interfaces."""
-        return [report for name, switch in self._switches.items() for report in switch.reports(name)]
+        return [report for name, switch in self.switches.items() for report in switch.reports(name)]
 
 
 class Bmv2Target:
@@ -75,6 +79,7 @@ class Bmv2Target:
                 cleanup.callback(switch.stop)
             for name, switch in switches.items():
                 switch.wait_until_it_answers(name)
+                switch.supervise()
             cleanup.enter_context(kept(plan, {name: switch.address for name, switch in switches.items()}))
             yield Bmv2Network(hosts, switches)
 
@@ -110,7 +115,7 @@ def _offloads_off(interface: str, namespace: str | None = None) -> None:
 
 
 class _Switch:
-    """simple_switch_grpc as a process that ends with this one."""
+    """simple_switch_grpc as a process that ends with this one, and is started again when it ends before."""
 
     def __init__(self, interfaces: Mapping[int, str], queues: int):
         self._interfaces = interfaces
@@ -118,13 +123,37 @@ class _Switch:
         ports = [word for number, name in sorted(interfaces.items()) for word in ("-i", f"{number}@{name}")]
         options = ["--no-p4", "--device-id", "1", "--thrift-port", str(_free_port()), "-L", "off", *ports]
         own = ["--grpc-server-addr", self.address, "--cpu-port", "255", "--priority-queues", str(queues)]
-        self._process = subprocess.Popen(
-            tied.command(str(find_bmv2()), *options, "--", *own),
+        self._command = tied.command(str(find_bmv2()), *options, "--", *own)
+        self._process = self._start()
+        self._stopping = threading.Event()
+        self._supervisor = threading.Thread(target=self._supervise, name=f"supervisor of {self.address}", daemon=True)
+
+    @property
+    def pid(self) -> int:
+        """The process that forwards."""
+        return self._process.pid
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self._command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             process_group=0,
         )
+
+    def supervise(self) -> None:
+        """From now on start the process again, at the same address, when it ends."""
+        self._supervisor.start()
+
+    def _supervise(self) -> None:
+        while True:
+            self._process.wait()
+            # One that ends again and again leaves time to be stopped.
+            if self._stopping.wait(_RESTART_S):
+                return
+            logger.warning("the switch at %s has ended; it is started again", self.address)
+            self._process = self._start()
 
     def wait_until_it_answers(self, name: str) -> None:
         """Wait until P4Runtime is served; NetworkError when the process ends before, or takes too long."""
@@ -154,8 +183,12 @@ class _Switch:
             yield PortReport(name, number, tx_bytes=tx_bytes, rx_bytes=rx_bytes)
 
     def stop(self) -> None:
-        """End the process."""
+        """End the process, for good."""
+        self._stopping.set()
         self._process.kill()
+        while self._supervisor.is_alive():  # it may just have started another one
+            self._process.kill()
+            self._supervisor.join(_RESTART_S)
         self._process.wait()
 
 
