@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -204,6 +205,10 @@ def _notes(runs: Sequence[Run], target: Target) -> list[str]:
     rounds = len(runs[0].trace.jobs[0].updated_ps)
     notes = [f"- Measured on the target {target.name}; every worker found every sum of {rounds} iterations exact."]
     for run in runs:
+        harmed = sum((Counter(report.faults) for report in run.ports), Counter[str]())
+        if harmed:
+            kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(harmed.items()))
+            notes.append(f"- Under {run.plan.policy.name}, frames harmed on purpose: {kinds}.")
         if run.machine.busy > _BUSY:
             notes.append(
                 f"- Under {run.plan.policy.name} the machine was {run.machine.busy:.0%} busy: its times are partly "

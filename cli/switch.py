@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -264,8 +265,9 @@ def statistics_table(statistics: Statistics) -> str:
         )
     if statistics.failures:
         lines.append(f"failed: {', '.join(f'{count} {kind}' for kind, count in statistics.failures.items())}")
-    if statistics.faults:
-        lines.append(f"on purpose: {', '.join(f'{count} {kind}' for kind, count in sorted(statistics.faults.items()))}")
+    struck = sum(statistics.faults.values(), Counter[str]())
+    if struck:
+        lines.append(f"on purpose: {', '.join(f'{count} {kind}' for kind, count in sorted(struck.items()))}")
     if statistics.dropped_notices:
         lines.append(f"not told to the controller: {statistics.dropped_notices}")
     return "\n".join(lines)

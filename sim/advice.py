@@ -114,7 +114,7 @@ def _about_network(prediction: Prediction) -> Iterator[str]:
                 f"Under {name}, switches dropped {drops} packets ({retransmissions} sent again): a smaller "
                 "transport.window, transport.ecn or a larger cluster.buffer would avoid it."
             )
-        elif result.trace.timeouts and not prediction.scenario.loss:
+        elif result.trace.timeouts and not result.trace.links["losses"].any():
             yield (
                 f"Under {name}, {result.trace.timeouts} time-outs fired for packets that only waited "
                 "(starved in a low queue); a larger transport.rto_min would avoid it."

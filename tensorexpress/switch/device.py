@@ -126,8 +126,8 @@ class Statistics:
     failures: Mapping[str, int] = field(default_factory=dict)
     #: Notices that the controlling process was too slow to take.
     dropped_notices: int = 0
-    #: Kind -> frames that faults on purpose struck.
-    faults: Mapping[str, int] = field(default_factory=dict)
+    #: Port -> kind -> frames that faults on purpose struck when they arrived there.
+    faults: Mapping[int, Counter[str]] = field(default_factory=dict)
 
 
 class _Port(EgressPort):

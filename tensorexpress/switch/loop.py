@@ -60,13 +60,16 @@ class Loop:
         self._resources = ExitStack()
         self._ports: dict[int, FramePort] = {}
         self._captures: dict[tuple[int, str], PcapWriter] = {}
-        self._struck: Counter[str] = Counter()
+        self._struck: dict[int, Counter[str]] = {}
         try:
             for number, (spec, _) in settings.ports.items():
                 port = open_port(spec)
                 self._resources.callback(port.close)
-                is_faulty = not settings.faults.are_none
-                self._ports[number] = FaultyPort(port, settings.faults, number, self._struck) if is_faulty else port
+                if settings.faults.are_none:
+                    self._ports[number] = port
+                else:
+                    struck = self._struck[number] = Counter()
+                    self._ports[number] = FaultyPort(port, settings.faults, number, struck)
             if settings.pcap is not None:
                 self._open_captures(Path(settings.pcap))
         except BaseException:
@@ -155,9 +158,7 @@ class Loop:
         return what != "stop"
 
     def _statistics(self) -> Statistics:
-        return replace(
-            self.switch.statistics(), dropped_notices=self._control.dropped_notices, faults=dict(self._struck)
-        )
+        return replace(self.switch.statistics(), dropped_notices=self._control.dropped_notices, faults=self._struck)
 
     def _open_captures(self, directory: Path) -> None:
         make_directory(directory)

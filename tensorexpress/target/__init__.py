@@ -38,6 +38,10 @@ class WireAccess:
 
 HostAccess = KernelAccess | WireAccess
 
+#: Why packets are dropped for want of room: a queue was full, or the kernel could not keep up with what arrived at the
+#: next node. For any other reason a packet is as good as lost on its link.
+BUFFER_FULL, BACKLOG_FULL = "buffer full", "backlog full"
+
 
 @dataclass(frozen=True, slots=True)
 class PortReport:
@@ -50,6 +54,8 @@ class PortReport:
     tx_bytes: int
     #: Reason -> packets.
     drops: Mapping[str, int] = field(default_factory=dict)
+    #: Kind -> frames that were harmed on purpose when they came in.
+    faults: Mapping[str, int] = field(default_factory=dict)
     #: (slot, queue) -> packets served, where the target can count them; slot n is job n - 1, slot 0 all other traffic.
     served: Mapping[tuple[int, int], int] = field(default_factory=dict)
     #: Bytes on the wire that came in, where the target can count them.

@@ -70,8 +70,8 @@ class EmbeddedNetwork:
 
 
 def _reports(name: str, switch: SupervisedSwitch) -> Iterator[PortReport]:
-    yield PortReport(name, None, 0, served=read_served(name, switch.address))
     statistics = switch.running.data_path.statistics()
+    yield PortReport(name, None, 0, served=read_served(name, switch.address))
     for number in switch.settings.ports:
         port = statistics.ports[number]
         yield PortReport(
@@ -80,6 +80,7 @@ def _reports(name: str, switch: SupervisedSwitch) -> Iterator[PortReport]:
             tx_bytes=port.tx_bytes + ETHERNET_OVERHEAD_BYTES * port.tx_frames,
             rx_bytes=port.rx_bytes + ETHERNET_OVERHEAD_BYTES * port.rx_frames,
             drops=port.drops,
+            faults=statistics.faults.get(number, {}),
         )
 
 

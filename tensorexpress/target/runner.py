@@ -28,7 +28,15 @@ from tensorexpress.host.segments import WIRE_OVERHEAD_BYTES
 from tensorexpress.plan import ETHERNET_BYTES, JobPlan, Plan, ring_segments
 from tensorexpress.scaling import factor_for
 from tensorexpress.scenario import Scenario
-from tensorexpress.target import HostAccess, Network, PortReport, Target, WireAccess
+from tensorexpress.target import (
+    BACKLOG_FULL,
+    BUFFER_FULL,
+    HostAccess,
+    Network,
+    PortReport,
+    Target,
+    WireAccess,
+)
 from tensorexpress.target.machine import MachineWatch
 from tensorexpress.trace import KINDS, LINK, TRANSFER, JobTrace, Trace
 from tensorexpress.units import PS_PER_SECOND, format_rate, serialisation_ps
@@ -301,6 +309,7 @@ def _difference(before: Sequence[PortReport], after: Sequence[PortReport]) -> tu
                 tx_bytes=report.tx_bytes - start.tx_bytes,
                 rx_bytes=report.rx_bytes - start.rx_bytes,
                 drops=_less(report.drops, start.drops),
+                faults=_less(report.faults, start.faults),
                 served=_less(report.served, start.served),
             )
         )
@@ -413,7 +422,9 @@ def _links(cluster: Cluster, ports: Sequence[PortReport]) -> NDArray[np.void]:
             continue
         link = leaving[report.switch, report.port]
         links["bytes"][link] = report.tx_bytes
-        links["drops"][link] = sum(report.drops.values())
+        for reason, packets in report.drops.items():
+            links["drops" if reason in (BUFFER_FULL, BACKLOG_FULL) else "losses"][link] += packets
+        links["losses"][link ^ 1] += report.faults.get("loss", 0)
         if directed.target[link] < len(cluster.hosts):
             links["bytes"][link ^ 1] = report.rx_bytes
     links["busy_ps"] = [
