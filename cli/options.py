@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from typing import Any
 import click
 
 from tensorexpress.cli import Command
-from tensorexpress.errors import InputError, PolicyError
+from tensorexpress.errors import PolicyError
 from tensorexpress.files import check_writable, write_atomic
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Scenario, read_scenario
@@ -97,15 +96,6 @@ def check_outputs(*paths: str | None) -> None:
     for path in paths:
         if path not in (None, "-"):
             check_writable(path)
-
-
-def make_directory(path: str) -> None:
-    """Make the directory that files will go to, if it is not there."""
-    try:
-        os.makedirs(path, exist_ok=True)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise InputError(f"cannot write to {path!r}: {reason}; give a directory that can be made") from None
 
 
 def write_output(path: str, text: str) -> None:

@@ -7,7 +7,6 @@ import click
 from tensorexpress.cli.options import (
     calibration_option,
     check_outputs,
-    make_directory,
     policy_option,
     progress,
     read_inputs,
@@ -63,6 +62,7 @@ def predict(
       tensorexpress predict --policy fifo,p3,tensorexpress --json -
     """
     from tensorexpress.calibration import calibrate_scenario, read_calibration
+    from tensorexpress.files import make_directory
     from tensorexpress.scaling import scale_scenario
     from tensorexpress.sim import report
     from tensorexpress.sim.plot import check_suffix, plot_prediction

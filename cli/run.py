@@ -10,7 +10,6 @@ import click
 
 from tensorexpress.cli.options import (
     check_outputs,
-    make_directory,
     policy_option,
     progress,
     read_inputs,
@@ -82,6 +81,7 @@ def run(
       tensorexpress run small.toml --faults loss=5%,duplicate=2%,reorder=5%,corrupt=0.1%
       tensorexpress run plan.json --target linux
     """
+    from tensorexpress.files import make_directory
     from tensorexpress.host.process import check_runnable
     from tensorexpress.sim import report
     from tensorexpress.target.runner import check_speed, run_plan

@@ -1,4 +1,4 @@
-"""Writing files whole or not at all."""
+"""Writing files whole or not at all, and directories for them."""
 
 from __future__ import annotations
 
@@ -41,6 +41,15 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         raise _cannot_write(path, os.strerror(errno.ENOENT))
     if not os.access(directory, os.W_OK):
         raise _cannot_write(path, os.strerror(errno.EACCES))
+
+
+def make_directory(path: str | os.PathLike[str]) -> None:
+    """Make the directory that files will go to, if it is not there."""
+    try:
+        os.makedirs(path, exist_ok=True)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InputError(f"cannot write to {os.fspath(path)!r}: {reason}; give a directory that can be made") from None
 
 
 def _is_special(path: str | os.PathLike[str]) -> bool:

@@ -164,7 +164,7 @@ def test_when_one_process_is_killed_the_other_ends(victim):
         (["--rate", "3=1 Gbps"], 2, "--rate 3=... is of no port; give --port 3@..."),
         (["--lowest-share", "120%"], 2, "--lowest-share '120%'; accepted: 0% to below 100%"),
         (["--lowest-share", "5%", "--discipline", "fifo"], 2, "needs discipline strict"),
-        (["--pcap", "/proc/nosuch"], 2, "cannot make the directory '/proc/nosuch' for captures"),
+        (["--pcap", "/proc/nosuch"], 2, "cannot write to '/proc/nosuch': "),
         (["--program", "/nosuch.json"], 2, "cannot read '/nosuch.json': No such file"),
         (["--program", __file__], 2, "not"),
         (["--entries", "e"], 2, "--p4info and --entries go with --program"),

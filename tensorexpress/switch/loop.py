@@ -18,10 +18,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tensorexpress.files import make_directory
 from tensorexpress.switch.device import CPU_PORT, Statistics, Switch
 from tensorexpress.switch.faults import Faults, FaultyPort
 from tensorexpress.switch.link import LinkClosedError, SwitchEnd
-from tensorexpress.switch.pcap import PcapWriter, capture_name, make_directory
+from tensorexpress.switch.pcap import PcapWriter, capture_name
 from tensorexpress.switch.ports import FramePort, PortSpec, open_port
 from tensorexpress.switch.traffic import PortSettings
 

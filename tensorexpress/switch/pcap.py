@@ -157,11 +157,3 @@ def capture_name(port: int, direction: str) -> str:
     'port1-out.pcap'
     """
     return f"port{port}-{direction}.pcap"
-
-
-def make_directory(path: str | os.PathLike[str]) -> None:
-    """Make a directory for captures unless it is there."""
-    try:
-        os.makedirs(path, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make the directory {os.fspath(path)!r} for captures: {error.strerror}") from None

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tensorexpress.errors import ProgramError
+from tensorexpress.files import make_directory
 from tensorexpress.switch.device import CPU_PORT, Statistics, Switch
 from tensorexpress.switch.operations import Notice, Operation
-from tensorexpress.switch.pcap import TimedFrame, capture_name, make_directory, read_pcap, write_pcap
+from tensorexpress.switch.pcap import TimedFrame, capture_name, read_pcap, write_pcap
 from tensorexpress.switch.traffic import PortSettings
 
 _PS_PER_NS = 1000
