@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 TARGETS = ("embedded", "bmv2", "linux")
 
-#: Policies that are compared where none is named; what every target can do.
+#: Policies that are compared where neither the scenario nor the command line names any; what every target can do.
 _USUAL_POLICIES = ("fifo", "tensorexpress")
 
 #: From this share on, what else the machine does shows in the result.
@@ -150,7 +150,9 @@ def _plans(
                 f"{path} is a plan, in which all is decided; --plan, --set, --policy, --scale are for scenarios"
             )
         return [read_plan(path)]
-    inputs = read_inputs(path, overrides, policies or _USUAL_POLICIES)
+    inputs = read_inputs(path, overrides, policies)
+    if inputs.policies == read_inputs(None, ()).policies:  # nobody has chosen any
+        inputs = read_inputs(path, overrides, _USUAL_POLICIES)
     if plan_path is not None:
         if policies or scale != "1":
             raise InputError("--policy and --scale are for scenarios; a plan (--plan) has decided both")

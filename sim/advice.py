@@ -78,8 +78,15 @@ def _about_switch_order(prediction: Prediction, job: int) -> Iterator[str]:
     host, switch = (_best(group, job) for group in (in_hosts, in_switches))
     gain = host.jobs[job].iteration_ps - switch.jobs[job].iteration_ps
     names = f"{switch.plan.policy.name} over {host.plan.policy.name}"
-    if gain >= _WORTH_IT * switch.jobs[job].iteration_ps:
+    worth_ps = _WORTH_IT * switch.jobs[job].iteration_ps
+    queues = max(switch.plan.jobs[job].queues) + 1
+    if gain >= worth_ps:
         yield f"Order in the switch adds {_ms(gain)} an iteration ({names})."
+    elif gain <= -worth_ps and switch.plan.policy.queue_map != "fewest" and queues > 1:
+        yield (
+            f"Order in the switch costs {_ms(-gain)} an iteration ({names}): in {queues} queues, workers that are "
+            "ahead overtake those for whom sums wait; try queues=fewest."
+        )
     else:
         little = f"adds only {_ms(gain)} an iteration" if gain > 0 else "gains nothing"
         yield f"Order in the switch {little} ({names}): {_why_not(prediction, job, host)}."

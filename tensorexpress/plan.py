@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorexpress.deadline import equal_map, queue_map, regret_ps, slacks
+from tensorexpress.deadline import equal_map, fewest_map, queue_map, regret_ps, slacks
 from tensorexpress.errors import ScenarioError
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Job, Scenario
@@ -180,7 +180,8 @@ def _plan_job(job: Job, scenario: Scenario, policy: Policy) -> JobPlan:
     if policy.queue_map == "equal":
         queue_of = equal_map(len(ranks), queues)
     else:
-        queue_of = queue_map(forward, backward, busiest, queues).queue_of
+        partition = fewest_map if policy.queue_map == "fewest" else queue_map
+        queue_of = partition(forward, backward, busiest, queues).queue_of
     regret = regret_ps(forward, backward, busiest, queue_of)
     return replace(plan, queues=queue_of, transfer_ps=busiest, regret_ps=regret)
 

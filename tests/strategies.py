@@ -105,7 +105,7 @@ def policies(draw: st.DrawFn, credit: bool = True) -> Policy:
         host_order=draw(st.sampled_from(["fifo", "priority"])),
         credit_bytes=draw(st.sampled_from([0, 1, 20_000])) if credit else 0,
         discipline=discipline,
-        queue_map=draw(st.sampled_from(["optimal", "equal", *["slack"] * sorts])),
+        queue_map=draw(st.sampled_from(["optimal", "fewest", "equal", *["slack"] * sorts])),
     )
 
 

@@ -134,6 +134,7 @@ def test_the_installed_command_runs_and_imports_nothing_heavy_for_help():
         (["job.batch=1", "cluster.bandwidth=1 Gbps"], "fifo:slice=32 KB,tensorexpress", "Network-bound"),
         (["job.servers=2", "cluster.queues=1"], "fifo,p3:slice=32 KB,tensorexpress", "one queue per port"),
         (["job.architecture=ring"], "fifo,p3,tensorexpress", "every queue holds one flow"),
+        (["job.workers=8", "compute.jitter=0.05"], "fifo,p3,tensorexpress:queues=optimal", "try queues=fewest"),
     ],
 )
 def test_where_scheduling_gains_nothing_the_notes_say_why(overrides, policies, said):

@@ -24,6 +24,7 @@ from tensorexpress.deadline import (
     completions_ps,
     deadlines,
     equal_map,
+    fewest_map,
     fifo_iteration_ps,
     largest_gain,
     lower_bound_ps,
@@ -146,6 +147,17 @@ def test_more_queues_never_add_regret_and_a_queue_per_layer_leaves_none(case: Ca
     assert 0 <= more.regret_ps <= found.regret_ps
     assert found.regret_ps <= regret_ps(*case, equal_map(layers, queues))
     assert queue_map(*case, layers).regret_ps == 0
+
+
+@settings(deadline=None)
+@given(training(), st.integers(1, 14))
+def test_the_fewest_queues_are_those_that_lose_a_twentieth_at_most(case: Case, queues: int) -> None:
+    found = fewest_map(*case, queues)
+    used = max(found.queue_of) + 1
+    spare_ps = optimal_iteration_ps(*case) / 20
+    assert found == queue_map(*case, used)
+    assert found.regret_ps <= spare_ps or used == min(queues, len(case[0]))
+    assert all(queue_map(*case, fewer).regret_ps > spare_ps for fewer in range(1, used))
 
 
 @given(st.integers(1, 40), st.integers(1, 12))

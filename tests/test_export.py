@@ -37,7 +37,7 @@ def run(*arguments):
 
 @pytest.fixture(scope="module")
 def plan():
-    return plan_on(star(hosts=3))
+    return plan_on(star(hosts=3), "tensorexpress:queues=optimal")
 
 
 @pytest.fixture

@@ -47,6 +47,11 @@ def test_a_run_prints_a_table_and_writes_traces(scenario, tmp_path):
     assert policies["fifo"]["iteration_ms"] > policies["fifo"]["compute_ms"]
 
 
+def test_the_policies_that_a_scenario_names_are_run(scenario):
+    result = invoke(scenario, "--wires", "--set", "policies=p3", "--json", "-")
+    assert list(json.loads(result.output)["policies"]) == ["p3"]
+
+
 def test_a_machine_that_stood_still_is_told_of(scenario, monkeypatch):
     def stalled(*arguments, **options):
         run = run_plan(*arguments, **options)

@@ -139,7 +139,7 @@ class TestExamples:
         loaded = {path.stem: read_scenario(path) for path in EXAMPLES}
         assert loaded["bert-ring"].jobs[0].architecture == "ring"
         assert {link.rate_bps for link in loaded["vgg16-25g"].cluster.links} == {25 * 10**9}
-        assert {policy.queue_map for policy in loaded["two-jobs"].policies} == {"optimal", "slack"}
+        assert {policy.queue_map for policy in loaded["two-jobs"].policies} >= {"fewest", "slack"}
         assert len(loaded["two-jobs"].jobs) == 2
         assert loaded["stragglers-background"].background
         assert loaded["stragglers-background"].stragglers
