@@ -18,7 +18,7 @@ from tensorexpress.target import BACKLOG_FULL, BUFFER_FULL, HostAccess, KernelAc
 from tensorexpress.target.linux_device import run_tool
 from tensorexpress.target.linux_layout import FORWARDING, cables, nodes, port_interface
 
-#: What hosts in Python on few cores keep up with, measured within 5 % of the prediction; tc is not the limit.
+#: What hosts in Python on few cores keep up with: docs/linux.md has the errors; tc is not the limit.
 _FASTEST_BPS = 100_000_000
 
 
