@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -143,6 +144,7 @@ def _plans(
     """Return what to run: a plan that is there, or one for each policy of a scenario."""
     from tensorexpress.plan import make_plan
     from tensorexpress.plan_file import read_plan
+    from tensorexpress.policy import parse_policy
 
     if path is not None and path.endswith(".json"):
         if plan_path is not None or overrides or policies or scale != "1":
@@ -152,7 +154,7 @@ def _plans(
         return [read_plan(path)]
     inputs = read_inputs(path, overrides, policies)
     if inputs.policies == read_inputs(None, ()).policies:  # nobody has chosen any
-        inputs = read_inputs(path, overrides, _USUAL_POLICIES)
+        inputs = replace(inputs, policies=tuple(map(parse_policy, _USUAL_POLICIES)))
     if plan_path is not None:
         if policies or scale != "1":
             raise InputError("--policy and --scale are for scenarios; a plan (--plan) has decided both")

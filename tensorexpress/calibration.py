@@ -16,10 +16,8 @@ waiting, links become paced ones.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, fields, replace
 from os import PathLike
-from pathlib import Path
 from reprlib import repr as short_repr
 from typing import Any, get_type_hints
 
@@ -27,7 +25,7 @@ import numpy as np
 
 from tensorexpress.cluster import Cluster, Link, star
 from tensorexpress.errors import InputError, NetworkError, unknown
-from tensorexpress.files import write_atomic
+from tensorexpress.files import read_json, write_atomic
 from tensorexpress.plan import ETHERNET_BYTES, Plan, make_plan
 from tensorexpress.policy import POLICIES
 from tensorexpress.scaling import factor_for
@@ -218,12 +216,7 @@ def write_calibration(path: str | PathLike[str], calibration: Calibration) -> No
 
 def read_calibration(path: str | PathLike[str]) -> Calibration:
     """Return the calibration of a file that `tensorexpress calibrate` wrote."""
-    try:
-        document = json.loads(Path(path).read_bytes())
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); {_MAKE_ONE}") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: is not JSON ({error}); {_MAKE_ONE}") from None
+    document = read_json(path, _MAKE_ONE)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise InputError(f"{path}: is no calibration; {_MAKE_ONE}")
     if document.get("version") != VERSION or not isinstance(document.get("measured"), dict):

@@ -1,11 +1,13 @@
-"""Writing files whole or not at all, and directories for them."""
+"""Writing files whole or not at all, directories for them, and reading JSON."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import secrets
 from pathlib import Path
+from typing import Any
 
 from tensorexpress.errors import InputError
 
@@ -50,6 +52,16 @@ def make_directory(path: str | os.PathLike[str]) -> None:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise InputError(f"cannot write to {os.fspath(path)!r}: {reason}; give a directory that can be made") from None
+
+
+def read_json(path: str | os.PathLike[str], remedy: str, kind: type[InputError] = InputError) -> Any:
+    """Return what a JSON file holds; an error of this kind, with what to do, when that cannot be."""
+    try:
+        return json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise kind(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
+    except (ValueError, RecursionError) as error:
+        raise kind(f"{path}: is not JSON ({error}); {remedy}") from None
 
 
 def _is_special(path: str | os.PathLike[str]) -> bool:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from os import PathLike
-from pathlib import Path
 from reprlib import repr as short_repr
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from tensorexpress.errors import InputError, PlanError, unknown
+from tensorexpress.files import read_json
 from tensorexpress.plan import JobPlan, Plan, SlicePlan
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Scenario
@@ -57,12 +56,7 @@ def plan_text(plan: Plan) -> str:
 
 def read_plan(path: str | PathLike[str]) -> Plan:
     """Return the plan of a file that `tensorexpress plan` wrote."""
-    try:
-        document = json.loads(Path(path).read_bytes())
-    except OSError as error:
-        raise PlanError(f"{path}: cannot be read ({error.strerror}); make one with `tensorexpress plan`") from None
-    except (ValueError, RecursionError) as error:
-        raise PlanError(f"{path}: is not JSON ({error}); make one with `tensorexpress plan`") from None
+    document = read_json(path, "make one with `tensorexpress plan`", PlanError)
     try:
         return plan_from_json(document)
     except InputError as error:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tensorexpress.plan import Plan
+from tensorexpress.switch.device import BUFFER_FULL
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ HostAccess = KernelAccess | WireAccess
 
 #: Why packets are dropped for want of room: a queue was full, or the kernel could not keep up with what arrived at the
 #: next node. For any other reason a packet is as good as lost on its link.
-BUFFER_FULL, BACKLOG_FULL = "buffer full", "backlog full"
+BACKLOG_FULL = "backlog full"
+NO_ROOM = (BUFFER_FULL, BACKLOG_FULL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,15 +28,7 @@ from tensorexpress.host.segments import WIRE_OVERHEAD_BYTES
 from tensorexpress.plan import ETHERNET_BYTES, JobPlan, Plan, ring_segments
 from tensorexpress.scaling import factor_for
 from tensorexpress.scenario import Scenario
-from tensorexpress.target import (
-    BACKLOG_FULL,
-    BUFFER_FULL,
-    HostAccess,
-    Network,
-    PortReport,
-    Target,
-    WireAccess,
-)
+from tensorexpress.target import NO_ROOM, HostAccess, Network, PortReport, Target, WireAccess
 from tensorexpress.target.machine import MachineWatch
 from tensorexpress.trace import KINDS, LINK, TRANSFER, JobTrace, Trace
 from tensorexpress.units import PS_PER_SECOND, format_rate, serialisation_ps
@@ -423,7 +415,7 @@ def _links(cluster: Cluster, ports: Sequence[PortReport]) -> NDArray[np.void]:
         link = leaving[report.switch, report.port]
         links["bytes"][link] = report.tx_bytes
         for reason, packets in report.drops.items():
-            links["drops" if reason in (BUFFER_FULL, BACKLOG_FULL) else "losses"][link] += packets
+            links["drops" if reason in NO_ROOM else "losses"][link] += packets
         links["losses"][link ^ 1] += report.faults.get("loss", 0)
         if directed.target[link] < len(cluster.hosts):
             links["bytes"][link ^ 1] = report.rx_bytes
