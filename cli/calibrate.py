@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -12,13 +13,17 @@ from tensorexpress.errors import InputError
 
 if TYPE_CHECKING:
     from tensorexpress.calibration import Calibration
-    from tensorexpress.target import Target
+    from tensorexpress.target import Network, Target
+    from tensorexpress.target.runner import Run
 
 #: Targets whose links have a rate; BMv2's queues do not share one.
 TARGETS = ("embedded", "linux")
 
 #: A packet then occupies a link for less than the probe's gaps.
 _SLOWEST_BPS = 10**7
+
+#: How often it is tried to find the machine calm.
+_ATTEMPTS = 3
 
 #: What is said of targets that pace none, one or both of the links from host to host.
 _PACED = ("nowhere", "where hosts send", "where hosts and switches send")
@@ -36,13 +41,14 @@ _PACED = ("nowhere", "where hosts send", "where hosts and switches send")
     "--mtu", type=click.IntRange(576, 9000), default=9000, show_default=True, help="MTU of the probe's links."
 )
 @click.option(
-    "--iterations", type=click.IntRange(1), default=20, show_default=True, help="Measured rounds of the probe."
+    "--iterations", type=click.IntRange(1), default=12, show_default=True, help="Measured rounds of the probe."
 )
 @click.option("-o", "--output", metavar="FILE", help="Write it for --calibration of `predict` and `compare`.")
 def calibrate(name: str, wires: bool, rate: str | None, mtu: int, iterations: int, output: str | None) -> None:
     """Run a probe of one worker and one server on a target, and show by how much it differs from the model.
 
-    It takes some seconds; close what else keeps the machine busy, as for a run.
+    It takes some seconds, and is done again, up to three times, where this machine stood still meanwhile; close what
+    else keeps it busy, as for a run.
 
     \b
       tensorexpress calibrate --target embedded -o calibration.json
@@ -63,7 +69,7 @@ def _measure(target: Target, rate: str | None, mtu: int, iterations: int) -> Cal
     from tensorexpress.host.segments import WIRE_OVERHEAD_BYTES
     from tensorexpress.sim.run import simulate
     from tensorexpress.target import WireAccess
-    from tensorexpress.target.runner import run_plan
+    from tensorexpress.target.runner import run_calmly, run_plan
     from tensorexpress.units import format_rate, parse_rate
 
     fastest_bps = target.fastest_bps()
@@ -76,13 +82,17 @@ def _measure(target: Target, rate: str | None, mtu: int, iterations: int) -> Cal
     # An acknowledgement says all that it has to say in the header of a segment.
     plan = probe_plan(rate_bps, mtu, WIRE_OVERHEAD_BYTES, WIRE_OVERHEAD_BYTES, iterations)
     wires: list[bool] = []
-    with progress(plan.scenario.warmup + plan.scenario.iterations, "measuring") as advance:
-        run = run_plan(
-            plan,
-            target,
-            progress=advance,
-            started=lambda network, _: wires.extend(isinstance(host, WireAccess) for host in network.hosts.values()),
-        )
+
+    def look_at_hosts(network: Network, _: Mapping[str, int]) -> None:
+        wires.extend(isinstance(host, WireAccess) for host in network.hosts.values())
+
+    def run_once(attempt: str) -> Run:
+        with progress(plan.scenario.warmup + plan.scenario.iterations, f"measuring{attempt}") as advance:
+            return run_plan(plan, target, progress=advance, started=look_at_hosts)
+
+    run = run_calmly(run_once, _ATTEMPTS)
+    if not run.machine.is_calm:
+        click.echo(f"Warning: {run.machine.stalls}; what was measured is partly that.", err=True)
     return fit(target.name, plan, run.trace, simulate(plan), measure_host_cost(mtu, wires=any(wires)))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -34,9 +35,6 @@ _USUAL_POLICIES = ("fifo", "tensorexpress")
 #: From this share on, what else the machine does shows in the result.
 _BUSY = 0.85
 
-#: From this share of the time on, so do moments in which nothing ran at all.
-_STALLED = 0.01
-
 
 @click.command(short_help="Run training traffic through a real network, and measure it.")
 @click.argument("scenario", required=False, metavar="[SCENARIO.toml|PLAN.json]")
@@ -57,6 +55,13 @@ _STALLED = 0.01
 @click.option(
     "--silence", metavar="TIME", default="10 s", show_default=True, help="A host that is silent for so long is gone."
 )
+@click.option(
+    "--attempts",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Run a policy up to so many times, until this machine did not stand still meanwhile; the calmest run counts.",
+)
 @click.option("-o", "--output", "directory", metavar="DIR", help="Write a trace of every policy (DIR/POLICY.trace).")
 @click.option("--json", "json_path", metavar="FILE", help="Write all metrics as JSON; - prints them instead.")
 def run(
@@ -69,6 +74,7 @@ def run(
     faults: str,
     wires: bool,
     silence: str,
+    attempts: int,
     directory: str | None,
     json_path: str | None,
 ) -> None:
@@ -85,7 +91,7 @@ def run(
     from tensorexpress.files import make_directory
     from tensorexpress.host.process import check_runnable
     from tensorexpress.sim import report
-    from tensorexpress.target.runner import check_speed, run_plan
+    from tensorexpress.target.runner import check_speed, run_calmly, run_plan
     from tensorexpress.trace_file import trace_path, write_trace
     from tensorexpress.units import PS_PER_SECOND, parse_time
 
@@ -99,13 +105,17 @@ def run(
     if directory is not None:
         make_directory(directory)
     silence_s = parse_time(silence) / PS_PER_SECOND
-    rounds = plans[0].scenario.warmup + plans[0].scenario.iterations
+
+    def run_once(plan: Plan, attempt: str) -> Run:
+        rounds = plan.scenario.warmup + plan.scenario.iterations
+        with progress(rounds, f"running {plan.policy.name}{attempt}") as advance:
+            return run_plan(plan, target, silence_s=silence_s, progress=advance)
+
     runs = []
-    with progress(len(plans) * rounds, "running") as advance:
-        for plan in plans:
-            runs.append(run_plan(plan, target, silence_s=silence_s, progress=advance))
-            if directory is not None:
-                write_trace(trace_path(directory, plan.policy.name), runs[-1].trace, plan)
+    for plan in plans:
+        runs.append(run_calmly(partial(run_once, plan), attempts))
+        if directory is not None:
+            write_trace(trace_path(directory, plan.policy.name), runs[-1].trace, plan)
     measured = _measured(runs)
     if json_path is not None:
         write_json(json_path, report.as_json(measured))
@@ -204,8 +214,6 @@ def _measured(runs: Sequence[Run]) -> Prediction:
 
 def _notes(runs: Sequence[Run], target: Target) -> list[str]:
     """Return what a reader must know beside the numbers."""
-    from tensorexpress.units import format_time
-
     rounds = len(runs[0].trace.jobs[0].updated_ps)
     notes = [f"- Measured on the target {target.name}; every worker found every sum of {rounds} iterations exact."]
     for run in runs:
@@ -218,10 +226,14 @@ def _notes(runs: Sequence[Run], target: Target) -> list[str]:
                 f"- Under {run.plan.policy.name} the machine was {run.machine.busy:.0%} busy: its times are partly "
                 "those of the machine; close other programs, or give a larger --scale."
             )
-        if run.machine.stalled > _STALLED:
+        if run.attempts > 1:
             notes.append(
-                f"- Under {run.plan.policy.name} this machine stood still for {run.machine.stalled:.1%} of the time, "
-                f"{format_time(run.machine.longest_stall_ps)} at most: other machines may share its cores; run it "
-                "again, or look at the median of more iterations."
+                f"- {run.plan.policy.name} was run {run.attempts} times, because this machine stood still meanwhile; "
+                f"in the run that counts, the calmest, for {run.machine.stalled:.1%} of the time."
+            )
+        if not run.machine.is_calm:
+            notes.append(
+                f"- Under {run.plan.policy.name} {run.machine.stalls}; run it again, as with --attempts "
+                f"{run.attempts + 2}, or look at the median of more iterations."
             )
     return notes

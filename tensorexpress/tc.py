@@ -28,9 +28,6 @@ _SHARED = f"{MAJOR}:ff"
 _HEADER_BYTES = 14
 _OVERHEAD_BYTES = ETHERNET_BYTES - _HEADER_BYTES
 
-#: A port that was due to send and was woken up late may catch up with this much of its link's time.
-_CATCH_UP_US = 200
-
 #: Largest limit that bfifo takes.
 _LARGEST_LIMIT = 2**32 - 1
 
@@ -52,6 +49,8 @@ class Egress:
     buffer_bytes: int
     #: Largest IP packet in bytes.
     mtu: int
+    #: An egress that was due to send and was woken up late may catch up with this much of its time.
+    catch_up_us: int = 200
 
     def __post_init__(self) -> None:
         if self.rate_bps is not None and not _SLOWEST_BPS <= self.rate_bps <= _FASTEST_BPS:
@@ -137,7 +136,7 @@ def _shaped(egress: Egress, rate_bps: int) -> tuple[str, list[_Part]]:
     A class must have a rate of its own, which it gets out of turn; the least there is, 8 bit/s, is one packet a minute.
     """
     frame = egress.mtu + _HEADER_BYTES
-    burst = max(1, rate_bps * _CATCH_UP_US // 8_000_000)
+    burst = max(1, rate_bps * egress.catch_up_us // 8_000_000)
     shares = f"overhead {_OVERHEAD_BYTES} quantum {frame}"
     rate = f"{rate_bps}bit"
     classes = [("class", f"parent {MAJOR}: classid {_SHARED} htb rate {rate} burst {burst} cburst {burst} {shares}")]

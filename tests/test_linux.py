@@ -131,6 +131,12 @@ def test_every_switch_has_a_route_to_every_host_and_no_more():
     ]
 
 
+def test_a_link_between_namespaces_may_catch_up_with_5_ms():
+    for node in linux_layout.nodes(plan_on(star(hosts=2, bandwidth="20 Mbps"))):
+        classes = [line.split() for line in node.tc if line.startswith("class add")]
+        assert {words[words.index("cburst") + 1] for words in classes} == {str(20_000_000 // 8 * 5 // 1000)}
+
+
 NO_RIGHTS = """
 import os, sys
 from tensorexpress.errors import NetworkError

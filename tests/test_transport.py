@@ -307,6 +307,28 @@ def test_sending_is_paced_to_the_rate_of_the_link() -> None:
     assert least_ps <= ends.network.now_ps < least_ps * 1.1
 
 
+def test_a_host_makes_up_for_time_in_which_it_was_not_run_but_not_for_time_in_which_it_had_nothing_to_send() -> None:
+    ends = Ends(rate_bps=10**8, flow={"window_bytes": 0, "rto_min_ps": 5000 * MS})
+    packet_ps = (1000 + WIRE_OVERHEAD_BYTES) * 8 * 10_000
+    sent = ends.links[0].sent
+
+    def sent_after(late_ps: int) -> int:
+        before = len(sent)
+        ends.network.now_ps += late_ps
+        ends.left.advance()
+        return len(sent) - before
+
+    ends.left.send("peer", Tag(0, 0, 0, 0), content(500_000))
+    assert sent_after(0) == 1
+    assert sent_after(5 * MS) == 5 * MS // packet_ps
+    most = scheduler.CATCH_UP_PS // packet_ps
+    assert most <= sent_after(1000 * MS) <= most + 1
+    ends.run_until_idle()
+    ends.network.now_ps += 5 * MS
+    ends.left.send("peer", Tag(0, 0, 1, 0, message=1), content(500_000))
+    assert sent_after(0) == 1
+
+
 def test_marks_are_told_to_the_sender() -> None:
     ends = Ends(Faults(marking=1.0))
     ends.left.send("peer", Tag(0, 0, 0, 0), content(50_000))

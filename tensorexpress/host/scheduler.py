@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from tensorexpress.host.flow import Burst, SendFlow
 from tensorexpress.queueing import HOST_ORDERS, Slice
-from tensorexpress.units import PS_PER_SECOND, serialisation_ps
+from tensorexpress.units import PS_PER_MS, PS_PER_SECOND, serialisation_ps
 
-#: A host that comes late because it was busy may catch up with this much of its link's time.
-_CATCH_UP_PS = 2 * 10**9
+#: A host that had something to send and was not run in time may catch up with this much of its link's time.
+CATCH_UP_PS = 10 * PS_PER_MS
 
 
 class Scheduler:
@@ -21,8 +21,8 @@ class Scheduler:
         #: Flows that have something to send or in flight; a dict, because it keeps the order and finds quickly.
         self._active: dict[SendFlow, None] = {}
         self._served = 0
-        #: When the link has sent what it was given; only with a rate.
-        self._free_ps = 0
+        #: When the link has sent what it was given, and whether nothing waited for that; only with a rate.
+        self._free_ps, self._is_idle = 0, True
 
     def key_of(self, piece: Slice) -> int:
         """Return what the host order sorts a slice by."""
@@ -39,22 +39,26 @@ class Scheduler:
 
     def next_burst(self, now_ps: int, most: int) -> tuple[SendFlow, Burst] | None:
         """Send at most `most` segments of the most urgent message that may be sent; None when none may."""
-        if self._rate_bps:
-            if now_ps < self._free_ps:
-                return None
-            self._free_ps = max(self._free_ps, now_ps - _CATCH_UP_PS)
         heads = [
             (*head, flow.served, place, flow)
             for place, flow in enumerate(self._active)
             if (head := flow.head()) is not None
         ]
         if not heads:
+            self._is_idle = True
             return None
+        if self._rate_bps:
+            if now_ps < self._free_ps:
+                return None
+            # Time of the link that nobody wanted is over; that for which we were not awake is made up for.
+            self._free_ps = max(self._free_ps, now_ps - (0 if self._is_idle else CATCH_UP_PS))
         # Equal keys take turns: the flow that was served longest ago goes first.
         flow = min(heads)[-1]
         most = min(most, self._room(flow.settings.full_bytes, now_ps))
         if most < 1:
+            self._is_idle = True
             return None
+        self._is_idle = False
         self._served += 1
         flow.served = self._served
         before = flow.in_flight_bytes

@@ -17,6 +17,9 @@ from tensorexpress.target.namespaces import INTERFACE
 #: What every node calls its neighbour on a link, whoever that is.
 _NEIGHBOUR_IPV4, _NEIGHBOUR_IPV6 = "169.254.1.1", "fe80::1"
 
+#: A virtual machine may stand still for milliseconds, which a real link would not; what it then missed is made up for.
+_CATCH_UP_US = 5_000
+
 #: What makes a namespace a router. Several routes to a host are chosen from by addresses and ports.
 FORWARDING = {
     "net/ipv4/ip_forward": 1,
@@ -100,6 +103,7 @@ def _add_interfaces(cluster: Cluster, made: list[Node], queues: int, ipv6: bool)
             rate_bps=rate_bps,
             buffer_bytes=0 if is_host else cluster.buffer_bytes,
             mtu=cluster.mtu,
+            catch_up_us=_CATCH_UP_US,
         )
         node.tc += [" ".join(command[1:]) for command in tc.setup(name, egress)]
 

@@ -7,8 +7,13 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from tensorexpress.units import format_time
+
 #: How often it is looked whether this machine runs at all, and what is more than a timer's usual lateness.
 _TICK_NS, _STALL_NS = 5 * 10**6, 5 * 10**6
+
+#: Up to this share of the time in which nothing ran, links make up for it (docs/linux.md has what it costs beyond).
+_CALM = 0.03
 
 
 class MachineWatch:
@@ -40,6 +45,19 @@ class MachineWatch:
         self._thread.join()
         busy, total = (after - before for before, after in zip(self._before, _busy_and_all(), strict=True))
         self.busy = busy / max(total, 1)
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether the machine was there enough of the time for its measurements to be those of the network."""
+        return self.stalled <= _CALM
+
+    @property
+    def stalls(self) -> str:
+        """What to say of a machine that was not calm."""
+        return (
+            f"this machine stood still for {self.stalled:.1%} of the time, {format_time(self.longest_stall_ps)} at "
+            "most: other machines may share its cores"
+        )
 
     def _watch(self) -> None:
         started_ns = before_ns = time.monotonic_ns()

@@ -55,6 +55,8 @@ class Run:
     ports: tuple[PortReport, ...]
     #: What the machine did meanwhile.
     machine: MachineWatch
+    #: How often the plan was run until the machine was calm, or patience over; this is the calmest of these runs.
+    attempts: int = 1
 
 
 def for_hosts(scenario: Scenario) -> Scenario:
@@ -123,6 +125,18 @@ def run_plan(
             observed = hosts.collect(progress)
         ports = _difference(ports_before, network.report())
     return Run(plan, _trace(plan, observed, ports, start_ns * 1000), ports, machine)
+
+
+def run_calmly(run_once: Callable[[str], Run], attempts: int) -> Run:
+    """Run until the machine was calm meanwhile, at most `attempts` times, and return the calmest run.
+
+    What was measured has no part in the choice. `run_once` is given what to add to the name of an attempt.
+    """
+    runs: list[Run] = []
+    while len(runs) < attempts and not (runs and runs[-1].machine.is_calm):
+        runs.append(run_once(f", attempt {len(runs) + 1} of {attempts}" if runs else ""))
+    calmest = min(runs, key=lambda run: run.machine.stalled)
+    return replace(calmest, attempts=len(runs))
 
 
 # Processes
