@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tensorexpress.cli.options import check_outputs, progress
+from tensorexpress.cli.options import check_outputs, progress, stopped_by_signals
 from tensorexpress.cli.run import make_target
 from tensorexpress.errors import InputError
 
@@ -90,7 +90,8 @@ def _measure(target: Target, rate: str | None, mtu: int, iterations: int) -> Cal
         with progress(plan.scenario.warmup + plan.scenario.iterations, f"measuring{attempt}") as advance:
             return run_plan(plan, target, progress=advance, started=look_at_hosts)
 
-    run = run_calmly(run_once, _ATTEMPTS)
+    with stopped_by_signals():
+        run = run_calmly(run_once, _ATTEMPTS)
     if not run.machine.is_calm:
         click.echo(f"Warning: {run.machine.stalls}; what was measured is partly that.", err=True)
     return fit(target.name, plan, run.trace, simulate(plan), measure_host_cost(mtu, wires=any(wires)))

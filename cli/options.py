@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import click
@@ -89,6 +91,23 @@ def progress(length: int, label: str) -> Iterator[Callable[[], None]]:
         length=length, label=label, show_pos=True, file=sys.stderr, hidden=not sys.stderr.isatty()
     ) as bar:
         yield lambda: bar.update(1)
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[None]:
+    """Make SIGTERM, and the end of the terminal, do what Ctrl-C does: all that was set up is taken down again."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    # Who was started with nohup ignores the second, and goes on doing so.
+    minded = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) != signal.SIG_IGN]
+    before = {number: signal.signal(number, interrupt) for number in minded}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def check_outputs(*paths: str | None) -> None:

@@ -16,6 +16,7 @@ from tensorexpress.cli.options import (
     progress,
     read_inputs,
     set_option,
+    stopped_by_signals,
     write_json,
 )
 from tensorexpress.errors import InputError, PlanError
@@ -112,10 +113,11 @@ def run(
             return run_plan(plan, target, silence_s=silence_s, progress=advance)
 
     runs = []
-    for plan in plans:
-        runs.append(run_calmly(partial(run_once, plan), attempts))
-        if directory is not None:
-            write_trace(trace_path(directory, plan.policy.name), runs[-1].trace, plan)
+    with stopped_by_signals():
+        for plan in plans:
+            runs.append(run_calmly(partial(run_once, plan), attempts))
+            if directory is not None:
+                write_trace(trace_path(directory, plan.policy.name), runs[-1].trace, plan)
     measured = _measured(runs)
     if json_path is not None:
         write_json(json_path, report.as_json(measured))

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-import signal
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
 from tensorexpress.cli import Command
+from tensorexpress.cli.options import stopped_by_signals
 from tensorexpress.errors import InputError, NetworkError
 from tensorexpress.queueing import DISCIPLINES
 from tensorexpress.units import counted, format_rate, parse_rate, parse_size
@@ -131,7 +128,7 @@ def switch(
     tls = _tls(tls_cert, tls_key, tls_ca)
     start_with = _start_with(program, p4info, entries, serves=not no_grpc)
     loop = LoopSettings(opened, cpu_port, pcap, parse_faults(faults))
-    with _stopped_by_sigterm():
+    with stopped_by_signals():
         running = RunningSwitch(loop, None if no_grpc else address, device_id=device_id, tls=tls)
         try:
             if start_with is not None:
@@ -152,20 +149,6 @@ def _refuse_options(context: click.Context) -> None:
     for option in context.command.params:
         if option.name and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
             raise InputError(f"{option.opts[-1]} is given before {context.invoked_subcommand}; give options after it")
-
-
-@contextmanager
-def _stopped_by_sigterm() -> Iterator[None]:
-    """Make SIGTERM do what Ctrl-C does."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _ports(

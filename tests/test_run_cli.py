@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from network import needs_root
 from training_run import write_workload
 
 from tensorexpress.cli import main
@@ -103,3 +109,31 @@ def test_what_cannot_be_run_is_refused_in_one_line(arguments, status, message, s
     assert result.exit_code == status
     assert message in result.output
     assert len(result.output.splitlines()) == 1
+
+
+@needs_root
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("running", [False, True], ids=["while it is built", "while it runs"])
+def test_a_run_that_is_stopped_takes_everything_down(running, number, scenario):
+    def namespaces_of(pid):
+        return [name for name in os.listdir("/run/netns") if name.startswith(f"te{pid}n")]
+
+    def has_come_far_enough(pid):
+        if running:  # `ip` and `tc` are called one at a time, hosts are there together
+            return len(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()) == 3
+        return len(namespaces_of(pid)) == 4
+
+    # Whoever runs the tests may ignore SIGINT, and then so would the run.
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code += "from tensorexpress.cli import main; main()"
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", code, "run", str(scenario), "--target", "linux", "--set", "iterations=1000"],
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        while not has_come_far_enough(process.pid):
+            assert process.poll() is None, process.stderr.read()
+        process.send_signal(number)
+        said = process.stderr.read()
+    assert (process.returncode, said) == (130, "tensorexpress: stopped\n")
+    assert not namespaces_of(process.pid)

@@ -58,8 +58,8 @@ def ip(commands: Sequence[str], namespace: str | None = None) -> None:
 def namespace() -> Iterator[str]:
     """Make a namespace with nothing but loopback, and remove it with all that is in it; gives its name."""
     name = f"te{os.getpid()}n{next(_numbers)}"
-    ip([f"netns add {name}"])
     try:
+        ip([f"netns add {name}"])
         ip(["link set lo up"], name)
         yield name
     finally:
@@ -73,8 +73,8 @@ def cable(mtu: int, into: str | None = None) -> Iterator[tuple[str, str]]:
     here = f"te{pid}v{number}"
     there = f"te{pid}w{number}" if into is None else INTERFACE
     place = "" if into is None else f"netns {into}"
-    ip([f"link add {here} mtu {mtu} type veth peer name {there} mtu {mtu} {place}"])
     try:
+        ip([f"link add {here} mtu {mtu} type veth peer name {there} mtu {mtu} {place}"])
         # Without its own address generation the kernel sends nothing by itself.
         ip([f"link set {here} addrgenmode none up"])
         ip([f"link set {there} addrgenmode none up"], into)
