@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 
 demo: $(READY)
 	$(BIN)/tensorexpress predict --plot demo.png
-	$(BIN)/tensorexpress run examples/loop.toml --wires -o demo
+	$(BIN)/tensorexpress run examples/loop.toml --wires --attempts 3 -o demo
 	$(BIN)/tensorexpress compare demo/fifo.trace demo/tensorexpress.trace --predict --plot demo-run.png
 	@echo "The prediction as a picture: demo.png; prediction and measurement side by side: demo-run.png"
 
