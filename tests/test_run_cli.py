@@ -7,15 +7,18 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from network import needs_root
-from training_run import write_workload
+from training_run import small_plan, write_workload
 
 from tensorexpress.cli import main
 from tensorexpress.target import runner
+from tensorexpress.target.embedded import EmbeddedTarget
+from tensorexpress.target.machine import MachineWatch
 from tensorexpress.target.runner import run_plan
 from tensorexpress.trace_file import read_trace
 from tensorexpress.units import PS_PER_MS
@@ -58,6 +61,11 @@ def test_the_policies_that_a_scenario_names_are_run(scenario):
     assert list(json.loads(result.output)["policies"]) == ["p3"]
 
 
+@pytest.fixture(scope="module")
+def calm_run(tmp_path_factory):
+    return run_plan(small_plan(tmp_path_factory.mktemp("calm"), "iterations=1", scale=0.1), EmbeddedTarget(wires=True))
+
+
 @pytest.mark.parametrize(("stalls", "attempts", "notes"), [
     ([0.01], 3, []),
     ([0.05], 1, ["- Under tensorexpress this machine stood still for 5.0% of the time, 70 ms at most: other machines "
@@ -69,13 +77,15 @@ def test_the_policies_that_a_scenario_names_are_run(scenario):
      "time, 70 ms at most: other machines may share its cores; run it again, as with --attempts 4, or look at the "
      "median of more iterations."]),
 ])  # fmt: skip
-def test_where_the_machine_stood_still_it_is_told_of_and_tried_again(stalls, attempts, notes, scenario, monkeypatch):
+def test_where_the_machine_stood_still_it_is_told_of_and_tried_again(
+    stalls, attempts, notes, scenario, calm_run, monkeypatch
+):
     left = list(stalls)
 
-    def stalled(*arguments, **options):
-        run = run_plan(*arguments, **options)
-        run.machine.stalled, run.machine.longest_stall_ps = left.pop(0), 70 * PS_PER_MS
-        return run
+    def stalled(plan, target, **options):
+        watch = MachineWatch()
+        watch.stalled, watch.longest_stall_ps = left.pop(0), 70 * PS_PER_MS
+        return replace(calm_run, machine=watch)
 
     monkeypatch.setattr(runner, "run_plan", stalled)
     result = invoke(scenario, "--wires", "--policy", "tensorexpress", "--attempts", attempts)
