@@ -33,6 +33,9 @@ TARGETS = ("embedded", "bmv2", "linux")
 #: Policies that are compared where neither the scenario nor the command line names any; what every target can do.
 _USUAL_POLICIES = ("fifo", "tensorexpress")
 
+#: Who waits for longer than this is told so.
+_LONG_S = 60
+
 #: From this share on, what else the machine does shows in the result.
 _BUSY = 0.85
 
@@ -82,7 +85,7 @@ def run(
     """Run worker and server processes over a real network under several policies, and compare them.
 
     Gradients are real bytes, servers really sum them, and every worker checks every sum; compute is a timer. Policies
-    are fifo and tensorexpress unless --policy names others.
+    are fifo and tensorexpress unless the scenario or --policy names others.
 
     \b
       tensorexpress run --set job.model=alexnet --set job.workers=2 --set job.servers=1 --scale auto -o runs
@@ -92,9 +95,9 @@ def run(
     from tensorexpress.files import make_directory
     from tensorexpress.host.process import check_runnable
     from tensorexpress.sim import report
-    from tensorexpress.target.runner import check_speed, run_calmly, run_plan
+    from tensorexpress.target.runner import check_speed, least_duration_ps, run_calmly, run_plan
     from tensorexpress.trace_file import trace_path, write_trace
-    from tensorexpress.units import PS_PER_SECOND, parse_time
+    from tensorexpress.units import PS_PER_SECOND, counted, parse_time
 
     check_outputs(json_path)
     target = make_target(name, faults, wires)
@@ -106,6 +109,15 @@ def run(
     if directory is not None:
         make_directory(directory)
     silence_s = parse_time(silence) / PS_PER_SECOND
+    least_s = sum(map(least_duration_ps, plans)) // PS_PER_SECOND
+    if least_s > _LONG_S:
+        rounds = plans[0].scenario.warmup + plans[0].scenario.iterations
+        names = ", ".join(plan.policy.name for plan in plans)
+        click.echo(
+            f"This takes {least_s // 60} min {least_s % 60} s or more: {counted(rounds, 'iteration')} under {names}; "
+            "fewer take less (--set iterations=N).",
+            err=True,
+        )
 
     def run_once(plan: Plan, attempt: str) -> Run:
         rounds = plan.scenario.warmup + plan.scenario.iterations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,13 +14,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from network import needs_root
-from training_run import small_plan, write_workload
+from training_run import LAYERS, small_plan, write_workload
 
 from tensorexpress.cli import main
 from tensorexpress.target import runner
 from tensorexpress.target.embedded import EmbeddedTarget
 from tensorexpress.target.machine import MachineWatch
-from tensorexpress.target.runner import run_plan
+from tensorexpress.target.runner import least_duration_ps, run_plan
 from tensorexpress.trace_file import read_trace
 from tensorexpress.units import PS_PER_MS
 
@@ -64,6 +65,24 @@ def test_the_policies_that_a_scenario_names_are_run(scenario):
 @pytest.fixture(scope="module")
 def calm_run(tmp_path_factory):
     return run_plan(small_plan(tmp_path_factory.mktemp("calm"), "iterations=1", scale=0.1), EmbeddedTarget(wires=True))
+
+
+def test_who_will_wait_for_long_is_told_so(scenario, calm_run, monkeypatch):
+    monkeypatch.setattr(runner, "run_plan", lambda plan, target, **options: calm_run)
+    result = invoke(scenario, "--wires", "--set", "iterations=999", "--policy", "fifo,p3")
+    # Two policies, and two workers that share the server's link; packets have headers, too.
+    payload_s = 2 * 1000 * 2 * sum(int(params * 0.2) * 4 for params, _ in LAYERS) * 8 / 40e6
+    told = re.fullmatch(
+        r"This takes (\d) min (\d+) s or more: 1000 iterations under fifo, p3; fewer take less "
+        r"\(--set iterations=N\)\.\n",
+        result.stderr,
+    )
+    assert payload_s <= int(told[1]) * 60 + int(told[2]) <= payload_s * 1.05
+
+
+def test_no_run_is_shorter_than_was_said(calm_run):
+    job = calm_run.trace.jobs[0]
+    assert 0 < least_duration_ps(calm_run.plan) <= job.updated_ps.max()
 
 
 @pytest.mark.parametrize(("stalls", "attempts", "notes"), [
@@ -137,7 +156,7 @@ def test_a_run_that_is_stopped_takes_everything_down(running, number, scenario):
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     code += "from tensorexpress.cli import main; main()"
     with subprocess.Popen(
-        [sys.executable, "-P", "-c", code, "run", str(scenario), "--target", "linux", "--set", "iterations=1000"],
+        [sys.executable, "-P", "-c", code, "run", str(scenario), "--target", "linux", "--set", "iterations=500"],
         stderr=subprocess.PIPE,
         text=True,
     ) as process:

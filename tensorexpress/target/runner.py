@@ -25,7 +25,7 @@ from tensorexpress.errors import InputError, NetworkError
 from tensorexpress.host.endpoint import payload_bytes
 from tensorexpress.host.process import Task, Wire, check_runnable, jobs_of
 from tensorexpress.host.segments import WIRE_OVERHEAD_BYTES
-from tensorexpress.plan import ETHERNET_BYTES, JobPlan, Plan, ring_segments
+from tensorexpress.plan import ETHERNET_BYTES, JobPlan, Plan, link_loads, ring_segments
 from tensorexpress.scaling import factor_for
 from tensorexpress.scenario import Scenario
 from tensorexpress.target import NO_ROOM, HostAccess, Network, PortReport, Target, WireAccess
@@ -98,6 +98,17 @@ def check_speed(scenario: Scenario, target: Target) -> None:
             f"{format_rate(accepted_bps)} here (MTU {scenario.cluster.mtu}); give --scale "
             f"{factor_for(scenario, accepted_bps)} or --scale auto, which divides rates and multiplies times by that"
         )
+
+
+def least_duration_ps(plan: Plan) -> int:
+    """Return how long a run takes at least: every iteration as long as a worker computes, or the busiest link sends."""
+    scenario = plan.scenario
+    computing = [sum(layer.forward_ps + layer.backward_ps for layer in job.workload.layers) for job in scenario.jobs]
+    sending = []
+    for job in plan.jobs:
+        shared, own = link_loads(job, scenario)
+        sending.append(int((shared + own.sum(axis=0)).sum(axis=1).max()))
+    return (scenario.warmup + scenario.iterations) * max(*computing, *sending)
 
 
 def run_plan(
