@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -19,7 +20,8 @@ from tensorexpress.errors import NetworkError, PlanError
 from tensorexpress.plan import make_plan
 from tensorexpress.policy import POLICIES, parse_policy
 from tensorexpress.scenario import read_scenario
-from tensorexpress.target import namespaces
+from tensorexpress.switch.loop import LoopSettings
+from tensorexpress.target import embedded, namespaces
 from tensorexpress.target.bmv2 import Bmv2Target
 from tensorexpress.target.cabling import cables
 from tensorexpress.target.embedded import port_settings
@@ -99,6 +101,25 @@ def test_a_program_that_is_tied_ends_with_who_started_it():
     assert parent.returncode == -signal.SIGKILL
     assert select.select([descriptor], [], [], 30)[0]
     os.close(descriptor)
+
+
+def test_a_switch_that_is_just_started_again_can_be_stopped(monkeypatch):
+    switch = embedded.SupervisedSwitch(LoopSettings({}))
+    start, restarting, stopping = embedded.RunningSwitch, threading.Event(), threading.Event()
+
+    def start_when_it_is_being_stopped(*arguments):
+        restarting.set()
+        stopping.wait()
+        time.sleep(0.1)
+        return start(*arguments)
+
+    monkeypatch.setattr(embedded, "RunningSwitch", start_when_it_is_being_stopped)
+    os.kill(switch.running.data_path.pid, signal.SIGKILL)
+    restarting.wait()
+    stopping.set()
+    switch.stop()
+    with pytest.raises(NetworkError):
+        switch.running.data_path.statistics()
 
 
 def test_a_watch_sees_how_long_nothing_ran():

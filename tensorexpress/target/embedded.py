@@ -89,7 +89,7 @@ class SupervisedSwitch:
 
     def __init__(self, settings: LoopSettings):
         self.settings = settings
-        self._stopping = False
+        self._stopping, self._changing = False, threading.Lock()
         self.running = RunningSwitch(settings, "127.0.0.1:0")
         self.address = str(self.running.address)
         self._supervisor = threading.Thread(target=self._supervise, name=f"supervisor of {self.address}", daemon=True)
@@ -98,20 +98,22 @@ class SupervisedSwitch:
     def _supervise(self) -> None:
         while True:
             self.running.wait()
-            if self._stopping:
-                return
-            logger.warning("the switch at %s has ended; it is started again", self.address)
-            self.running.stop()
-            try:
-                self.running = RunningSwitch(self.settings, self.address)
-            except TensorExpressError as error:
-                logger.error("the switch at %s cannot be started again: %s", self.address, error)
-                return
+            with self._changing:
+                if self._stopping:
+                    return
+                logger.warning("the switch at %s has ended; it is started again", self.address)
+                self.running.stop()
+                try:
+                    self.running = RunningSwitch(self.settings, self.address)
+                except TensorExpressError as error:
+                    logger.error("the switch at %s cannot be started again: %s", self.address, error)
+                    return
 
     def stop(self) -> None:
         """End both processes of the switch, for good."""
-        self._stopping = True
-        self.running.stop()
+        with self._changing:  # the supervisor may just be starting another one
+            self._stopping = True
+            self.running.stop()
         self._supervisor.join()
 
 
