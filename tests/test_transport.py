@@ -325,8 +325,12 @@ def test_a_host_makes_up_for_time_in_which_it_was_not_run_but_not_for_time_in_wh
     assert most <= sent_after(1000 * MS) <= most + 1
     ends.run_until_idle()
     ends.network.now_ps += 5 * MS
-    ends.left.send("peer", Tag(0, 0, 1, 0, message=1), content(500_000))
+    ends.left.send("peer", Tag(0, 0, 1, 0, message=1), content(1000))
     assert sent_after(0) == 1
+    # What is offered while the link is still busy waits for it.
+    ends.left.send("peer", Tag(0, 0, 2, 0, message=2), content(500_000))
+    assert sent_after(packet_ps // 2) == 0
+    assert sent_after(5 * MS) == (5 * MS + packet_ps // 2) // packet_ps
 
 
 def test_marks_are_told_to_the_sender() -> None:

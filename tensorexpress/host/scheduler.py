@@ -49,6 +49,7 @@ class Scheduler:
             return None
         if self._rate_bps:
             if now_ps < self._free_ps:
+                self._is_idle = False
                 return None
             # Time of the link that nobody wanted is over; that for which we were not awake is made up for.
             self._free_ps = max(self._free_ps, now_ps - (0 if self._is_idle else CATCH_UP_PS))
