@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tensorexpress.calibration import ITERATIONS
 from tensorexpress.cli.options import check_outputs, progress, stopped_by_signals
 from tensorexpress.cli.run import make_target
 from tensorexpress.errors import InputError
@@ -41,7 +42,7 @@ _PACED = ("nowhere", "where hosts send", "where hosts and switches send")
     "--mtu", type=click.IntRange(576, 9000), default=9000, show_default=True, help="MTU of the probe's links."
 )
 @click.option(
-    "--iterations", type=click.IntRange(1), default=12, show_default=True, help="Measured rounds of the probe."
+    "--iterations", type=click.IntRange(1), default=ITERATIONS, show_default=True, help="Measured rounds of the probe."
 )
 @click.option("-o", "--output", metavar="FILE", help="Write it for --calibration of `predict` and `compare`.")
 def calibrate(name: str, wires: bool, rate: str | None, mtu: int, iterations: int, output: str | None) -> None:
@@ -87,7 +88,7 @@ def _measure(target: Target, rate: str | None, mtu: int, iterations: int) -> Cal
         wires.extend(isinstance(host, WireAccess) for host in network.hosts.values())
 
     def run_once(attempt: str) -> Run:
-        with progress(plan.scenario.warmup + plan.scenario.iterations, f"measuring{attempt}") as advance:
+        with progress(plan.scenario.rounds, f"measuring{attempt}") as advance:
             return run_plan(plan, target, progress=advance, started=look_at_hosts)
 
     with stopped_by_signals():

@@ -95,9 +95,9 @@ def run(
     from tensorexpress.files import make_directory
     from tensorexpress.host.process import check_runnable
     from tensorexpress.sim import report
-    from tensorexpress.target.runner import check_speed, least_duration_ps, run_calmly, run_plan
+    from tensorexpress.target.runner import check_speed, run_calmly, run_plan
     from tensorexpress.trace_file import trace_path, write_trace
-    from tensorexpress.units import PS_PER_SECOND, counted, parse_time
+    from tensorexpress.units import PS_PER_SECOND, parse_time
 
     check_outputs(json_path)
     target = make_target(name, faults, wires)
@@ -109,19 +109,10 @@ def run(
     if directory is not None:
         make_directory(directory)
     silence_s = parse_time(silence) / PS_PER_SECOND
-    least_s = sum(map(least_duration_ps, plans)) // PS_PER_SECOND
-    if least_s > _LONG_S:
-        rounds = plans[0].scenario.warmup + plans[0].scenario.iterations
-        names = ", ".join(plan.policy.name for plan in plans)
-        click.echo(
-            f"This takes {least_s // 60} min {least_s % 60} s or more: {counted(rounds, 'iteration')} under {names}; "
-            "fewer take less (--set iterations=N).",
-            err=True,
-        )
+    _announce_long(plans)
 
     def run_once(plan: Plan, attempt: str) -> Run:
-        rounds = plan.scenario.warmup + plan.scenario.iterations
-        with progress(rounds, f"running {plan.policy.name}{attempt}") as advance:
+        with progress(plan.scenario.rounds, f"running {plan.policy.name}{attempt}") as advance:
             return run_plan(plan, target, silence_s=silence_s, progress=advance)
 
     runs = []
@@ -209,6 +200,22 @@ def _scaled(inputs: Scenario, scale: str, target: Target) -> Scenario:
         raise InputError(f"--scale {scale!r}; accepted: a whole number of 1 or more, or auto")
     factor = factor_for(inputs, fastest_bps(inputs, target)) if scale == "auto" else int(scale)
     return scale_scenario(for_hosts(inputs), factor)
+
+
+def _announce_long(plans: Sequence[Plan]) -> None:
+    """Tell who will wait for long how long that is at least."""
+    from tensorexpress.target.runner import least_duration_ps
+    from tensorexpress.units import PS_PER_SECOND, counted
+
+    least_s = sum(map(least_duration_ps, plans)) // PS_PER_SECOND
+    if least_s > _LONG_S:
+        rounds = counted(plans[0].scenario.rounds, "iteration")
+        names = ", ".join(plan.policy.name for plan in plans)
+        click.echo(
+            f"This takes {least_s // 60} min {least_s % 60} s or more: {rounds} under {names}; fewer take less "
+            "(--set iterations=N).",
+            err=True,
+        )
 
 
 def _measured(runs: Sequence[Run]) -> Prediction:

@@ -392,7 +392,7 @@ def _workers(plan: Plan, rounds: int) -> dict[str, Any]:
 def build(plan: Plan) -> Program:
     """Turn a plan into the arrays that the engines execute."""
     scenario, discipline = plan.scenario, plan.policy.discipline
-    rounds = scenario.warmup + scenario.iterations
+    rounds = scenario.rounds
     graphs = [_ARCHITECTURES[job.job.architecture](job) for job in plan.jobs]
     gates = [len(job.job.workers) * len(job.ranks) for job in plan.jobs]
     joins, need, successors_start, successors = _connect(graphs, gates)

@@ -111,6 +111,11 @@ class Scenario:
     warmup: int = 1
     policies: tuple[Policy, ...] = field(default=())
 
+    @property
+    def rounds(self) -> int:
+        """All iterations, those of the warm-up too."""
+        return self.warmup + self.iterations
+
 
 #: The keys of [cluster] that only some topologies have, first the one that makes it larger; the others belong to all.
 _TOPOLOGY_KEYS = {
@@ -212,7 +217,7 @@ def _job_to_json(job: Job, hosts: Sequence[str]) -> dict[str, Any]:
         "model": job.workload.name,
         "layers": len(job.workload.layers),
         "tensor_bytes": sum(job.workload.tensor_bytes),
-        "compute_ps": sum(layer.forward_ps + layer.backward_ps for layer in job.workload.layers),
+        "compute_ps": job.workload.compute_ps,
         "architecture": job.architecture,
         "workers": [hosts[host] for host in job.workers],
         "servers": [hosts[host] for host in job.servers],

@@ -173,7 +173,7 @@ def _read_job(archive: zipfile.ZipFile, number: int, header: Any, plan: Plan) ->
 
 def _shapes(plan: Plan, number: int) -> dict[str, tuple[int, ...]]:
     """Return the shapes that the arrays of a job have in every run of a plan."""
-    job, iterations = plan.scenario.jobs[number], plan.scenario.warmup + plan.scenario.iterations
+    job, iterations = plan.scenario.jobs[number], plan.scenario.rounds
     return {name: (iterations + more, len(job.workers), len(job.workload.layers)) for name, more in _PASSES.items()}
 
 

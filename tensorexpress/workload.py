@@ -42,6 +42,11 @@ class Workload:
         """Bytes of every layer's gradient, in forward order."""
         return tuple(layer.params * self.bytes_per_param for layer in self.layers)
 
+    @property
+    def compute_ps(self) -> int:
+        """How long one worker computes in an iteration."""
+        return sum(layer.forward_ps + layer.backward_ps for layer in self.layers)
+
 
 _COLUMNS = ("layer_index", "numel", "forward_ns", "backward_ns")
 _HEADER = ",".join(_COLUMNS)

@@ -24,7 +24,6 @@ from tensorexpress.switch.loop import LoopSettings
 from tensorexpress.target import embedded, namespaces
 from tensorexpress.target.bmv2 import Bmv2Target
 from tensorexpress.target.cabling import cables
-from tensorexpress.target.embedded import port_settings
 from tensorexpress.target.runner import run_plan
 from tensorexpress.units import PS_PER_MS
 
@@ -146,11 +145,11 @@ def test_a_watch_sees_how_long_nothing_ran():
 def test_ports_follow_the_policy():
     scenario = read_scenario(overrides=["cluster.buffer=unlimited", "cluster.queues=4"])
     disciplines = {
-        policy: port_settings(make_plan(scenario, parse_policy(policy)), 10**6).discipline
+        policy: embedded.port_settings(make_plan(scenario, parse_policy(policy)), 10**6).discipline
         for policy in ("fifo", "p3", "tensorexpress", "tensorexpress:switch=sp-pifo,queues=slack")
     }
     assert list(disciplines.values()) == ["fifo", "fifo", "strict", "strict"]
-    settings = port_settings(make_plan(scenario, POLICIES["fifo"]), 10**6)
+    settings = embedded.port_settings(make_plan(scenario, POLICIES["fifo"]), 10**6)
     assert (settings.queues, settings.rate_bps) == (4, 10**6)
     assert settings.buffer_bytes > 10**12
 

@@ -34,7 +34,7 @@ class Server:
 
     def __init__(self, station: Station, plan: Plan, job: int, host: int):
         self._station, self._plan = station, plan.jobs[job]
-        self._rounds = plan.scenario.warmup + plan.scenario.iterations
+        self._rounds = plan.scenario.rounds
         self._workers = [plan.scenario.cluster.hosts[worker] for worker in self._plan.job.workers]
         self._index = {name: index for index, name in enumerate(self._workers)}
         tagger = Tagger(plan, job=job, payload_bytes=payload_bytes(plan.scenario.cluster.mtu))

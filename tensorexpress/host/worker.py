@@ -44,7 +44,7 @@ class Worker(ABC):
         self._station, self._plan = station, plan.jobs[job]
         self._hosts = plan.scenario.cluster.hosts
         self._workers = len(self._plan.job.workers)
-        self._rounds = plan.scenario.warmup + plan.scenario.iterations
+        self._rounds = plan.scenario.rounds
         self._compute = compute or emulated(plan, job, index)
         self._progress = progress
         self._gradients = gradients_of(self._plan, plan.scenario.seed)
@@ -189,6 +189,6 @@ def pull_number(number: int, worker: int, workers: int, slices: int) -> int:
 
 def emulated(plan: Plan, job: int, index: int) -> Compute:
     """Return a compute that takes the time that the scenario says, jitter and stragglers included."""
-    forward, backward = compute_times(plan.scenario, plan.scenario.warmup + plan.scenario.iterations)[job]
+    forward, backward = compute_times(plan.scenario, plan.scenario.rounds)[job]
     times = {True: forward[:, index].tolist(), False: backward[:, index].tolist()}
     return lambda is_forward, iteration, layer: int(times[is_forward][iteration][layer])

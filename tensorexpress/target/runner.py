@@ -25,7 +25,7 @@ from tensorexpress.errors import InputError, NetworkError
 from tensorexpress.host.endpoint import payload_bytes
 from tensorexpress.host.process import Task, Wire, check_runnable, jobs_of
 from tensorexpress.host.segments import WIRE_OVERHEAD_BYTES
-from tensorexpress.plan import ETHERNET_BYTES, JobPlan, Plan, link_loads, ring_segments
+from tensorexpress.plan import ETHERNET_BYTES, JobPlan, Plan, ring_segments
 from tensorexpress.scaling import factor_for
 from tensorexpress.scenario import Scenario
 from tensorexpress.target import NO_ROOM, HostAccess, Network, PortReport, Target, WireAccess
@@ -102,13 +102,7 @@ def check_speed(scenario: Scenario, target: Target) -> None:
 
 def least_duration_ps(plan: Plan) -> int:
     """Return how long a run takes at least: every iteration as long as a worker computes, or the busiest link sends."""
-    scenario = plan.scenario
-    computing = [sum(layer.forward_ps + layer.backward_ps for layer in job.workload.layers) for job in scenario.jobs]
-    sending = []
-    for job in plan.jobs:
-        shared, own = link_loads(job, scenario)
-        sending.append(int((shared + own.sum(axis=0)).sum(axis=1).max()))
-    return (scenario.warmup + scenario.iterations) * max(*computing, *sending)
+    return plan.scenario.rounds * max(max(each.job.workload.compute_ps, sum(each.transfer_ps)) for each in plan.jobs)
 
 
 def run_plan(
@@ -365,7 +359,7 @@ def _trace(
 
 def _job_trace(plan: Plan, number: int, observed: Sequence[Mapping[str, NDArray[np.int64]]], start_ps: int) -> JobTrace:
     job, hosts = plan.scenario.jobs[number], plan.scenario.cluster.hosts
-    rounds = plan.scenario.warmup + plan.scenario.iterations
+    rounds = plan.scenario.rounds
     own = [each for each in observed if f"{number}/ready" in each]
     passes = {int(each[f"{number}/worker"]): each for each in own if f"{number}/worker" in each}
     starts, updates = (
