@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeAlias, TypedDict, Unpack
 
 from tensorexpress.errors import ClusterError, InputError, UnitError, unknown
+from tensorexpress.names import check_name
 from tensorexpress.units import counted, format_rate, format_time, parse_rate, parse_size, parse_time
 
 #: A number in the base unit (ps, bytes, bit/s), or a string with a unit, such as "10 Gbps".
@@ -482,9 +483,7 @@ def _names(what: str, value: object) -> list[str]:
 
 
 def _name(where: str, value: object) -> str:
-    if not isinstance(value, str) or not value or not value.isprintable():
-        raise ClusterError(f"{where} is {short_repr(value)}; accepted: text that is not empty and prints")
-    return value
+    return check_name(where, value, ClusterError)
 
 
 def _link_entry(where: str, entry: object, options: str) -> tuple[str, str, *tuple[object, ...]]:
@@ -508,6 +507,7 @@ def _unknown_name(what: str, found: str, accepted: Sequence[str]) -> str:
 
 def _check(cluster: Cluster) -> None:
     """Refuse a cluster in which some host could not reach another, or some port could not work."""
+    _name("the name of a cluster", cluster.name)
     _within("mtu", cluster.mtu, 64, 65535)
     _within("queues", cluster.queues, 1, 32)
     if cluster.buffer_bytes < 0:

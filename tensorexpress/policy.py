@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 
 from tensorexpress.errors import PolicyError, UnitError, unknown
+from tensorexpress.names import check_name
 from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS
 from tensorexpress.units import format_size, parse_size
 
@@ -39,6 +40,7 @@ class Policy:
     queue_map: str = "optimal"
 
     def __post_init__(self) -> None:
+        check_name("the name of a policy", self.name, PolicyError)
         for choice, value, accepted in (
             ("host order", self.host_order, HOST_ORDERS),
             ("switch discipline", self.discipline, DISCIPLINES),

@@ -18,7 +18,8 @@ from tensorexpress import cluster as clusters
 from tensorexpress import models
 from tensorexpress import policy as policies
 from tensorexpress.cluster import TOPOLOGIES, Cluster
-from tensorexpress.errors import InputError
+from tensorexpress.errors import InputError, ScenarioError
+from tensorexpress.names import check_name, name_of_file
 from tensorexpress.policy import Policy
 from tensorexpress.scenario_document import Document, Table, merge, read_toml
 from tensorexpress.scenario_keys import SECTIONS, keys
@@ -77,6 +78,9 @@ class Job:
     #: When the first iteration starts.
     start_ps: int = 0
 
+    def __post_init__(self) -> None:
+        check_name("the name of a job", self.name, ScenarioError)
+
 
 @dataclass(frozen=True)
 class Background:
@@ -110,6 +114,9 @@ class Scenario:
     iterations: int = 2
     warmup: int = 1
     policies: tuple[Policy, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        check_name("the name of a scenario", self.name, ScenarioError)
 
     @property
     def rounds(self) -> int:
@@ -165,7 +172,7 @@ def scenario_from(content: Mapping[str, Any], source: str, overrides: Sequence[s
     background = document.tables("background")
     cluster = _cluster(document, jobs, background)
     scenario = Scenario(
-        **{**top.values, "name": top["name"] or Path(source).stem},
+        **{**top.values, "name": top["name"] or name_of_file(Path(source).stem)},
         cluster=cluster,
         jobs=_placed_jobs(document, jobs, cluster),
         transport=Transport(**document.table("transport").values),

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from tensorexpress.errors import WorkloadError
 from tensorexpress.files import write_atomic
+from tensorexpress.names import check_name, name_of_file
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,9 @@ class Layer:
     forward_ps: int
     backward_ps: int
 
+    def __post_init__(self) -> None:
+        check_name("the name of a layer", self.name, WorkloadError)
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -36,6 +40,9 @@ class Workload:
     name: str
     layers: tuple[Layer, ...]
     bytes_per_param: int = 4
+
+    def __post_init__(self) -> None:
+        check_name("the name of a workload", self.name, WorkloadError)
 
     @property
     def tensor_bytes(self) -> tuple[int, ...]:
@@ -64,7 +71,8 @@ def read_csv(path: str | os.PathLike[str]) -> Workload:
     """Return the workload of a CSV in SwitchML's format: a row per layer, in forward order.
 
     Indices count up by one from 0 or 1. Times are whole or decimal nanoseconds, kept to the picosecond. The format
-    has no names: layers are called layer0, layer1, ... and the workload as the file, without its ending.
+    has no names: layers are called layer0, layer1, ... and the workload as the file, without its ending and with "_"
+    for what no name can have.
     """
     place = os.fspath(path)
     lines = _text(place).splitlines()
@@ -76,7 +84,7 @@ def read_csv(path: str | os.PathLike[str]) -> Workload:
         raise WorkloadError(f"{place}:{len(lines) + 1}: no layer after the header; accepted: a row for every layer")
     start = 1 if rows[0][1].split(",")[0].strip() == "1" else 0
     layers = tuple(_layer(where, line, index) for index, (where, line) in enumerate(rows, start))
-    return Workload(Path(place).stem, layers)
+    return Workload(name_of_file(Path(place).stem), layers)
 
 
 def write_csv(workload: Workload, path: str | os.PathLike[str]) -> None:
