@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from tensorexpress import models
 from tensorexpress.cluster import MOST_HOSTS, TOPOLOGIES
-from tensorexpress.errors import ScenarioError, unknown
+from tensorexpress.errors import InputError, ScenarioError, unknown
 from tensorexpress.names import ACCEPTED as ACCEPTED_NAME
 from tensorexpress.names import is_name
 from tensorexpress.policy import Policy, parse_policy
@@ -39,6 +39,13 @@ class Key(NamedTuple):
     #: As one would write it in the file, or `Words`.
     default: object
     help: str
+
+    def accepts(self, value: object) -> bool:
+        """Whether a value in our own units could have come out of a document."""
+        try:
+            return bool(self.kind.parse(value) == value)
+        except (ValueError, InputError):
+            return False
 
 
 class Words(str):

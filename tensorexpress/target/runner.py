@@ -339,7 +339,6 @@ def _trace(
 ) -> Trace:
     """Put together what all hosts and ports saw; times count from the start."""
     cluster = plan.scenario.cluster
-    directed, nodes = cluster.directed(), cluster.nodes
     jobs = tuple(_job_trace(plan, number, observed, start_ps) for number in range(len(plan.jobs)))
     transmissions, retransmissions, timeouts = np.sum([each["counts"] for each in observed], axis=0).tolist()
     return Trace(
@@ -348,7 +347,7 @@ def _trace(
         warmup=plan.scenario.warmup,
         hosts=cluster.hosts,
         jobs=jobs,
-        link_names=tuple(f"{nodes[a]}>{nodes[b]}" for a, b in zip(directed.source, directed.target, strict=True)),
+        link_names=cluster.link_names,
         links=_links(cluster, ports),
         end_ps=max(int(job.forward_end_ps.max()) for job in jobs),
         transmissions=transmissions,
