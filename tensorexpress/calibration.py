@@ -16,6 +16,7 @@ waiting, links become paced ones.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, fields, replace
 from os import PathLike
 from reprlib import repr as short_repr
@@ -251,8 +252,8 @@ def _from_json(values: dict[str, Any], path: str) -> Calibration:
     for name in names:
         value = values.get(name)
         least, most = _RANGES.get(name, (0, _LONGEST_PS))
-        in_range = is_name(value) if name == "target" else type(value) is kinds[name] and least <= value <= most
-        if not in_range:
+        number = value if type(value) is kinds[name] and isinstance(value, int | float) else math.nan
+        if not (is_name(value) if name == "target" else least <= number <= most):
             accepted = ACCEPTED_NAME if name == "target" else f"{least} to {most}"
             raise InputError(f"{path}: {name} is {short_repr(value)}; accepted: {accepted}; {_MAKE_ONE}")
     return Calibration(**values)

@@ -174,6 +174,7 @@ class _HostProcess:
             [*prefix, sys.executable, "-P", "-m", "tensorexpress.host.process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            pass_fds=() if task.wire is None else (task.wire.descriptor,),
             # Ctrl-C is for this process, which then ends the others.
             process_group=0,
         )
@@ -298,7 +299,7 @@ def _called(plan: Plan, host: int) -> str:
 
 def _wire(access: HostAccess) -> Wire | None:
     if isinstance(access, WireAccess):
-        return Wire(access.local, access.remote, access.mac.hex(), access.gateway_mac.hex())
+        return Wire(access.descriptor, access.mac.hex(), access.gateway_mac.hex())
     return None
 
 
