@@ -54,16 +54,13 @@ def to_trace(plan: Plan, program: Program, record: Record) -> Trace:
     links = np.zeros(len(program.link_source), dtype=LINK)
     for name in LINK.names or ():
         links[name] = getattr(record, f"link_{name}")
-    directed = cluster.directed()
     return Trace(
         source="simulated",
         policy=plan.policy.name,
         warmup=plan.scenario.warmup,
         hosts=cluster.hosts,
         jobs=tuple(_job_trace(index, plan, program, record) for index in range(len(plan.jobs))),
-        link_names=tuple(
-            f"{cluster.nodes[a]}>{cluster.nodes[b]}" for a, b in zip(directed.source, directed.target, strict=True)
-        ),
+        link_names=cluster.link_names,
         links=links,
         end_ps=record.end_ps,
         transmissions=record.transmissions,

@@ -16,6 +16,7 @@ waiting, links become paced ones.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, fields, replace
 from os import PathLike
 from reprlib import repr as short_repr
@@ -26,13 +27,15 @@ import numpy as np
 from tensorexpress.cluster import Cluster, Link, star
 from tensorexpress.errors import InputError, NetworkError, unknown
 from tensorexpress.files import read_json, write_atomic
+from tensorexpress.names import ACCEPTED as ACCEPTED_NAME
+from tensorexpress.names import is_name
 from tensorexpress.plan import ETHERNET_BYTES, Plan, make_plan
 from tensorexpress.policy import POLICIES
 from tensorexpress.scaling import factor_for
 from tensorexpress.scenario import Job, Scenario, Transport
 from tensorexpress.text import json_text
 from tensorexpress.trace import KINDS, Ints, Trace
-from tensorexpress.units import PS_PER_MS, PS_PER_SECOND, format_rate, serialisation_ps
+from tensorexpress.units import LARGEST, PS_PER_MS, PS_PER_SECOND, format_rate, serialisation_ps
 from tensorexpress.workload import Layer, Workload
 
 #: What says that a JSON file is a calibration, and of which form.
@@ -90,6 +93,18 @@ _LINKS = 2
 
 #: Shares of its rate that a link can have; what is beyond was measured on a machine that did something else.
 _LEAST_SHARE, _MOST_SHARE = 0.1, 1.5
+
+#: What the values of a calibration lie between; the others are times, and no packet takes longer than this anywhere.
+_RANGES = {
+    "rate_bps": (1, LARGEST),
+    "rate_share": (_LEAST_SHARE, _MOST_SHARE),
+    "host_byte_ps": (0, 10**9),
+    "switch_byte_ps": (0, 10**9),
+    "paced_links": (0, _LINKS),
+    "header_bytes": (0, 1000),
+    "ack_bytes": (1, 9000),
+}
+_LONGEST_PS = 10 * PS_PER_SECOND
 
 #: The tensors of the probe, by index.
 _SMALL, _FULL, _STREAM = range(3)
@@ -222,7 +237,8 @@ def read_calibration(path: str | PathLike[str]) -> Calibration:
     document = read_json(path, _MAKE_ONE)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise InputError(f"{path}: is no calibration; {_MAKE_ONE}")
-    if document.get("version") != VERSION or not isinstance(document.get("measured"), dict):
+    unmeasured = not isinstance(document.get("measured"), dict)
+    if type(document.get("version")) is not int or document["version"] != VERSION or unmeasured:
         raise InputError(f"{path}: version is {short_repr(document.get('version'))}; accepted: {VERSION}; {_MAKE_ONE}")
     return _from_json(document["measured"], str(path))
 
@@ -235,12 +251,9 @@ def _from_json(values: dict[str, Any], path: str) -> Calibration:
     kinds = get_type_hints(Calibration)
     for name in names:
         value = values.get(name)
-        right = type(value) is kinds[name] and (not isinstance(value, int | float) or 0 <= value < 10**15)
-        if not right:
-            raise InputError(f"{path}: {name} is {short_repr(value)}; accepted: what `tensorexpress calibrate` writes")
-    calibration = Calibration(**values)
-    if not _LEAST_SHARE < calibration.rate_share < _MOST_SHARE or not calibration.rate_bps:
-        raise InputError(f"{path}: a rate is zero or beyond belief; {_MAKE_ONE}")
-    if calibration.paced_links > _LINKS:
-        raise InputError(f"{path}: paced_links is {calibration.paced_links}; accepted: 0 to {_LINKS}; {_MAKE_ONE}")
-    return calibration
+        least, most = _RANGES.get(name, (0, _LONGEST_PS))
+        number = value if type(value) is kinds[name] and isinstance(value, int | float) else math.nan
+        if not (is_name(value) if name == "target" else least <= number <= most):
+            accepted = ACCEPTED_NAME if name == "target" else f"{least} to {most}"
+            raise InputError(f"{path}: {name} is {short_repr(value)}; accepted: {accepted}; {_MAKE_ONE}")
+    return Calibration(**values)

@@ -7,7 +7,6 @@ it is built: one that exists can be routed. Nodes are numbered, hosts first and 
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter, deque
@@ -16,13 +15,14 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, partial
 from os import PathLike
-from pathlib import Path
 from reprlib import repr as short_repr
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias, TypedDict, Unpack
 
 from tensorexpress.errors import ClusterError, InputError, UnitError, unknown
-from tensorexpress.units import counted, format_rate, format_time, parse_rate, parse_size, parse_time
+from tensorexpress.files import read_json
+from tensorexpress.names import check_name
+from tensorexpress.units import LARGEST, counted, format_rate, format_time, parse_rate, parse_size, parse_time
 
 #: A number in the base unit (ps, bytes, bit/s), or a string with a unit, such as "10 Gbps".
 Quantity: TypeAlias = str | int | float
@@ -30,6 +30,9 @@ Quantity: TypeAlias = str | int | float
 #: Largest cluster accepted; what is larger is a slip of the finger rather than a cluster.
 MOST_HOSTS = 100_000
 MOST_LINKS = 1_000_000
+
+#: Highest number of a port that a file may give it.
+_HIGHEST_PORT = 999_999
 
 #: Names listed in full in an error message; of more, only the first and the last.
 _MOST_LISTED = 12
@@ -88,6 +91,15 @@ class Cluster:
     def nodes(self) -> tuple[str, ...]:
         """Names of all nodes, hosts first: a node's place here is its index."""
         return self.hosts + self.switches
+
+    @property
+    def link_names(self) -> tuple[str, ...]:
+        """Names of all directed links: both ends, in the direction of sending.
+
+        >>> star(hosts=1).link_names
+        ('h0>s0', 's0>h0')
+        """
+        return tuple(name for link in self.links for name in (f"{link.a}>{link.b}", f"{link.b}>{link.a}"))
 
     def host_index(self, name: str) -> int:
         """Return the index of a host.
@@ -377,8 +389,8 @@ def read_p4_topology(
     latency for 0. Nodes keep their names, in natural order (h2 before h10).
     """
     default = _wire(bandwidth, delay)
+    topology = _read_json_object(path)
     try:
-        topology = _read_json_object(path)
         nodes = {what: sorted(_names(what, topology[what]), key=_natural) for what in ("hosts", "switches")}
         links = _p4_links(topology["links"], {*nodes["hosts"], *nodes["switches"]}, default)
         return _build("p4", nodes["hosts"], nodes["switches"], links, **ports)
@@ -387,18 +399,13 @@ def read_p4_topology(
 
 
 def _read_json_object(path: str | PathLike[str]) -> dict[str, object]:
-    try:
-        topology = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ClusterError(f"cannot be read ({error.strerror}); give the path of a topology.json") from None
-    except (ValueError, RecursionError) as error:
-        raise ClusterError(f"is not JSON ({error}); give the topology.json of a P4 tutorial") from None
+    topology = read_json(path, "give the topology.json of a P4 tutorial", ClusterError)
     wanted = "accepted: an object with hosts, switches and links"
     if not isinstance(topology, dict):
-        raise ClusterError(f"holds {short_repr(topology)}; {wanted}")
+        raise ClusterError(f"{path}: holds {short_repr(topology)}; {wanted}")
     for key in ("hosts", "switches", "links"):
         if key not in topology:
-            raise ClusterError(f"has no {key!r}; {wanted}")
+            raise ClusterError(f"{path}: has no {key!r}; {wanted}")
     return topology
 
 
@@ -482,9 +489,7 @@ def _names(what: str, value: object) -> list[str]:
 
 
 def _name(where: str, value: object) -> str:
-    if not isinstance(value, str) or not value or not value.isprintable():
-        raise ClusterError(f"{where} is {short_repr(value)}; accepted: text that is not empty and prints")
-    return value
+    return check_name(where, value, ClusterError)
 
 
 def _link_entry(where: str, entry: object, options: str) -> tuple[str, str, *tuple[object, ...]]:
@@ -508,10 +513,11 @@ def _unknown_name(what: str, found: str, accepted: Sequence[str]) -> str:
 
 def _check(cluster: Cluster) -> None:
     """Refuse a cluster in which some host could not reach another, or some port could not work."""
+    _name("the name of a cluster", cluster.name)
     _within("mtu", cluster.mtu, 64, 65535)
     _within("queues", cluster.queues, 1, 32)
-    if cluster.buffer_bytes < 0:
-        raise ClusterError(f"buffer_bytes is {cluster.buffer_bytes}; accepted: 0 (no limit) or more")
+    if not 0 <= cluster.buffer_bytes <= LARGEST:
+        raise ClusterError(f"buffer_bytes is {cluster.buffer_bytes}; accepted: 0 (no limit) to {LARGEST}")
     _within("the number of hosts", len(cluster.hosts), 1, MOST_HOSTS)
     _within("the number of links", len(cluster.links), 0, MOST_LINKS)
     _check_names(cluster)
@@ -535,17 +541,33 @@ def _check_links(cluster: Cluster) -> None:
                 raise ClusterError(f"links[{i}]: {_unknown_name('node', end, cluster.nodes)}")
         if link.a == link.b:
             raise ClusterError(f"links[{i}] joins {link.a} to itself; a link joins two nodes")
-        if link.rate_bps < 1:
+        if not 0 < link.rate_bps <= LARGEST:
             raise ClusterError(
                 f"link {link.a} to {link.b} has a rate of {link.rate_bps} bit/s; accepted: more than 0, "
-                "such as '10 Gbps'"
+                f"such as '10 Gbps', up to {LARGEST}"
             )
         # A packet never arrives in the instant in which it is sent: the order within an instant could not be kept.
         least_ps = int(any(link.paced))
-        if link.delay_ps < least_ps:
+        if not least_ps <= link.delay_ps <= LARGEST:
             raise ClusterError(
-                f"link {link.a} to {link.b} has a delay of {link.delay_ps} ps; accepted: {least_ps} or more"
+                f"link {link.a} to {link.b} has a delay of {link.delay_ps} ps; accepted: {least_ps} to {LARGEST}"
             )
+    _check_ports(cluster)
+
+
+def _check_ports(cluster: Cluster) -> None:
+    """Refuse port numbers that cannot be, or that two links of one node have."""
+    numbered = [
+        (node, port)
+        for link in cluster.links
+        for node, port in zip((link.a, link.b), link.ports, strict=True)
+        if port is not None
+    ]
+    for (node, port), uses in Counter(numbered).items():
+        if not 0 <= port <= _HIGHEST_PORT:
+            raise ClusterError(f"{node} has a port {port}; accepted: 0 to {_HIGHEST_PORT}")
+        if uses > 1 and node in cluster.switches:
+            raise ClusterError(f"port {port} of {node} has {uses} links; a port takes one link")
 
 
 def _check_nics(cluster: Cluster) -> None:

@@ -15,7 +15,8 @@
     │   └── StoppedError        it was told to stop
     └── NetworkError            what the network did: no answer, a refusal, a port that is taken (exit 1)
 
-Every message is one line: what was found, where, what is accepted, what to do next.
+Every message is one line: what was found, where, what is accepted, what to do next. Whatever it quotes, no character
+of it breaks the line, moves the cursor or turns the direction of reading: those are shown as escapes.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ class TensorExpressError(Exception):
     """Base of all errors meant for a person to read; the CLI prints it on one line."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        return one_line(super().__str__())
 
 
 class InputError(TensorExpressError):
@@ -82,6 +86,24 @@ class StoppedError(SimulationError):
 
 class NetworkError(TensorExpressError):
     """What the network did: a switch that does not answer or refuses, an address that is taken."""
+
+
+def one_line(text: str) -> str:
+    r"""Return a text in which characters that do not print are shown as escapes.
+
+    >>> print(one_line("job 'a\x1b[2J' and\nmore"))
+    job 'a\x1b[2J' and\nmore
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def shown(value: object, most: int = 80) -> str:
+    """Return a value as an error message quotes it: one line, and not a long one."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # Python refuses to print very long integers and very deep lists
+        text = f"a huge {type(value).__name__}"
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def unknown(what: str, found: object, accepted: Iterable[str]) -> str:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import secrets
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tensorexpress.errors import InputError
+from tensorexpress.errors import InputError, shown
+
+#: Longest JSON file that is read; plans of a million slices are shorter.
+LARGEST_JSON_BYTES = 2**28
 
 
 def write_atomic(path: str | os.PathLike[str], data: str | bytes) -> None:
@@ -57,11 +62,49 @@ def make_directory(path: str | os.PathLike[str]) -> None:
 def read_json(path: str | os.PathLike[str], remedy: str, kind: type[InputError] = InputError) -> Any:
     """Return what a JSON file holds; an error of this kind, with what to do, when that cannot be."""
     try:
-        return json.loads(Path(path).read_bytes())
-    except OSError as error:
-        raise kind(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
-    except (ValueError, RecursionError) as error:
+        with open(path, "rb") as file:
+            content = file.read(LARGEST_JSON_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise kind(f"{path}: cannot be read ({reason}); {remedy}") from None
+    if len(content) > LARGEST_JSON_BYTES:
+        raise kind(f"{path}: is larger than {LARGEST_JSON_BYTES} bytes; {remedy}")
+    try:
+        return parse_json(content)
+    except ValueError as error:
         raise kind(f"{path}: is not JSON ({error}); {remedy}") from None
+
+
+def parse_json(content: str | bytes) -> Any:
+    """Return what JSON holds; ValueError for what RFC 8259 does not have, or leaves to chance.
+
+    Python alone would take NaN and Infinity, numbers beyond its own, and of two members of one name the last.
+    """
+    try:
+        return json.loads(
+            content, parse_constant=_no_number, parse_float=_finite, object_pairs_hook=_with_different_names
+        )
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no number in JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{shown(text)} is too large a number")
+    return value
+
+
+def _with_different_names(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(members)
+    if len(found) < len(members):
+        twice = next(name for name, uses in Counter(name for name, _ in members).items() if uses > 1)
+        raise ValueError(f"an object has two members {shown(twice)}")
+    return found
 
 
 def _is_special(path: str | os.PathLike[str]) -> bool:

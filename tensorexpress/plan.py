@@ -18,12 +18,16 @@ from tensorexpress.deadline import equal_map, fewest_map, queue_map, regret_ps, 
 from tensorexpress.errors import ScenarioError
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Job, Scenario
-from tensorexpress.units import format_size, serialisation_ps
+from tensorexpress.units import PS_PER_SECOND, format_size, serialisation_ps
 
 Ints = NDArray[np.int64]
 
 #: Bytes of memory that a simulation needs for every chunk of an iteration, all tables included.
 _BYTES_PER_CHUNK = 64
+
+#: Longest run; times of it, and sums of a few of them, stay inside 64 bits.
+_LONGEST_RUN_PS = 2**62
+_PS_PER_DAY = 86_400 * PS_PER_SECOND
 
 #: Bytes of a frame on the wire outside the IP packet: preamble, Ethernet header, checksum and gap.
 ETHERNET_BYTES = 38
@@ -216,7 +220,21 @@ def _check_memory(scenario: Scenario) -> None:
         )
 
 
+def check_duration(scenario: Scenario) -> None:
+    """Refuse a scenario whose times would not fit into 64 bits: one that takes weeks to compute or to send."""
+    slowest_bps = min((link.rate_bps for link in scenario.cluster.links), default=1)
+    for job in scenario.jobs:
+        sent_bytes = 2 * len(job.workers) * sum(wire_bytes(size, scenario) for size in job.workload.tensor_bytes)
+        needed_ps = scenario.rounds * (job.workload.compute_ps + serialisation_ps(sent_bytes, slowest_bps))
+        if needed_ps > _LONGEST_RUN_PS:
+            raise ScenarioError(
+                f"{scenario.name}: {job.name} could take {needed_ps // _PS_PER_DAY} days; accepted: at most "
+                f"{_LONGEST_RUN_PS // _PS_PER_DAY}; take faster links, shorter times, or fewer iterations"
+            )
+
+
 def make_plan(scenario: Scenario, policy: Policy) -> Plan:
     """Decide everything the policy leaves to be decided for this scenario."""
+    check_duration(scenario)
     _check_memory(scenario)
     return Plan(scenario, policy, tuple(_plan_job(job, scenario, policy) for job in scenario.jobs))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from os import PathLike
 from reprlib import repr as short_repr
@@ -11,14 +11,20 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from tensorexpress.errors import InputError, PlanError, unknown
 from tensorexpress.files import read_json
-from tensorexpress.plan import JobPlan, Plan, SlicePlan
+from tensorexpress.plan import JobPlan, Plan, SlicePlan, check_duration
 from tensorexpress.policy import Policy
-from tensorexpress.scenario import Scenario
+from tensorexpress.scenario import Job, Scenario, problems
 from tensorexpress.text import json_text
 
 #: What says that a JSON file is a plan, and of which form.
 FORMAT = "tensorexpress plan"
 VERSION = 1
+
+#: Times of a plan are shorter, and sums of them stay inside 64 bits.
+_LONGEST_PS = 2**62
+
+#: Whole numbers up to this one are floating-point numbers, too.
+_LARGEST_EXACT = 2**53
 
 #: Column of a tensor's row in the file -> the field of `JobPlan` that holds it for all tensors.
 _PER_TENSOR = {"rank": "ranks", "queue": "queues", "slack_ps": "slack_ps", "transfer_ps": "transfer_ps"}
@@ -68,9 +74,13 @@ def plan_from_json(document: Any) -> Plan:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         found = document.get("format") if isinstance(document, dict) else document
         raise PlanError(f"format is {short_repr(found)}; accepted: {FORMAT!r}, as `tensorexpress plan` writes it")
-    if document.get("version") != VERSION:
+    if type(document.get("version")) is not int or document["version"] != VERSION:
         raise PlanError(f"version is {short_repr(document.get('version'))}; accepted: {VERSION}; make the plan again")
+    _check_keys(document, ("format", "version", "policy", "jobs", "scenario"), "the plan")
     scenario = _decode(Scenario, document.get("scenario"), "scenario")
+    for path, problem in problems(scenario):
+        raise PlanError(f"scenario: {path}: {problem}")
+    check_duration(scenario)
     jobs = document.get("jobs")
     if not isinstance(jobs, list) or len(jobs) != len(scenario.jobs):
         raise PlanError(f"jobs is {short_repr(jobs)}; accepted: one for each of the scenario's {len(scenario.jobs)}")
@@ -83,41 +93,76 @@ def plan_from_json(document: Any) -> Plan:
 
 def _job_from_json(scenario: Scenario, number: int, document: Any) -> JobPlan:
     job, where = scenario.jobs[number], f"jobs.{number}"
-    _check_hosts(job.workers + job.servers, scenario, where)
     tensors = _member(document, "tensors", where)
     if not isinstance(tensors, list) or len(tensors) != len(job.workload.layers):
         raise PlanError(f"{where}.tensors does not hold the {len(job.workload.layers)} tensors of {job.workload.name}")
+    _check_keys(document, ("name", "number", "regret_ps", "tensors", "slices"), where)
+    _check_copies(document, {"name": job.name, "number": number}, where)
+    for i, (row, layer, size) in enumerate(zip(tensors, job.workload.layers, job.workload.tensor_bytes, strict=True)):
+        _check_copies(row, {"name": layer.name, "bytes": size}, f"{where}.tensors.{i}")
+        _check_keys(row, ("name", "bytes", *_PER_TENSOR), f"{where}.tensors.{i}")
+    most = {"rank": len(tensors) - 1, "queue": scenario.cluster.queues - 1}
     columns = {
-        field: tuple(
-            _decode(int, _member(row, name, f"{where}.tensors.{i}"), f"{where}.tensors.{i}.{name}")
-            for i, row in enumerate(tensors)
-        )
+        field: tuple(_whole(row, name, f"{where}.tensors.{i}", most.get(name)) for i, row in enumerate(tensors))
         for name, field in _PER_TENSOR.items()
     }
-    for tensor, queue in enumerate(columns["queues"]):
-        if not 0 <= queue < scenario.cluster.queues:
-            raise PlanError(f"{where}.tensors.{tensor}.queue is {queue}; accepted: 0 to {scenario.cluster.queues - 1}")
     slices = _slices_from_json(_member(document, "slices", where), f"{where}.slices")
-    for piece in slices:
-        if not 0 <= piece.tensor < len(tensors):
-            raise PlanError(f"{where}.slices.tensor holds {piece.tensor}; accepted: 0 to {len(tensors) - 1}")
-    regret_ps = _decode(int, _member(document, "regret_ps", where), f"{where}.regret_ps")
-    return JobPlan(job, slices=slices, regret_ps=regret_ps, **columns)
-
-
-def _check_hosts(hosts: tuple[int, ...], scenario: Scenario, where: str) -> None:
-    for host in hosts:
-        if not 0 <= host < len(scenario.cluster.hosts):
-            raise PlanError(f"{where} is on host {host}; accepted: 0 to {len(scenario.cluster.hosts) - 1}")
+    _check_slices(slices, job, f"{where}.slices")
+    return JobPlan(job, slices=slices, regret_ps=_whole(document, "regret_ps", where), **columns)
 
 
 def _slices_from_json(document: Any, where: str) -> tuple[SlicePlan, ...]:
     columns = [
         _decode(tuple[int, ...], _member(document, f.name, where), f"{where}.{f.name}") for f in fields(SlicePlan)
     ]
+    _check_keys(document, tuple(f.name for f in fields(SlicePlan)), where)
     if len({len(column) for column in columns}) != 1:
         raise PlanError(f"{where} has columns of different lengths; accepted: a value of each for every slice")
     return tuple(SlicePlan(*row) for row in zip(*columns, strict=True))
+
+
+def _check_slices(slices: tuple[SlicePlan, ...], job: Job, where: str) -> None:
+    """Refuse slices that are no parts of the job's tensors, or that nobody sums who should."""
+    sizes, servers = [0] * len(job.workload.layers), set(job.servers or [-1])
+    for piece in slices:
+        if not 0 <= piece.tensor < len(sizes):
+            raise PlanError(f"{where}.tensor holds {piece.tensor}; accepted: 0 to {len(sizes) - 1}")
+        if piece.bytes < 1:
+            raise PlanError(f"{where}.bytes holds {piece.bytes}; accepted: 1 or more")
+        if piece.server not in servers:
+            raise PlanError(
+                f"{where}.server holds {piece.server}; accepted: a server of {job.name}: "
+                f"{', '.join(map(str, sorted(servers)))}"
+            )
+        sizes[piece.tensor] += piece.bytes
+    for tensor, (found, planned) in enumerate(zip(sizes, job.workload.tensor_bytes, strict=True)):
+        if found != planned:
+            raise PlanError(f"{where} hold {found} bytes of tensor {tensor}; accepted: its {planned} bytes")
+
+
+def _whole(document: Any, name: str, where: str, most: int | None = None) -> int:
+    """Return a member that is a whole number from 0 on; without a limit of its own it is a time."""
+    value = int(_decode(int, _member(document, name, where), f"{where}.{name}"))
+    limit = _LONGEST_PS if most is None else most
+    if not 0 <= value <= limit:
+        raise PlanError(f"{where}.{name} is {short_repr(value)}; accepted: 0 to {limit}")
+    return value
+
+
+def _check_copies(document: Any, scenario_values: Mapping[str, object], where: str) -> None:
+    """Refuse a value that stands in the file for readers and is another one than in the scenario it is a copy of."""
+    for name, value in scenario_values.items():
+        found = _member(document, name, where)
+        if type(found) is not type(value) or found != value:
+            raise PlanError(
+                f"{where}.{name} is {short_repr(found)}; accepted: what the plan's scenario says, {value!r}"
+            )
+
+
+def _check_keys(document: Mapping[str, Any], accepted: Collection[str], where: str) -> None:
+    for name in document:
+        if name not in accepted:
+            raise PlanError(f"{where}: {unknown('key', name, accepted)}")
 
 
 def _member(document: Any, name: str, where: str) -> Any:
@@ -146,9 +191,9 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
             )
     elif origin in (Union, types.UnionType):
         for each in inner:
-            if each is type(None) if value is None else isinstance(value, each):
+            if type(value) is each:
                 return value
-    elif kind is float and type(value) in (int, float):
+    elif kind is float and type(value) in (int, float) and abs(value) <= _LARGEST_EXACT:
         return float(value)
     elif type(value) is kind:
         return value
@@ -160,9 +205,7 @@ def _decode_dataclass(kind: type, value: Any, where: str) -> Any:
         raise PlanError(f"{where} is {short_repr(value)}; accepted: an object")
     hints = get_type_hints(kind)
     names = [field.name for field in fields(kind)]
-    for name in value:
-        if name not in names:
-            raise PlanError(f"{where}: {unknown('key', name, names)}")
+    _check_keys(value, names, where)
     for field in fields(kind):
         if field.name not in value and field.default is MISSING:
             raise PlanError(f"{where}.{field.name} is missing; make the plan again with `tensorexpress plan`")

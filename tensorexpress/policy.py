@@ -10,8 +10,9 @@ from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 
 from tensorexpress.errors import PolicyError, UnitError, unknown
+from tensorexpress.names import check_name
 from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS
-from tensorexpress.units import format_size, parse_size
+from tensorexpress.units import LARGEST, format_size, parse_size
 
 #: Choices of `Policy.queue_map`: how L ranks become K queues, or a rank that is no table at all.
 QUEUE_MAPS = {
@@ -39,6 +40,7 @@ class Policy:
     queue_map: str = "optimal"
 
     def __post_init__(self) -> None:
+        check_name("the name of a policy", self.name, PolicyError)
         for choice, value, accepted in (
             ("host order", self.host_order, HOST_ORDERS),
             ("switch discipline", self.discipline, DISCIPLINES),
@@ -46,6 +48,9 @@ class Policy:
         ):
             if value not in accepted:
                 raise PolicyError(f"policy {self.name}: {unknown(choice, value, accepted)}")
+        for what, size in (("slice", self.slice_bytes), ("credit", self.credit_bytes)):
+            if not 0 <= size <= LARGEST:
+                raise PolicyError(f"policy {self.name}: {what} is {size} bytes; accepted: 0 to {LARGEST}")
         if self.queue_map == "slack" and self.discipline in ("fifo", "strict"):
             raise PolicyError(
                 f"policy {self.name}: queue map 'slack' has no table for discipline {self.discipline!r}; "

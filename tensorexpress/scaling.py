@@ -12,10 +12,7 @@ from tensorexpress.cluster import Cluster
 from tensorexpress.errors import ScenarioError
 from tensorexpress.scenario import Background, Job, Scenario
 from tensorexpress.units import format_rate, format_time
-from tensorexpress.workload import Workload
-
-#: Longest time in ps that a scaled scenario may hold; sums over layers and iterations then stay inside 64 bits.
-_LONGEST_PS = 10**16
+from tensorexpress.workload import LONGEST_PS, Workload
 
 #: First digits of nice factors: 1, 2, 5, 10, 20, 50, ...
 _NICE = (1, 2, 5)
@@ -62,9 +59,9 @@ class _Scale:
         self._name, self._factor = name, factor
 
     def time(self, time_ps: int) -> int:
-        if time_ps * self._factor > _LONGEST_PS:
+        if time_ps * self._factor > LONGEST_PS:
             raise ScenarioError(
-                f"{self._name}: {format_time(time_ps)} times {self._factor} is more than {format_time(_LONGEST_PS)}; "
+                f"{self._name}: {format_time(time_ps)} times {self._factor} is more than {format_time(LONGEST_PS)}; "
                 "accepted: a smaller scale, or shorter times"
             )
         return time_ps * self._factor

@@ -18,7 +18,8 @@ from tensorexpress import cluster as clusters
 from tensorexpress import models
 from tensorexpress import policy as policies
 from tensorexpress.cluster import TOPOLOGIES, Cluster
-from tensorexpress.errors import InputError
+from tensorexpress.errors import InputError, ScenarioError, shown
+from tensorexpress.names import check_name, name_of_file
 from tensorexpress.policy import Policy
 from tensorexpress.scenario_document import Document, Table, merge, read_toml
 from tensorexpress.scenario_keys import SECTIONS, keys
@@ -30,6 +31,7 @@ __all__ = [
     "Scenario",
     "Transport",
     "keys",
+    "problems",
     "read_scenario",
     "scenario_from",
     "to_json",
@@ -77,6 +79,9 @@ class Job:
     #: When the first iteration starts.
     start_ps: int = 0
 
+    def __post_init__(self) -> None:
+        check_name("the name of a job", self.name, ScenarioError)
+
 
 @dataclass(frozen=True)
 class Background:
@@ -110,6 +115,9 @@ class Scenario:
     iterations: int = 2
     warmup: int = 1
     policies: tuple[Policy, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        check_name("the name of a scenario", self.name, ScenarioError)
 
     @property
     def rounds(self) -> int:
@@ -165,7 +173,7 @@ def scenario_from(content: Mapping[str, Any], source: str, overrides: Sequence[s
     background = document.tables("background")
     cluster = _cluster(document, jobs, background)
     scenario = Scenario(
-        **{**top.values, "name": top["name"] or Path(source).stem},
+        **{**top.values, "name": top["name"] or name_of_file(Path(source).stem)},
         cluster=cluster,
         jobs=_placed_jobs(document, jobs, cluster),
         transport=Transport(**document.table("transport").values),
@@ -176,7 +184,8 @@ def scenario_from(content: Mapping[str, Any], source: str, overrides: Sequence[s
             for name, factor in compute["stragglers"].items()
         ),
     )
-    _check(document, scenario)
+    for path, problem in problems(scenario):
+        raise document.error(path, problem)
     return scenario
 
 
@@ -370,37 +379,83 @@ def _host(document: Document, path: str, name: str, cluster: Cluster) -> int:
 
 
 def _background(document: Document, table: Table, cluster: Cluster) -> Background:
-    if table["packet_bytes"] > cluster.mtu:
-        raise document.error(
-            table.at("packet"), f"found {table['packet_bytes']}; accepted: at most the mtu of {cluster.mtu} bytes"
-        )
     if table["src"] == table["dst"]:
         raise document.error(table.at("dst"), f"found {table['dst']!r}, which is also src; accepted: another host")
     ends = {end: _host(document, table.at(end), table[end], cluster) for end in ("src", "dst")}
     return Background(**{**table.values, **ends})
 
 
-def _check(document: Document, scenario: Scenario) -> None:
-    """Refuse what only shows when the whole scenario is there."""
-    workers = {host for job in scenario.jobs for host in job.workers}
-    for host, _ in scenario.stragglers:
-        if host not in workers:
-            name = scenario.cluster.hosts[host]
-            raise document.error(
-                f"compute.stragglers.{name}", f"host {name!r} is no worker of any job; accepted: a worker's host"
-            )
-    _check_sizes(document, scenario)
-    _check_slices(document, scenario)
+def problems(scenario: Scenario) -> Iterator[tuple[str, str]]:
+    """Yield what cannot be in a scenario, whoever made it: the path of a key, and what was found and is accepted."""
+    yield from _values_out_of_range(scenario, "", "")
+    yield from _values_out_of_range(scenario, "compute", "compute")
+    yield from _values_out_of_range(scenario.transport, "transport", "transport")
+    for index, job in enumerate(scenario.jobs):
+        yield from _values_out_of_range(job, "job", f"job.{index}")
+    for index, traffic in enumerate(scenario.background):
+        yield from _values_out_of_range(traffic, "background", f"background.{index}")
+    yield from _misplaced(scenario)
+    yield from _impossible_sizes(scenario)
+    yield from _too_many_slices(scenario)
     if not scenario.transport.acks:
-        _check_without_acks(document, scenario)
+        yield from _obstacles_without_acks(scenario)
 
 
-def _check_sizes(document: Document, scenario: Scenario) -> None:
-    """Refuse sizes with which no packet could ever be sent, or arrive."""
+def _values_out_of_range(part: object, section: str, path: str) -> Iterator[tuple[str, str]]:
+    """Yield the single values of a part of a scenario that no document could have given it."""
+    for name, key in SECTIONS[section].items():
+        value = getattr(part, key.field, None)
+        is_host = key.field in ("src", "dst")  # known by its index by now
+        if isinstance(value, int | float | str) and not is_host and not key.accepts(value):
+            yield f"{path}.{name}" if path else name, f"found {shown(value)}; accepted: {key.kind.accepted}"
+
+
+def _misplaced(scenario: Scenario) -> Iterator[tuple[str, str]]:
+    """Yield jobs and traffic that are on no host, on one twice, or on too few."""
+    hosts, names = range(len(scenario.cluster.hosts)), scenario.cluster.hosts
+    known = f"accepted: host 0 to {len(hosts) - 1}"
+    if len({job.name for job in scenario.jobs}) != len(scenario.jobs) or not scenario.jobs:
+        yield "job", f"found {len(scenario.jobs)} jobs, or two of one name; accepted: one or more, a name for each"
+    for index, job in enumerate(scenario.jobs):
+        ring = job.architecture == "ring"
+        for role, own, wrong in (
+            ("workers", job.workers, len(job.workers) < 1 + ring),
+            ("servers", job.servers, bool(job.servers) == ring),
+        ):
+            if wrong:
+                yield f"job.{index}.{role}", f"found {len(own)} with architecture {job.architecture}"
+            for host in own:
+                if host not in hosts:
+                    yield f"job.{index}.{role}", f"found host {shown(host)}; {known}"
+            if len(set(own)) != len(own):
+                yield f"job.{index}.{role}", "found a host twice; accepted: every host once"
+    workers = {host for job in scenario.jobs for host in job.workers}
+    for host, factor in scenario.stragglers:
+        name = names[host] if host in hosts else host
+        if host not in workers:
+            yield f"compute.stragglers.{name}", f"host {name!r} is no worker of any job; accepted: a worker's host"
+        if not SECTIONS["compute"]["stragglers"].accepts({"any": factor}):
+            yield f"compute.stragglers.{name}", f"found {factor}; accepted: 0.01 to below 1000"
+    if len({host for host, _ in scenario.stragglers}) != len(scenario.stragglers):
+        yield "compute.stragglers", "found a host twice; accepted: every host once"
+    for index, traffic in enumerate(scenario.background):
+        if traffic.src not in hosts or traffic.dst not in hosts or traffic.src == traffic.dst:
+            ends = f"{shown(traffic.src)} to {shown(traffic.dst)}"
+            yield f"background.{index}.dst", f"found traffic from host {ends}; {known}, and two of them"
+        if traffic.packet_bytes > scenario.cluster.mtu:
+            yield (
+                f"background.{index}.packet",
+                f"found {traffic.packet_bytes}; accepted: at most the mtu of {scenario.cluster.mtu} bytes",
+            )
+
+
+def _impossible_sizes(scenario: Scenario) -> Iterator[tuple[str, str]]:
+    """Yield sizes with which no packet could ever be sent, or arrive."""
     cluster, transport = scenario.cluster, scenario.transport
     if cluster.mtu <= transport.header_bytes:
-        raise document.error(
-            "cluster.mtu", f"found {cluster.mtu}; accepted: more than transport.header ({transport.header_bytes} bytes)"
+        yield (
+            "cluster.mtu",
+            f"found {cluster.mtu}; accepted: more than transport.header ({transport.header_bytes} bytes)",
         )
     packet_bytes = cluster.mtu + transport.header_bytes
     for path, size in (
@@ -409,22 +464,22 @@ def _check_sizes(document: Document, scenario: Scenario) -> None:
         ("transport.initial_window", transport.initial_window_bytes),
     ):
         if 0 < size < packet_bytes:
-            raise document.error(path, f"found {size} bytes; accepted: 0, or at least a packet ({packet_bytes} bytes)")
+            yield path, f"found {size} bytes; accepted: 0, or at least a packet ({packet_bytes} bytes)"
 
 
-def _check_slices(document: Document, scenario: Scenario) -> None:
+def _too_many_slices(scenario: Scenario) -> Iterator[tuple[str, str]]:
     largest = max(sum(job.workload.tensor_bytes) for job in scenario.jobs)
     for policy in scenario.policies:
         if policy.slice_bytes * _MOST_SLICES < largest and policy.slice_bytes:
-            raise document.error(
+            yield (
                 "policies",
                 f"policy {policy.name!r} cuts {largest} bytes into slices of {policy.slice_bytes}; "
                 f"accepted: at most {_MOST_SLICES} slices",
             )
 
 
-def _check_without_acks(document: Document, scenario: Scenario) -> None:
-    """Refuse everything that rests on acknowledgements when there are none."""
+def _obstacles_without_acks(scenario: Scenario) -> Iterator[tuple[str, str]]:
+    """Yield everything that rests on acknowledgements when there are none."""
     transport = scenario.transport
     obstacles = {
         "loss": (scenario.loss, "0"),
@@ -435,6 +490,4 @@ def _check_without_acks(document: Document, scenario: Scenario) -> None:
     }
     for key, (found, accepted) in obstacles.items():
         if found:
-            raise document.error(
-                "transport.acks", f"false does not go with {key} = {found}; accepted with it: {accepted}"
-            )
+            yield "transport.acks", f"false does not go with {key} = {found}; accepted with it: {accepted}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tensorexpress.errors import InputError, ScenarioError, unknown
+from tensorexpress.errors import InputError, ScenarioError, shown, unknown
 from tensorexpress.scenario_keys import REQUIRED, SECTIONS, Key, Words, join
 
 #: Sections a file may hold several times, and how many there are when it holds none.
@@ -207,15 +207,5 @@ def _without_index(path: str) -> str:
     return re.sub(r"^(\w+)\.[0-9]+", r"\1", path)
 
 
-def shown(value: object) -> str:
-    """Return a value for an error message: one line, and not a long one."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # Python refuses to print very long integers and very deep lists
-        text = f"a huge {type(value).__name__}"
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
 def _error(where: str, message: str) -> ScenarioError:
-    line = f"{where}: {message}"
-    return ScenarioError("".join(c if c.isprintable() else repr(c)[1:-1] for c in line))
+    return ScenarioError(f"{where}: {message}")

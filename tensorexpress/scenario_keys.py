@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 
 from tensorexpress import models
 from tensorexpress.cluster import MOST_HOSTS, TOPOLOGIES
-from tensorexpress.errors import ScenarioError, unknown
+from tensorexpress.errors import InputError, ScenarioError, unknown
+from tensorexpress.names import ACCEPTED as ACCEPTED_NAME
+from tensorexpress.names import is_name
 from tensorexpress.policy import Policy, parse_policy
 from tensorexpress.units import parse_rate, parse_size, parse_time
 
@@ -37,6 +39,13 @@ class Key(NamedTuple):
     #: As one would write it in the file, or `Words`.
     default: object
     help: str
+
+    def accepts(self, value: object) -> bool:
+        """Whether a value in our own units could have come out of a document."""
+        try:
+            return bool(self.kind.parse(value) == value)
+        except (ValueError, InputError):
+            return False
 
 
 class Words(str):
@@ -113,10 +122,15 @@ def _list(value: Any) -> list[Any]:
     return list(value)
 
 
+def _name(value: Any) -> str:
+    _require(is_name(value))
+    return str(value)
+
+
 def _names(value: Any) -> tuple[str, ...]:
     """Return names; "h0,h1" is easier to write on a command line than a TOML list."""
-    items = value.split(",") if isinstance(value, str) else _list(value)
-    return tuple(_text(item).strip() for item in items)
+    items = [item.strip() for item in value.split(",")] if isinstance(value, str) else _list(value)
+    return tuple(_name(item) for item in items)
 
 
 def _hosts(least: int) -> Kind:
@@ -146,10 +160,11 @@ def _policies(value: Any) -> tuple[Policy, ...]:
 def _factors(value: Any) -> dict[str, float]:
     _require(isinstance(value, Mapping))
     factor = _real(0.01, 1000.0)
-    return {_text(host): factor.parse(times) for host, times in value.items()}
+    return {_name(host): factor.parse(times) for host, times in value.items()}
 
 
-_TEXT = Kind("text", _text)
+_NAME = Kind(ACCEPTED_NAME, _name)
+_OWN_NAME = Kind(ACCEPTED_NAME, lambda value: _name(value) if value != "" else "")
 _FLAG = Kind("true or false", _flag)
 _FILE = Kind("the path of a file, seen from the scenario's folder", _text)
 _SIZE = _quantity('a size such as "200 KB"', parse_size)
@@ -164,7 +179,7 @@ _MODEL = Kind("one of " + ", ".join(models.names()), _model)
 #: Every key of every section; "" is the top of the file.
 SECTIONS: Mapping[str, Mapping[str, Key]] = {
     "": {
-        "name": Key("name", _TEXT, Words("the file's name"), "what the results are headed with"),
+        "name": Key("name", _OWN_NAME, Words("the file's name"), "what the results are headed with"),
         "seed": Key("seed", _whole(0, 2**31 - 1), 1, "same seed, same result"),
         "iterations": Key("iterations", _whole(1, 1000), 2, "training iterations measured"),
         "warmup": Key("warmup", _whole(0, 1000), 1, "iterations before those, not measured"),
@@ -208,7 +223,7 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = {
         "file": Key("path", _FILE, Words("p4: required"), "p4: a `topology.json` of the P4 tutorials"),
     },
     "job": {
-        "name": Key("name", _TEXT, Words("job0, job1, ..."), "what the results call it"),
+        "name": Key("name", _OWN_NAME, Words("job0, job1, ..."), "what the results call it"),
         "model": Key("model", _MODEL, "resnet50", "a model of the zoo, in any usual spelling of its name"),
         "csv": Key("csv", _FILE, "", "layers and their times, in place of `model`, `batch` and `device`"),
         "batch": Key("batch", _whole(1, 1_000_000), Words("the model's own"), "samples per worker and iteration"),
@@ -245,8 +260,8 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = {
         ),
     },
     "background": {
-        "src": Key("src", _TEXT, REQUIRED, "host that sends"),
-        "dst": Key("dst", _TEXT, REQUIRED, "host that receives"),
+        "src": Key("src", _NAME, REQUIRED, "host that sends"),
+        "dst": Key("dst", _NAME, REQUIRED, "host that receives"),
         "rate": Key("rate_bps", _RATE_ABOVE_0, REQUIRED, "mean rate"),
         "packet": Key("packet_bytes", _whole(1, 65535), 1500, "bytes of an IP packet"),
         "pattern": Key("pattern", _one_of("pattern", ["constant", "poisson"]), "poisson", "gaps between packets"),

@@ -18,6 +18,9 @@ Ints = NDArray[np.int64]
 #: What a transfer does: push and pull with parameter servers, reduce and gather in a ring.
 KINDS = ("push", "pull", "reduce", "gather")
 
+#: Where a trace comes from.
+SOURCES = ("simulated", "measured")
+
 #: One slice between two hosts in one iteration; `kind` is an index into KINDS, `tensor` a layer.
 TRANSFER = np.dtype(
     [(name, np.int64) for name in ("iteration", "kind", "tensor", "src", "dst", "bytes", "queue")]
@@ -70,7 +73,7 @@ class JobTrace:
 class Trace:
     """What happened in one run of a plan."""
 
-    #: "simulated" or "measured".
+    #: One of SOURCES.
     source: str
     policy: str
     #: Iterations at the start that are not measured.

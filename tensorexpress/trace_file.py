@@ -11,11 +11,10 @@ The file is a zip archive that numpy opens too (`numpy.load`):
 from __future__ import annotations
 
 import io
-import json
 import math
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from os import PathLike
 from pathlib import Path
 from reprlib import repr as short_repr
@@ -26,12 +25,12 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from tensorexpress.errors import InputError, PlanError
-from tensorexpress.files import write_atomic
+from tensorexpress.errors import InputError, PlanError, unknown
+from tensorexpress.files import LARGEST_JSON_BYTES, parse_json, write_atomic
 from tensorexpress.plan import Plan
 from tensorexpress.plan_file import plan_from_json, plan_text
 from tensorexpress.text import json_text
-from tensorexpress.trace import LINK, TRANSFER, JobTrace, Trace
+from tensorexpress.trace import KINDS, LINK, SOURCES, TRANSFER, JobTrace, Trace
 
 #: What says that a file is a trace, and of which form.
 FORMAT = "tensorexpress trace"
@@ -51,6 +50,9 @@ _COUNTS = ("warmup", "end_ps", "transmissions", "retransmissions", "timeouts")
 #: How numpy's files of version 1.0 start; the length of what the array says of itself follows in two bytes.
 _NPY_MAGIC = b"\x93NUMPY\x01\x00"
 _NPY_START = len(_NPY_MAGIC) + 2
+
+#: Times and counts of runs are smaller, and differences of two of them stay inside 64 bits.
+_LARGEST = 2**62
 
 #: Archives carry the time of every member; a fixed one lets the same trace give the same bytes.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
@@ -142,7 +144,7 @@ def _read(archive: zipfile.ZipFile) -> tuple[Trace, Plan]:
     header = _json(archive, "trace.json")
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise PlanError(f"trace.json is {short_repr(header)}; accepted: format {FORMAT!r}; {_MAKE_ONE}")
-    if header.get("version") != VERSION:
+    if type(header.get("version")) is not int or header["version"] != VERSION:
         raise PlanError(f"version is {short_repr(header.get('version'))}; accepted: {VERSION}; make the trace again")
     plan = plan_from_json(_json(archive, "plan.json"))
     jobs = header.get("jobs")
@@ -157,16 +159,22 @@ def _read(archive: zipfile.ZipFile) -> tuple[Trace, Plan]:
         links=_array(archive, "links.npy", (2 * len(plan.scenario.cluster.links),)),
         **{name: _count(header, name) for name in _COUNTS},
     )
+    _check_keys(header, _header(trace), "trace.json")
     _check_belonging(trace, plan)
+    _check_values(trace, plan)
     return trace, plan
 
 
 def _read_job(archive: zipfile.ZipFile, number: int, header: Any, plan: Plan) -> JobTrace:
     if not isinstance(header, dict):
         raise PlanError(f"jobs.{number} is {short_repr(header)}; accepted: an object; make the trace again")
+    transfers, most = _count(header, "transfers"), _most_transfers(plan, number)
+    if transfers > most:
+        raise PlanError(f"jobs.{number}.transfers is {transfers}; accepted: the plan's {most} at most")
+    _check_keys(header, ("name", "layers", "workers", "transfers"), f"jobs.{number}")
     arrays = {
         name: _array(archive, f"jobs/{number}/{name}.npy", shape)
-        for name, shape in {**_shapes(plan, number), "transfers": (_count(header, "transfers"),)}.items()
+        for name, shape in {**_shapes(plan, number), "transfers": (transfers,)}.items()
     }
     return JobTrace(_text(header, "name"), _texts(header, "layers"), _texts(header, "workers"), **arrays)
 
@@ -177,8 +185,19 @@ def _shapes(plan: Plan, number: int) -> dict[str, tuple[int, ...]]:
     return {name: (iterations + more, len(job.workers), len(job.workload.layers)) for name, more in _PASSES.items()}
 
 
-def _member(archive: zipfile.ZipFile, name: str) -> bytes:
+def _most_transfers(plan: Plan, number: int) -> int:
+    """Return how many messages a job exchanges in a run, those that stay on their host included."""
+    job, slices = plan.scenario.jobs[number], len(plan.jobs[number].slices)
+    workers = len(job.workers)
+    each = 2 * workers * (workers - 1) if job.architecture == "ring" else 2 * workers
+    return plan.scenario.rounds * slices * each
+
+
+def _member(archive: zipfile.ZipFile, name: str, most_bytes: int) -> bytes:
+    """Return a member; what says that it is longer than it can be is not unpacked."""
     try:
+        if archive.getinfo(name).file_size > most_bytes:
+            raise PlanError(f"{name} in it is longer than {most_bytes} bytes; {_MAKE_ONE}")
         return archive.read(name)
     except KeyError:
         raise PlanError(f"{name} is missing in it; {_MAKE_ONE}") from None
@@ -186,19 +205,59 @@ def _member(archive: zipfile.ZipFile, name: str) -> bytes:
 
 def _json(archive: zipfile.ZipFile, name: str) -> Any:
     try:
-        return json.loads(_member(archive, name))
-    except (ValueError, RecursionError) as error:
+        return parse_json(_member(archive, name, LARGEST_JSON_BYTES))
+    except ValueError as error:
         raise PlanError(f"{name} in it is not JSON ({error}); {_MAKE_ONE}") from None
 
 
 def _array(archive: zipfile.ZipFile, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
     """Return an array of the file. Shape and type are known, so what it says of itself is skipped, not trusted."""
-    content, kind = _member(archive, name), _stored_type(name)
+    kind = _stored_type(name)
+    content = _member(archive, name, _NPY_START + 2**16 + kind.itemsize * math.prod(shape))
     start = _NPY_START + int.from_bytes(content[len(_NPY_MAGIC) : _NPY_START], "little")
     values = content[start:]
     if not content.startswith(_NPY_MAGIC) or len(values) != kind.itemsize * math.prod(shape):
         raise PlanError(f"{name} in it is no array of shape {shape} and version {VERSION}; make the trace again")
     return np.frombuffer(values, kind).astype(kind.newbyteorder("=")).reshape(shape)
+
+
+def _check_keys(header: Mapping[str, Any], accepted: Collection[str], where: str) -> None:
+    for name in header:
+        if name not in accepted:
+            raise PlanError(f"{where}: {unknown('key', name, accepted)}")
+
+
+def _check_values(trace: Trace, plan: Plan) -> None:
+    """Refuse numbers in arrays that cannot be of a run of the plan: indices of nothing, and times beyond all clocks."""
+    cluster, rounds = plan.scenario.cluster, plan.scenario.rounds
+    if not trace.end_ps:
+        raise PlanError("end_ps is 0; accepted: 1 or more; make the trace again")
+    for number, job in enumerate(trace.jobs):
+        most = {
+            "iteration": rounds - 1,
+            "kind": len(KINDS) - 1,
+            "tensor": len(job.layers) - 1,
+            "src": len(cluster.hosts) - 1,
+            "dst": len(cluster.hosts) - 1,
+            "queue": cluster.queues - 1,
+        }
+        for name in TRANSFER.names or ():
+            _check_range(f"jobs.{number}.transfers.{name}", job.transfers[name], *_range(name, most.get(name)))
+        for name in _PASSES:
+            _check_range(f"jobs.{number}.{name}", getattr(job, name), *_range(name))
+    for name in LINK.names or ():
+        _check_range(f"links.{name}", trace.links[name], 0, _LARGEST)
+
+
+def _range(name: str, most: int | None = None) -> tuple[int, int]:
+    """Return what the values of a column lie between; what happened before the start, or never, has a time below 0."""
+    return -_LARGEST if name.endswith("_ps") else 0, _LARGEST if most is None else most
+
+
+def _check_range(what: str, values: NDArray[Any], least: int, most: int) -> None:
+    if values.size and not least <= values.min() <= values.max() <= most:
+        wrong = values.min() if values.min() < least else values.max()
+        raise PlanError(f"{what} holds {wrong}; accepted: {least} to {most}; make the trace again")
 
 
 def _text(header: Mapping[str, Any], name: str) -> str:
@@ -213,7 +272,8 @@ def _texts(header: Mapping[str, Any], name: str) -> tuple[str, ...]:
 
 def _count(header: Mapping[str, Any], name: str) -> int:
     value = header.get(name)
-    return int(_typed(header, name, type(value) is int and value >= 0, "a whole number of 0 or more"))
+    right = type(value) is int and 0 <= value <= _LARGEST
+    return int(_typed(header, name, right, f"a whole number from 0 to {_LARGEST}"))
 
 
 def _typed(header: Mapping[str, Any], name: str, right: bool, accepted: str) -> Any:
@@ -225,12 +285,14 @@ def _typed(header: Mapping[str, Any], name: str, right: bool, accepted: str) -> 
 def _check_belonging(trace: Trace, plan: Plan) -> None:
     """Refuse a trace that is no run of the plan, by the first thing that tells."""
     scenario = plan.scenario
+    if trace.source not in SOURCES:
+        raise PlanError(unknown("source of a trace", trace.source, SOURCES))
     pairs: dict[str, tuple[object, object]] = {
         "policy": (trace.policy, plan.policy.name),
         "warmup": (trace.warmup, scenario.warmup),
         "hosts": (trace.hosts, scenario.cluster.hosts),
         "links": (len(trace.links), 2 * len(scenario.cluster.links)),
-        "link_names": (len(trace.link_names), len(trace.links)),
+        "link_names": (trace.link_names, scenario.cluster.link_names),
         "jobs": (tuple(job.name for job in trace.jobs), tuple(job.name for job in scenario.jobs)),
     }
     for number, (traced, job) in enumerate(zip(trace.jobs, scenario.jobs, strict=False)):

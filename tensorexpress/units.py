@@ -15,7 +15,7 @@ PS_PER_SECOND = 10**12
 PS_PER_MS = 10**9
 
 #: Largest quantity accepted, so that sums and products stay inside 64 bits.
-_LARGEST = 10**17
+LARGEST = 10**17
 
 _TIME = {"ps": 1, "ns": 10**3, "us": 10**6, "µs": 10**6, "ms": 10**9, "s": 10**12}
 _SIZE = {
@@ -36,8 +36,8 @@ def _parse(value: object, what: str, units: dict[str, int], example: str) -> int
     accepted = f"accepted: a number and one of {', '.join(units)}, such as {example!r}"
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise UnitError(f"{value!r} is not a {what}; {accepted}")
-    if isinstance(value, int) and abs(value) > _LARGEST:  # before it is printed: Python refuses very long integers
-        raise UnitError(f"a number of {value.bit_length()} bits is no {what}; accepted: 0 to {_LARGEST}")
+    if isinstance(value, int) and abs(value) > LARGEST:  # before it is printed: Python refuses very long integers
+        raise UnitError(f"a number of {value.bit_length()} bits is no {what}; accepted: 0 to {LARGEST}")
     match = _QUANTITY.match(str(value))
     if match is None:
         raise UnitError(f"{value!r} is not a {what}; {accepted}")
@@ -54,8 +54,8 @@ def _parse(value: object, what: str, units: dict[str, int], example: str) -> int
         raise UnitError(f"{value!r} is not a {what}; {accepted}") from None
     if amount < 0:
         raise UnitError(f"{value!r} is negative; a {what} is zero or more")
-    if amount > _LARGEST:
-        raise UnitError(f"{value!r} is more than a {what} can be here ({_LARGEST} {next(iter(units))})")
+    if amount > LARGEST:
+        raise UnitError(f"{value!r} is more than a {what} can be here ({LARGEST} {next(iter(units))})")
     return round(amount)
 
 

@@ -25,7 +25,7 @@ from tensorexpress.errors import InputError, NetworkError, PlanError
 from tensorexpress.plan import make_plan
 from tensorexpress.policy import parse_policy
 from tensorexpress.scenario import read_scenario
-from tensorexpress.target import linux_layout
+from tensorexpress.target import linux_layout, marks, namespaces
 from tensorexpress.target.linux import LinuxTarget
 from tensorexpress.wire.dscp import dscp_of_queue, queue_of_dscp
 
@@ -305,11 +305,16 @@ def test_nothing_is_left_behind_whatever_happens_inside():
 
 @needs_root
 def test_a_network_that_cannot_be_built_leaves_nothing_behind():
-    before = {name for name in namespaces_there() if name.startswith(f"te{os.getpid()}n")}
+    with namespaces.namespace() as own:  # all that this process makes meanwhile has the same mark
+        mark = marks.mark_of(own)
+        _cannot_be_built()
+        assert [name for name in namespaces_there() if marks.mark_of(name) == mark] == [own]
+
+
+def _cannot_be_built():
     too_fast = replace(star(hosts=2), links=tuple(replace(link, rate_bps=10**13) for link in star(hosts=2).links))
     with pytest.raises((NetworkError, InputError)), LinuxTarget().start(plan_on(too_fast)):
         pass
-    assert {name for name in namespaces_there() if name.startswith(f"te{os.getpid()}n")} == before
 
 
 STAYS = """

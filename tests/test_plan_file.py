@@ -63,7 +63,7 @@ def put(document: dict[str, Any], path: str, value: object) -> dict[str, Any]:
         ("scenario.cluster.queues", "eight", "scenario.cluster.queues is 'eight'; accepted: a whole number"),
         ("scenario.cluster.queues", 0, "queues is 0; accepted: a whole number from 1 to 32"),
         ("scenario.cluster.colour", "red", "scenario.cluster: unknown key 'colour'"),
-        ("scenario.jobs.0.workers.1", 99, "jobs.0 is on host 99; accepted: 0 to 2"),
+        ("scenario.jobs.0.workers.1", 99, "scenario: job.0.workers: found host 99; accepted: host 0 to 2"),
         ("scenario.seed", None, None),
         ("scenario.name", None, "scenario.name is missing"),
         ("policy.discipline", "random", "unknown switch discipline 'random'"),

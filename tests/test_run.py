@@ -20,7 +20,7 @@ from training_run import Killer, check_queues, small_plan
 from tensorexpress.errors import NetworkError
 from tensorexpress.sim.run import simulate
 from tensorexpress.switch.faults import Faults
-from tensorexpress.target import namespaces
+from tensorexpress.target import marks, namespaces
 from tensorexpress.target.embedded import EmbeddedTarget
 from tensorexpress.target.runner import run_plan
 from tensorexpress.trace import measure_job
@@ -154,10 +154,16 @@ def test_nothing_is_left_of_a_run_that_was_killed(tmp_path):
 
 @needs_root
 def test_the_next_start_removes_namespaces_and_cables_of_a_run_that_was_killed(tmp_path):
-    pid, pids = killed_run(tmp_path, "cables")
+    before = marked_names()
+    _, pids = killed_run(tmp_path, "cables")
     wait_for_end(pids)
-    assert any(name.startswith(f"te{pid}n") for name in os.listdir("/run/netns"))
+    left = marked_names() - before
+    assert {name[9] for name in left} >= {"n", "v"}
     check_consistent(run_plan(small_plan(tmp_path, "iterations=1", scale=0.1), EmbeddedTarget()))
-    assert not any(name.startswith((f"te{pid}n", f"te{os.getpid()}n")) for name in os.listdir("/run/netns"))
-    assert not any(name.startswith((f"te{pid}v", f"te{os.getpid()}v")) for name in os.listdir("/sys/class/net"))
-    assert not [name for name in namespaces.remove_leftovers() if name.startswith(f"te{pid}")]
+    assert not marked_names() & left
+    assert not set(namespaces.remove_leftovers()) & left
+
+
+def marked_names():
+    there = [*os.listdir("/run/netns"), *os.listdir("/sys/class/net")]
+    return {name for name in there if marks.mark_of(name) is not None}

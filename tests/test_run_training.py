@@ -63,7 +63,7 @@ def test_slices_hold_every_element_once(params, slice_bytes, servers):
 
 def test_a_task_survives_its_way_to_another_process():
     plan = planned()
-    task = Task(plan, 1, ("10.0.0.1", "10.0.0.2"), Wire(("a", 1), ("b", 2), "0102", "0304"), 7, 10**12)
+    task = Task(plan, 1, ("10.0.0.1", "10.0.0.2"), Wire(9, "0102", "0304"), 7, 10**12)
     assert task_from_json(task.to_json()) == task
 
 

@@ -242,7 +242,7 @@ class TestValues:
             ({"seed": "1"}, "seed: found '1'; accepted: a whole number from 0 to 2147483647"),
             ({"seed": True}, "seed: found True; accepted: a whole number"),
             ({"seed": -1}, "seed: found -1; accepted: a whole number"),
-            ({"name": 3}, "name: found 3; accepted: text"),
+            ({"name": 3}, "name: found 3; accepted: a name"),
             ({"iterations": 0}, "iterations: found 0; accepted: a whole number from 1 to 1000"),
             ({"iterations": 1001}, "iterations: found 1001; accepted: a whole number from 1 to 1000"),
             ({"warmup": 1.5}, "warmup: found 1.5; accepted: a whole number from 0 to 1000"),
@@ -315,7 +315,7 @@ class TestValues:
                 "compute.stragglers.h9: host 'h9' is no worker of any job; accepted",
             ),
             ({"compute": {"stragglers": {"x": 2}}}, "compute.stragglers.x: unknown host 'x'; Accepted: h0, h1"),
-            ({"background": {"src": "h0"}}, "background.dst: is missing; accepted: text"),
+            ({"background": {"src": "h0"}}, "background.dst: is missing; accepted: a name"),
         ],
     )
     def test_that_cannot_be_are_refused_with_key_found_and_accepted(self, content, message):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import doctest
 import socket
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from tensorexpress.classify import queue_map_of
@@ -136,6 +138,55 @@ def test_a_job_is_found_by_its_name_or_number() -> None:
         tagger_for(job="nobody")
     with pytest.raises(PlanError, match="job 3; accepted: 0 to 0"):
         tagger_for(job=3)
+
+
+def test_a_tensor_is_found_by_the_name_of_its_layer_or_its_number() -> None:
+    tagger = tagger_for()
+    for number, layer in enumerate(tagger.plan.job.workload.layers):
+        assert tagger.traffic_class(layer.name) == tagger.traffic_class(number)
+        assert tagger.headers(layer.name).tobytes() == tagger.headers(np.int64(number)).tobytes()
+        assert tagger.header(layer.name, 0, 10).tensor == number
+
+
+@pytest.mark.parametrize("wrong", [99, -1, 10**30, "nobody", "", "0", 1.0, True, None, [0], b"fc3"])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        Tagger.traffic_class,
+        Tagger.headers,
+        Tagger.queue,
+        Tagger.chunks,
+        Tagger.ready,
+        Tagger.flow_class,
+        Tagger.slack_us,
+        lambda tagger, tensor: tagger.slice_of(tensor, 0),
+        lambda tagger, tensor: tagger.header(tensor, 0, 10),
+    ],
+)
+def test_a_tensor_that_the_plan_does_not_have_is_refused_in_one_line(ask: Any, wrong: Any) -> None:
+    with pytest.raises(PlanError, match=r"tensor .*[Aa]ccepted: ") as refusal:
+        ask(tagger_for(), wrong)
+    assert str(refusal.value).isprintable()
+
+
+@pytest.mark.parametrize("wrong", [-1, 10**6, "0", 0.5, True])
+def test_slices_and_chunks_that_the_plan_does_not_have_are_refused(wrong: Any) -> None:
+    tagger = tagger_for()
+    for ask in (tagger.first_chunk, tagger.deadline_ps, tagger.tag, lambda chunk: tagger.slice_of(0, chunk)):
+        with pytest.raises(PlanError, match=r"(slice|chunk) .*accepted: 0 to "):
+            ask(wrong)
+
+
+@pytest.mark.parametrize("wrong", [77, -1, "1", 1.0, True, None])
+def test_a_worker_that_the_job_does_not_have_is_refused(wrong: Any) -> None:
+    with pytest.raises(PlanError, match=r"worker of job0 .*; accepted: 0 to "):
+        tagger_for(worker=wrong)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, "9000"])
+def test_a_payload_that_holds_nothing_is_refused(wrong: Any) -> None:
+    with pytest.raises(PlanError, match=r"payload_bytes is .*; accepted: a whole number of 1 or more"):
+        tagger_for(payload_bytes=wrong)
 
 
 def test_a_policy_that_cannot_be_deployed_is_refused() -> None:

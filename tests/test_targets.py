@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from network import needs_root
@@ -21,7 +22,7 @@ from tensorexpress.plan import make_plan
 from tensorexpress.policy import POLICIES, parse_policy
 from tensorexpress.scenario import read_scenario
 from tensorexpress.switch.loop import LoopSettings
-from tensorexpress.target import embedded, namespaces
+from tensorexpress.target import embedded, marks, namespaces
 from tensorexpress.target.bmv2 import Bmv2Target
 from tensorexpress.target.cabling import cables
 from tensorexpress.target.runner import run_plan
@@ -66,16 +67,85 @@ def test_a_host_is_a_namespace_whose_router_is_the_switch():
     assert name not in os.listdir("/run/netns")
 
 
+STAYS = """
+from tensorexpress.target import namespaces
+with namespaces.namespace() as name, namespaces.cable(1500) as (here, there):
+    print(name, here, there, flush=True)
+    input()
+"""
+
+
+def there(name):
+    return name in os.listdir("/run/netns") or name in os.listdir("/sys/class/net")
+
+
+@contextmanager
+def process_with_a_network():
+    """A process that has made a namespace and a cable; gives it and their names."""
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", STAYS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process, process.stdout.readline().split()
+        finally:
+            process.kill()
+
+
 @needs_root
 def test_only_what_dead_processes_left_is_removed():
+    with process_with_a_network() as (process, names):
+        assert len(names) == 3
+        assert all(len(name) <= 15 and str(process.pid) not in name for name in names)
+        with namespaces.namespace() as own:
+            assert not set(namespaces.remove_leftovers()) & {own, *names}
+            assert all(map(there, [own, *names]))
+    # Killed: nobody has cleaned up.
+    assert all(map(there, names))
+    assert set(namespaces.remove_leftovers()) & set(names) >= set(names[:2])
+    assert not any(map(there, names))
+    assert not set(namespaces.remove_leftovers()) & set(names)
+
+
+@needs_root
+def test_what_only_looks_like_ours_is_never_removed():
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         pass
-    left = f"te{gone.pid}n0"
-    namespaces.ip([f"netns add {left}"])
-    with namespaces.namespace() as alive:
-        assert left in namespaces.remove_leftovers()
-        assert alive in os.listdir("/run/netns")
-    assert left not in os.listdir("/run/netns")
+    foreign = [f"te{gone.pid}n0", "teabcdefgn0"]
+    with ExitStack() as cleanup:
+        for name in foreign:
+            namespaces.ip([f"netns add {name}"])
+            cleanup.callback(namespaces.ip, [f"netns del {name}"])
+        namespaces.ip(["link add teabcdefgv1 type veth"])
+        cleanup.callback(namespaces.ip, ["link del teabcdefgv1"])
+        namespaces.remove_leftovers()
+        assert all(map(there, [*foreign, "teabcdefgv1"]))
+
+
+@needs_root
+def test_nothing_is_noted_of_a_process_that_has_cleaned_up():
+    with namespaces.namespace() as name:
+        mark = marks.mark_of(name)
+        assert (marks.directory() / mark).exists()
+        with namespaces.cable(1500):
+            pass
+        assert (marks.directory() / mark).exists()
+    assert not (marks.directory() / mark).exists()
+
+
+@pytest.mark.parametrize("poison", ["open to others", "a link", "a file"])
+def test_a_directory_of_marks_that_others_could_write_is_not_used(tmp_path, poison):
+    place = tmp_path / "marks"
+    if poison == "open to others":
+        place.mkdir()
+        place.chmod(0o777)
+    elif poison == "a link":
+        place.symlink_to(tmp_path)
+    else:
+        place.write_text("")
+    with pytest.raises(NetworkError, match=r"there is no directory to note namespaces in.*mode 0700"):
+        marks.directory(place)
+    assert marks.directory(place, tmp_path / "other") == tmp_path / "other"
+    assert (tmp_path / "other").stat().st_mode & 0o777 == 0o700
 
 
 @needs_root

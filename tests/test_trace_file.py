@@ -138,8 +138,8 @@ def header_of(path: Path) -> dict[str, Any]:
     [
         ({"format": "recipe"}, "accepted: format 'tensorexpress trace'"),
         ({"version": 2}, "version is 2; accepted: 1; make the trace again"),
-        ({"warmup": True}, "warmup is True; accepted: a whole number of 0 or more"),
-        ({"end_ps": -1}, "end_ps is -1; accepted: a whole number of 0 or more"),
+        ({"warmup": True}, "warmup is True; accepted: a whole number from 0 to"),
+        ({"end_ps": -1}, "end_ps is -1; accepted: a whole number from 0 to"),
         ({"hosts": "h0"}, "hosts is 'h0'; accepted: a list of texts"),
         ({"hosts": ["h0", "h1", "h9"]}, "hosts of the trace is ('h0', 'h1', 'h9') and of its plan ('h0', 'h1', 'h2')"),
         ({"policy": "p3"}, "policy of the trace is 'p3' and of its plan 'fifo'"),
@@ -178,7 +178,7 @@ def test_an_array_that_promises_more_than_it_holds_is_refused_before_memory_is_t
     header["jobs"][0]["transfers"] = 10**15
     promised = transfers.replace(f"({count},)".encode(), b"(1000000000000000,)")
     rewrite(path, {"trace.json": json.dumps(header).encode(), "jobs/0/transfers.npy": promised})
-    assert "jobs/0/transfers.npy in it is no array of shape (1000000000000000,)" in refusal(path)
+    assert "jobs.0.transfers is 1000000000000000; accepted: the plan's 64 at most" in refusal(path)
 
 
 def test_a_trace_of_another_plan_is_not_written(tmp_path: Path, trace: Trace, plan: Plan) -> None:

@@ -20,6 +20,7 @@ from tensorexpress.host.links import CE, ECT, KernelLink, WireLink
 from tensorexpress.host.tagging import TrafficClass
 from tensorexpress.wire.frame import Endpoint as Host
 from tensorexpress.wire.frame import build_frame
+from tensorexpress.wire.udp import lay_wire
 
 PROCESS = Path(__file__).with_name("transport_process.py")
 URGENT = TrafficClass(dscp=56, priority=6)
@@ -199,17 +200,16 @@ def host(number: int, version: int = 4, port: int = 21592) -> Host:
 
 @pytest.mark.parametrize("version", [4, 6])
 def test_a_wire_takes_what_is_for_this_host_and_whole(version):
-    here, there = [("127.0.0.1", port) for port in free_ports(2)]
+    here, wire = lay_wire()
     own, other = host(1, version), host(2, version)
-    link = WireLink(own, GATEWAY_MAC, here, there)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as wire:
-        wire.bind(there)
+    link = WireLink(own, GATEWAY_MAC, here)
+    with wire:
         wire.settimeout(5)
         good = build_frame(other, own, b"hello", dscp=8, ecn=CE)
         bad = [good[:at] + bytes([good[at] ^ 0x10]) + good[at + 1 :] for at in range(12, len(good))]
         elsewhere = [build_frame(other, host(3, version), b"hello"), build_frame(other, host(1, version, 7), b"hello")]
         for frame in (*bad, *elsewhere, good[:40], b"", good + b"padding"):
-            wire.sendto(frame, here)
+            wire.send(frame)
         arrivals = []
         while (arrival := link.receive()) is not None:
             data = link.buffer.view[arrival.start : arrival.start + arrival.size_bytes]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from ipaddress import ip_address
 
@@ -30,7 +31,10 @@ def open_link(given: dict):
     if "wire" not in given:
         return KernelLink(local, offload=given["offload"])
     here, there = (tuple(address) for address in given["wire"])
-    return WireLink(Host(GATEWAY_MAC, ip_address(local[0]), local[1]), GATEWAY_MAC, here, there)
+    wire = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    wire.bind(here)
+    wire.connect(there)
+    return WireLink(Host(GATEWAY_MAC, ip_address(local[0]), local[1]), GATEWAY_MAC, wire)
 
 
 def run(given: dict) -> Endpoint:

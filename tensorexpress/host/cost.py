@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from contextlib import ExitStack
 from ipaddress import ip_address
 from statistics import median
@@ -16,6 +15,7 @@ from tensorexpress.host.tagging import Tag, monotonic_ps
 from tensorexpress.units import PS_PER_SECOND
 from tensorexpress.wire.frame import Endpoint as Host
 from tensorexpress.wire.header import UDP_PORT
+from tensorexpress.wire.udp import lay_wire
 
 #: Packets of each size; half a second together.
 _PACKETS = 1000
@@ -67,16 +67,9 @@ def _socket_pair() -> tuple[tuple[Link, Address], tuple[Link, Address]]:
 
 def _wire_pair() -> tuple[tuple[Link, Address], tuple[Link, Address]]:
     """Return the two ends of a wire, as if each were the other's switch."""
-    here, there = _free_address(), _free_address()
+    here, there = lay_wire()
     ends = [Host(bytes([2, 0, 0, 0, 0, number]), ip_address(f"10.0.0.{number}")) for number in (1, 2)]
     return (
-        (WireLink(ends[0], ends[1].mac, here, there), ("10.0.0.1", UDP_PORT)),
-        (WireLink(ends[1], ends[0].mac, there, here), ("10.0.0.2", UDP_PORT)),
+        (WireLink(ends[0], ends[1].mac, here), ("10.0.0.1", UDP_PORT)),
+        (WireLink(ends[1], ends[0].mac, there), ("10.0.0.2", UDP_PORT)),
     )
-
-
-def _free_address() -> Address:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
-        free.bind(("127.0.0.1", 0))
-        address: Address = free.getsockname()
-    return address

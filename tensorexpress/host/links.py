@@ -219,12 +219,12 @@ def _raise_what_can_be_mended(error: OSError, target: Address, stride_bytes: int
 
 
 class WireLink:
-    """Whole Ethernet frames in datagrams between two addresses of this machine: a cable to a switch, without root."""
+    """Whole Ethernet frames in datagrams through one end of a UDP wire: a cable to a switch, without root."""
 
-    def __init__(self, own: Endpoint, gateway_mac: bytes, local: Address, remote: Address):
+    def __init__(self, own: Endpoint, gateway_mac: bytes, wire: socket.socket):
         self._own, self._gateway_mac = own, gateway_mac
-        self._socket = _bound(local)
-        self._socket.connect(remote)
+        self._socket = wire
+        _prepare(wire)
         self.buffer = SegmentBuffer(_BUFFER_BYTES)
         self._targets: dict[Address, Endpoint] = {}
         #: Frames that are not UDP packets to this host, or damaged.
@@ -312,12 +312,16 @@ def _bound(local: Address) -> socket.socket:
             f"cannot receive at {local[0]}:{local[1]}: {error.strerror}; "
             "give a free port and an address of this machine"
         ) from None
-    # A packet that does not fit is an error here, rather than fragments that no switch can classify.
-    if family == socket.AF_INET6:
-        bound.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _DO_NOT_FRAGMENT)
-    else:
-        bound.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _DO_NOT_FRAGMENT)
-    for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-        bound.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BUFFER_BYTES)
-    bound.setblocking(False)
+    _prepare(bound)
     return bound
+
+
+def _prepare(opened: socket.socket) -> None:
+    # A packet that does not fit is an error here, rather than fragments that no switch can classify.
+    if opened.family == socket.AF_INET6:
+        opened.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _DO_NOT_FRAGMENT)
+    else:
+        opened.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _DO_NOT_FRAGMENT)
+    for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+        opened.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BUFFER_BYTES)
+    opened.setblocking(False)

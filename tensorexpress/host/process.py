@@ -35,16 +35,16 @@ from tensorexpress.plan import Plan
 from tensorexpress.plan_file import plan_from_json, plan_to_json
 from tensorexpress.wire.frame import Endpoint as Host
 from tensorexpress.wire.header import UDP_PORT
+from tensorexpress.wire.udp import take_wire
 
 _PS_PER_NS = 1000
 
 
 @dataclass(frozen=True)
 class Wire:
-    """A cable to a switch: frames in datagrams between two addresses of this machine."""
+    """A cable to a switch: the end of a UDP wire, by the descriptor that this process was started with."""
 
-    local: tuple[str, int]
-    remote: tuple[str, int]
+    descriptor: int
     mac: str
     gateway_mac: str
 
@@ -76,7 +76,7 @@ def task_from_json(document: Mapping[str, Any]) -> Task:
         plan=plan_from_json(document["plan"]),
         host=document["host"],
         addresses=tuple(document["addresses"]),
-        wire=wire and Wire(tuple(wire["local"]), tuple(wire["remote"]), wire["mac"], wire["gateway_mac"]),
+        wire=wire and Wire(wire["descriptor"], wire["mac"], wire["gateway_mac"]),
         session=document["session"],
         silence_ps=document["silence_ps"],
     )
@@ -120,7 +120,7 @@ def open_link(task: Task) -> Link:
     if task.wire is None:
         return KernelLink((address, UDP_PORT))
     own = Host(bytes.fromhex(task.wire.mac), ip_address(address))
-    return WireLink(own, bytes.fromhex(task.wire.gateway_mac), task.wire.local, task.wire.remote)
+    return WireLink(own, bytes.fromhex(task.wire.gateway_mac), take_wire(task.wire.descriptor))
 
 
 class _Parent:

@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tensorexpress.classify import QueueMap, queue_map_of
 from tensorexpress.deadline import deadlines
-from tensorexpress.errors import PlanError, unknown
+from tensorexpress.errors import PlanError, shown, unknown
 from tensorexpress.plan import JobPlan, Plan, slice_leads_ps
 from tensorexpress.wire.dscp import dscp_of_queue
 from tensorexpress.wire.header import Header, Kind, clamp_slack_us, pack_many
@@ -123,17 +123,21 @@ class Tagger:
     ):
         """Tag for a job of the plan, by number or name, as its worker-th sender.
 
-        `payload_bytes` is what a full packet carries, where that is not what the plan assumes.
+        A server tags as the worker that it answers. Tensors are given by number or by the name of their layer; what
+        the plan does not have is a PlanError. `payload_bytes` is what a full packet carries, where that is not what the plan assumes.
         """
-        self.job = _job_number(plan, job)
-        self.worker = worker
+        self.job = _number("job", job, [each.job.name for each in plan.jobs])
         self.plan: JobPlan = plan.jobs[self.job]
+        self.worker = _index(f"worker of {self.plan.job.name}", worker, len(self.plan.job.workers))
         self.iteration = 0
-        self.payload_bytes = payload_bytes or plan.payload_bytes
+        self.payload_bytes = plan.payload_bytes if payload_bytes is None else payload_bytes
+        if type(self.payload_bytes) is not int or self.payload_bytes < 1:
+            raise PlanError(f"payload_bytes is {shown(payload_bytes)}; accepted: a whole number of 1 or more")
         self._clock_ps = clock_ps
         self._queues: QueueMap = queue_map_of(plan)
         self._by_slack = self.job in self._queues.slack_jobs
         layers = self.plan.job.workload.layers
+        self._names = [layer.name for layer in layers]
         self._from_start_ps = deadlines([layer.forward_ps for layer in layers], [layer.backward_ps for layer in layers])
         self._deadlines_ps = [0] * len(layers)
         self._leads_ps = slice_leads_ps(self.plan) if self.plan.transfer_ps else [0] * len(self.plan.slices)
@@ -159,67 +163,78 @@ class Tagger:
         self.iteration = iteration
         self._deadlines_ps = [start + after for after in self._from_start_ps]
 
-    def ready(self, tensor: int, at_ps: int | None = None) -> None:
+    def number(self, tensor: int | str) -> int:
+        """Return the number of a tensor of the plan, which is given by number or by the name of its layer."""
+        return _number("tensor", tensor, self._names)
+
+    def ready(self, tensor: int | str, at_ps: int | None = None) -> None:
         """Note that the gradient of a tensor is there now, or was at another time of the clock."""
         at = self._clock_ps() if at_ps is None else at_ps
-        self._deadlines_ps[tensor] = at + self.plan.slack_ps[tensor]
+        number = self.number(tensor)
+        self._deadlines_ps[number] = at + self.plan.slack_ps[number]
 
-    def chunks(self, tensor: int) -> int:
+    def chunks(self, tensor: int | str) -> int:
         """Return how many packets a tensor takes."""
-        return self._chunks[tensor]
+        return self._chunks[self.number(tensor)]
 
     def first_chunk(self, index: int) -> int:
         """Return the number of a slice's first packet in its tensor, by the slice's place in the plan."""
-        return self._first_chunk[index]
+        return self._first_chunk[self._slice(index)]
 
-    def slice_of(self, tensor: int, chunk: int) -> int:
+    def _slice(self, index: int) -> int:
+        return _index("slice", index, len(self.plan.slices))
+
+    def slice_of(self, tensor: int | str, chunk: int) -> int:
         """Return the place in the plan of the slice that a packet belongs to."""
-        if not 0 <= chunk < self._chunks[tensor]:
-            raise PlanError(f"chunk {chunk} of tensor {tensor}; accepted: 0 to {self._chunks[tensor] - 1}")
-        return self._slices_of[tensor][bisect_right(self._starts[tensor], chunk) - 1]
+        number = self.number(tensor)
+        if not _is_index(chunk, self._chunks[number]):
+            raise PlanError(f"chunk {shown(chunk)} of tensor {number}; accepted: 0 to {self._chunks[number] - 1}")
+        return self._slices_of[number][bisect_right(self._starts[number], chunk) - 1]
 
     def deadline_ps(self, index: int) -> int:
         """Return when a slice should be there, by the clock: what comes after it in its tensor needs time, too."""
-        return self._deadlines_ps[self.plan.slices[index].tensor] - self._leads_ps[index]
+        return self._deadlines_ps[self.plan.slices[self._slice(index)].tensor] - self._leads_ps[index]
 
-    def slack_us(self, tensor: int, chunk: int = 0) -> int:
+    def slack_us(self, tensor: int | str, chunk: int = 0) -> int:
         """Return the time that is left for a packet; negative when it is late."""
         return clamp_slack_us(self.deadline_ps(self.slice_of(tensor, chunk)) - self._clock_ps())
 
-    def queue(self, tensor: int) -> int:
+    def queue(self, tensor: int | str) -> int:
         """Return the queue to ask for: that of the plan, best effort where the policy gives switches no order.
 
         Where switches rank by slack there is no queue to ask for; the plan's own map is the next best.
         """
-        chosen = self._queues.queue_of_tensor(Header(self.job, self.worker, 0, tensor=tensor, chunk=0, chunks=1))
-        return self.plan.queues[tensor] if chosen is None else chosen
+        number = self.number(tensor)
+        chosen = self._queues.queue_of_tensor(Header(self.job, self.worker, 0, tensor=number, chunk=0, chunks=1))
+        return self.plan.queues[number] if chosen is None else chosen
 
-    def traffic_class(self, tensor: int) -> TrafficClass:
+    def traffic_class(self, tensor: int | str) -> TrafficClass:
         """Return DSCP and socket priority of a tensor's packets."""
         return traffic_class(self.queue(tensor), self._queues.queues)
 
-    def flow_class(self, tensor: int) -> int:
+    def flow_class(self, tensor: int | str) -> int:
         """Return which of the flows to a host a tensor belongs to: one per queue, or per tensor where slack decides."""
-        return tensor if self._by_slack else self.queue(tensor)
+        return self.number(tensor) if self._by_slack else self.queue(tensor)
 
-    def header(self, tensor: int, chunk: int, payload_bytes: int, kind: Kind = Kind.GRADIENT) -> Header:
+    def header(self, tensor: int | str, chunk: int, payload_bytes: int, kind: Kind = Kind.GRADIENT) -> Header:
         """Return the header of one packet that is sent now."""
+        number = self.number(tensor)
         return Header(
             job=self.job,
             worker=self.worker,
             iteration=self.iteration,
-            tensor=tensor,
+            tensor=number,
             chunk=chunk,
-            chunks=self._chunks[tensor],
-            queue=self.queue(tensor),
-            slack_us=self.slack_us(tensor, chunk),
+            chunks=self._chunks[number],
+            queue=self.queue(number),
+            slack_us=self.slack_us(number, chunk),
             payload_bytes=payload_bytes,
             kind=kind,
         )
 
     def tag(self, index: int, kind: Kind = Kind.GRADIENT) -> Tag:
         """Return what the transport needs to send a slice of the plan as one message."""
-        tensor = self.plan.slices[index].tensor
+        tensor = self.plan.slices[self._slice(index)].tensor
         return Tag(
             job=self.job,
             worker=self.worker,
@@ -236,19 +251,20 @@ class Tagger:
             deadline_ps=self.deadline_ps(index),
         )
 
-    def headers(self, tensor: int, kind: Kind = Kind.GRADIENT) -> NDArray[np.void]:
+    def headers(self, tensor: int | str, kind: Kind = Kind.GRADIENT) -> NDArray[np.void]:
         """Return the headers of all packets of a tensor in one call, as records of `wire.header.HEADER_DTYPE`."""
-        now_ps, own = self._clock_ps(), self._slices_of[tensor]
+        number = self.number(tensor)
+        now_ps, own = self._clock_ps(), self._slices_of[number]
         sizes = [self._chunk_sizes(index) for index in own]
         slacks = [clamp_slack_us(self.deadline_ps(index) - now_ps) for index in own]
         return pack_many(
             job=self.job,
             worker=self.worker,
             iteration=self.iteration,
-            tensor=tensor,
-            chunk=np.arange(self._chunks[tensor]),
-            chunks=self._chunks[tensor],
-            queue=self.queue(tensor),
+            tensor=number,
+            chunk=np.arange(self._chunks[number]),
+            chunks=self._chunks[number],
+            queue=self.queue(number),
             slack_us=np.repeat(slacks, [len(each) for each in sizes]),
             payload_bytes=np.concatenate(sizes),
             kind=int(kind),
@@ -262,12 +278,23 @@ class Tagger:
         return sizes
 
 
-def _job_number(plan: Plan, job: int | str) -> int:
-    names = [each.job.name for each in plan.jobs]
-    if isinstance(job, str):
-        if job not in names:
-            raise PlanError(unknown("job", job, names))
-        return names.index(job)
-    if not 0 <= job < len(names):
-        raise PlanError(f"job {job}; accepted: 0 to {len(names) - 1}")
-    return job
+def _number(what: str, given: int | str, names: Sequence[str]) -> int:
+    """Return the number of something that is given by number or by name; PlanError where there is no such thing."""
+    if isinstance(given, str):
+        if names.count(given) > 1:
+            raise PlanError(f"{what} {shown(given)} is the name of {names.count(given)}; accepted: a number")
+        if given not in names:
+            raise PlanError(unknown(what, given, names))
+        return names.index(given)
+    return _index(what, given, len(names), " or a name")
+
+
+def _index(what: str, given: int, count: int, or_else: str = "") -> int:
+    if not _is_index(given, count):
+        raise PlanError(f"{what} {shown(given)}; accepted: 0 to {count - 1}{or_else}")
+    return int(given)
+
+
+def _is_index(given: object, count: int) -> bool:
+    """Whether this is a number from 0 to below a count; numpy's integers are fine, True is not."""
+    return isinstance(given, int | np.integer) and not isinstance(given, bool) and 0 <= int(given) < count

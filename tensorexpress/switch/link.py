@@ -211,8 +211,11 @@ class SwitchEnd:
         self._outgoing = self._outgoing[sent:]
 
 
-def start_process() -> DataLink:
-    """Start the forwarding process and return the link to it. It ends when this process does."""
+def start_process(inherited: Sequence[int] = ()) -> DataLink:
+    """Start the forwarding process, which inherits these descriptors, and return the link to it.
+
+    It ends when this process does.
+    """
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     notices_here, notices_there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     notices_there.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _NOTICES_BUFFER_BYTES)
@@ -220,7 +223,7 @@ def start_process() -> DataLink:
     with there, notices_there:
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", f"from tensorexpress.switch.loop import main; main{descriptors}"],
-            pass_fds=descriptors,
+            pass_fds=(*descriptors, *inherited),
             stdin=subprocess.DEVNULL,
             # Ctrl-C is for the controlling process, which then ends this one in good order.
             process_group=0,

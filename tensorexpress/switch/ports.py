@@ -19,8 +19,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tensorexpress.errors import InputError, NetworkError
+from tensorexpress.names import is_interface
 from tensorexpress.switch.offload import VIRTIO_HEADER, finish, insert_vlan
 from tensorexpress.switch.packet import DROP_PORT
+from tensorexpress.wire.udp import drain, take_wire
 
 #: The longest frame a port can take: the largest packet of the Internet protocols and its Ethernet header.
 LONGEST_FRAME_BYTES = 65_600
@@ -64,11 +66,17 @@ class WireSpec:
     remote: tuple[str, int]
 
 
-PortSpec = InterfaceSpec | WireSpec
+@dataclass(frozen=True, slots=True)
+class SocketSpec:
+    """The end of a UDP wire that the forwarding process is started with (`wire.udp.lay_wire`)."""
+
+    descriptor: int
+
+
+PortSpec = InterfaceSpec | WireSpec | SocketSpec
 
 _ACCEPTED = "accepted: NUMBER@INTERFACE or NUMBER@udp:LOCAL:PORT-REMOTE:PORT, such as 0@veth0"
 _WIRE = re.compile(r"(.+?):([0-9]+)-(.+):([0-9]+)\Z")
-_LONGEST_NAME = 15
 
 
 def parse_port(text: str) -> tuple[int, PortSpec]:
@@ -88,7 +96,7 @@ def parse_port(text: str) -> tuple[int, PortSpec]:
 
 
 def _parse_interface(text: str, name: str) -> InterfaceSpec:
-    if len(name) > _LONGEST_NAME or re.search(r"[\s/:]", name):
+    if not is_interface(name):
         raise InputError(f"port {text!r}: {name!r} is no name of an interface; {_ACCEPTED}")
     return InterfaceSpec(name)
 
@@ -106,6 +114,8 @@ def _parse_wire(text: str, what: str) -> WireSpec:
 
 def open_port(spec: PortSpec) -> FramePort:
     """Open a port; NetworkError or InputError, with what to do, when that cannot be."""
+    if isinstance(spec, SocketSpec):
+        return DatagramPort(take_wire(spec.descriptor))
     return InterfacePort(spec.name) if isinstance(spec, InterfaceSpec) else open_wire(spec)
 
 
@@ -159,6 +169,8 @@ def open_wire(spec: WireSpec) -> DatagramPort:
     try:
         wire.bind(spec.local)
         wire.connect(spec.remote)
+        # Before it was connected it took datagrams from anybody.
+        drain(wire)
     except OSError as error:
         wire.close()
         local, remote = (f"{host}:{port}" for host, port in (spec.local, spec.remote))

@@ -14,6 +14,7 @@ from tensorexpress.errors import InputError
 from tensorexpress.switch.device import Statistics
 from tensorexpress.switch.link import DataLink, start_process
 from tensorexpress.switch.loop import LoopSettings
+from tensorexpress.switch.ports import SocketSpec
 
 if TYPE_CHECKING:
     from tensorexpress.switch.p4runtime.service import Server, TlsFiles
@@ -31,7 +32,8 @@ class RunningSwitch:
         tls: TlsFiles | None = None,
     ):
         self._cpu_port = settings.cpu_port
-        self.data_path: DataLink = start_process()
+        specs = (spec for spec, _ in settings.ports.values())
+        self.data_path: DataLink = start_process([spec.descriptor for spec in specs if isinstance(spec, SocketSpec)])
         self._server: Server | None = None
         try:
             self.data_path.start(settings)

@@ -29,9 +29,8 @@ class KernelAccess:
 class WireAccess:
     """A host that speaks Ethernet frames through a UDP wire to its switch; needs no root."""
 
-    #: (address, port) of the host's end and of the switch's end of the wire.
-    local: tuple[str, int]
-    remote: tuple[str, int]
+    #: The host's end of the wire, by its descriptor in this process.
+    descriptor: int
     mac: bytes
     address: str
     gateway_mac: bytes

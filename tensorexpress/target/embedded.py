@@ -7,32 +7,28 @@ loopback (UDP wires), which needs nothing. Links between switches are always wir
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import count
 
 from tensorexpress.addresses import GATEWAY_MAC, default_addresses
 from tensorexpress.errors import TensorExpressError
 from tensorexpress.plan import Plan
 from tensorexpress.switch.faults import Faults
 from tensorexpress.switch.loop import LoopSettings
-from tensorexpress.switch.ports import InterfaceSpec, PortSpec, WireSpec
+from tensorexpress.switch.ports import InterfaceSpec, PortSpec, SocketSpec
 from tensorexpress.switch.running import RunningSwitch
 from tensorexpress.switch.traffic import ETHERNET_OVERHEAD_BYTES, PortSettings
 from tensorexpress.target import HostAccess, KernelAccess, PortReport, WireAccess, namespaces
 from tensorexpress.target.cabling import cables
 from tensorexpress.target.controlled import check_p4runtime, kept, read_served
+from tensorexpress.wire.udp import lay_wire
 
 logger = logging.getLogger(__name__)
 
 #: A buffer without a limit.
 _ENDLESS_BYTES = 1 << 40
-
-_FIRST_WIRE_PORT = 10_000
-_wires = count()
 
 
 @dataclass(frozen=True)
@@ -149,11 +145,11 @@ def _lay(plan: Plan, target: EmbeddedTarget, cleanup: ExitStack) -> tuple[dict[s
             hosts[cable.host] = KernelAccess(("ip", "netns", "exec", inside), str(address.ipv4))
             ends = [InterfaceSpec(interface)]
         else:
-            here, there = _wire()
-            ends = [WireSpec(here, there), WireSpec(there, here)]
+            here, there = (cleanup.enter_context(end) for end in lay_wire())
+            ends = [SocketSpec(here.fileno()), SocketSpec(there.fileno())]
             if cable.host is not None:
                 address = addresses[cluster.host_index(cable.host)]
-                hosts[cable.host] = WireAccess(there, here, address.mac, str(address.ipv4), GATEWAY_MAC)
+                hosts[cable.host] = WireAccess(there.fileno(), address.mac, str(address.ipv4), GATEWAY_MAC)
         settings = port_settings(plan, cable.link.rate_bps)
         for (switch, number), spec in zip(cable.ports, ends, strict=False):
             ports[switch][number] = (spec, settings)
@@ -172,11 +168,3 @@ def port_settings(plan: Plan, rate_bps: int) -> PortSettings:
         queues=cluster.queues,
         buffer_bytes=cluster.buffer_bytes or _ENDLESS_BYTES,
     )
-
-
-def _wire() -> tuple[tuple[str, int], tuple[str, int]]:
-    """Return two free addresses: every process has a loopback address of its own, which follows from its pid."""
-    pid, number = os.getpid(), next(_wires)
-    address = f"127.{64 + (pid >> 16)}.{pid >> 8 & 255}.{pid & 255}"
-    first = _FIRST_WIRE_PORT + 2 * number % 20_000
-    return (address, first), (address, first + 1)

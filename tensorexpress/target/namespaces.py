@@ -1,33 +1,27 @@
-"""Network namespaces and virtual cables for hosts, by `ip`. Their names carry the pid of who made them.
+"""Network namespaces and virtual cables for hosts, by `ip`. Their names carry the mark of who made them.
 
-A process that is killed cannot clean up. So whoever builds a network first removes what dead processes have left.
+A process that is killed cannot clean up. So whoever builds a network first removes what dead processes have left, which
+`marks` knows; what others have made is never touched, whatever it is called.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import count
-from pathlib import Path
 
 from tensorexpress.addresses import GATEWAY_MAC, HostAddress, format_mac
 from tensorexpress.errors import NetworkError
-
-#: Pid, what it is (n: namespace, v: cable), number.
-_NAME = re.compile(r"te(\d+)[a-z]\d*\Z")
+from tensorexpress.target.marks import abandoned, mark_of, marked_name
 
 #: What hosts call the router; it is on no network, and known by its hardware address alone.
 _ROUTER = "169.254.1.1"
 
 #: The end of a host's cable inside its namespace.
 INTERFACE = "eth0"
-
-_numbers = count()
 
 
 def may_make_namespaces() -> bool:
@@ -57,30 +51,28 @@ def ip(commands: Sequence[str], namespace: str | None = None) -> None:
 @contextmanager
 def namespace() -> Iterator[str]:
     """Make a namespace with nothing but loopback, and remove it with all that is in it; gives its name."""
-    name = f"te{os.getpid()}n{next(_numbers)}"
-    try:
-        ip([f"netns add {name}"])
-        ip(["link set lo up"], name)
-        yield name
-    finally:
-        subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+    with marked_name("n") as name:
+        try:
+            ip([f"netns add {name}"])
+            ip(["link set lo up"], name)
+            yield name
+        finally:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
 
 @contextmanager
 def cable(mtu: int, into: str | None = None) -> Iterator[tuple[str, str]]:
     """Make a cable of which one end is here, and the other here or in a namespace; gives the names of its ends."""
-    number, pid = next(_numbers), os.getpid()
-    here = f"te{pid}v{number}"
-    there = f"te{pid}w{number}" if into is None else INTERFACE
-    place = "" if into is None else f"netns {into}"
-    try:
-        ip([f"link add {here} mtu {mtu} type veth peer name {there} mtu {mtu} {place}"])
-        # Without its own address generation the kernel sends nothing by itself.
-        ip([f"link set {here} addrgenmode none up"])
-        ip([f"link set {there} addrgenmode none up"], into)
-        yield here, there
-    finally:
-        subprocess.run(["ip", "link", "del", here], capture_output=True, check=False)
+    with marked_name("v") as here, marked_name("w") as other:
+        there, place = (other, "") if into is None else (INTERFACE, f"netns {into}")
+        try:
+            ip([f"link add {here} mtu {mtu} type veth peer name {there} mtu {mtu} {place}"])
+            # Without its own address generation the kernel sends nothing by itself.
+            ip([f"link set {here} addrgenmode none up"])
+            ip([f"link set {there} addrgenmode none up"], into)
+            yield here, there
+        finally:
+            subprocess.run(["ip", "link", "del", here], capture_output=True, check=False)
 
 
 @contextmanager
@@ -105,12 +97,12 @@ def host(address: HostAddress, mtu: int) -> Iterator[tuple[str, str]]:
 def remove_leftovers() -> list[str]:
     """Remove namespaces and cables of processes that are no more; return their names."""
     removed = []
-    for kind, delete in (("netns", ["netns", "del"]), ("link", ["link", "del"])):
-        for name in _names(kind):
-            match = _NAME.match(name)
-            if match is not None and not Path("/proc", match[1]).exists():
-                subprocess.run(["ip", *delete, name], capture_output=True, check=False)
-                removed.append(name)
+    with abandoned() as marks:
+        for kind in ("netns", "link") if marks else ():
+            for name in _names(kind):
+                if mark_of(name) in marks:
+                    subprocess.run(["ip", kind, "del", name], capture_output=True, check=False)
+                    removed.append(name)
     return removed
 
 

@@ -174,6 +174,7 @@ class _HostProcess:
             [*prefix, sys.executable, "-P", "-m", "tensorexpress.host.process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            pass_fds=() if task.wire is None else (task.wire.descriptor,),
             # Ctrl-C is for this process, which then ends the others.
             process_group=0,
         )
@@ -298,7 +299,7 @@ def _called(plan: Plan, host: int) -> str:
 
 def _wire(access: HostAccess) -> Wire | None:
     if isinstance(access, WireAccess):
-        return Wire(access.local, access.remote, access.mac.hex(), access.gateway_mac.hex())
+        return Wire(access.descriptor, access.mac.hex(), access.gateway_mac.hex())
     return None
 
 
@@ -339,7 +340,6 @@ def _trace(
 ) -> Trace:
     """Put together what all hosts and ports saw; times count from the start."""
     cluster = plan.scenario.cluster
-    directed, nodes = cluster.directed(), cluster.nodes
     jobs = tuple(_job_trace(plan, number, observed, start_ps) for number in range(len(plan.jobs)))
     transmissions, retransmissions, timeouts = np.sum([each["counts"] for each in observed], axis=0).tolist()
     return Trace(
@@ -348,7 +348,7 @@ def _trace(
         warmup=plan.scenario.warmup,
         hosts=cluster.hosts,
         jobs=jobs,
-        link_names=tuple(f"{nodes[a]}>{nodes[b]}" for a, b in zip(directed.source, directed.target, strict=True)),
+        link_names=cluster.link_names,
         links=_links(cluster, ports),
         end_ps=max(int(job.forward_end_ps.max()) for job in jobs),
         transmissions=transmissions,
