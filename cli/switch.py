@@ -44,7 +44,9 @@ def _queue_options(command: Command) -> Command:
 
 
 @click.group(invoke_without_command=True, short_help="Start an embedded P4 switch, or run a program over captures.")
-@click.option("--device-id", type=click.IntRange(min=1), default=1, show_default=True, help="P4Runtime's device id.")
+@click.option(
+    "--device-id", type=click.IntRange(1, 2**64 - 1), default=1, show_default=True, help="P4Runtime's device id."
+)
 @click.option(
     "--port",
     "ports",

@@ -1,9 +1,18 @@
-"""Text: columns for a terminal, JSON for files that people compare."""
+"""Text: lines and columns for a terminal, JSON for files that people compare."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
+
+
+def printable(text: str) -> str:
+    """Return text on one line that no terminal takes for a command: what cannot be printed is written as its escape.
+
+    >>> print(printable("two\\nlines, \\x1b[31mred"))
+    two\\nlines, \\x1b[31mred
+    """
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def grid(rows: list[list[str]]) -> list[str]:
