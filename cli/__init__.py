@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any, NoReturn, TypeVar
 
@@ -53,13 +54,14 @@ class Verbs(click.Group):
         command: click.Command = getattr(import_module(f"tensorexpress.cli.{VERBS[cmd_name]}"), cmd_name)
         return command
 
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(self, *args: Any, **extra: Any) -> Any:
         """Run a verb and exit; see `tensorexpress.errors` for the exit status."""
-        if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **extra)
+        run: Callable[..., Any] = partial(super().main, *args, **{**extra, "standalone_mode": False})
+        if not extra.get("standalone_mode", True):
+            return run()
         try:
             with stopped_by_signals():
-                status = super().main(*args, standalone_mode=False, **extra)
+                status = run()
         except TensorExpressError as error:
             _end(f"error: {error}", error.exit_code)
         except click.exceptions.NoArgsIsHelpError as error:
@@ -84,7 +86,9 @@ def _end(message: str, status: int) -> NoReturn:
     sys.exit(status)
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    "tensorexpress", cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(package_name="tensorexpress")
 def main() -> None:
     """In-network scheduling of tensors for distributed training.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tensorexpress.calibration import ITERATIONS
-from tensorexpress.cli.options import check_outputs, progress, stopped_by_signals, with_option
+from tensorexpress.cli.options import check_file, progress, stopped_by_signals, with_option
 from tensorexpress.cli.run import make_target
 from tensorexpress.errors import InputError
 
@@ -57,7 +57,7 @@ def calibrate(name: str, wires: bool, rate: str | None, mtu: int, iterations: in
     """
     from tensorexpress.calibration import write_calibration
 
-    check_outputs(output)
+    check_file("--output", output)
     calibration = _measure(make_target(name, wires=wires), rate, mtu, iterations)
     if output is not None:
         write_calibration(output, calibration)

@@ -26,6 +26,7 @@ Value = TypeVar("Value")
 __all__ = [
     "NumberRange",
     "calibration_option",
+    "check_file",
     "check_outputs",
     "engine_option",
     "one_policy",
@@ -142,6 +143,13 @@ def check_outputs(*paths: str | None) -> None:
     for path in given:
         if path != "-":
             check_writable(path)
+
+
+def check_file(option: str, path: str | None) -> None:
+    """Refuse a file that cannot be written, and "-" where what is written is not for reading on a terminal."""
+    if path == "-":
+        raise InputError(f"{option} -: goes to no standard output; accepted: the name of a file, such as ./-")
+    check_outputs(path)
 
 
 def _destination(path: str) -> str:

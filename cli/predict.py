@@ -9,6 +9,7 @@ import click
 from tensorexpress.cli import say
 from tensorexpress.cli.options import (
     calibration_option,
+    check_file,
     check_outputs,
     policy_option,
     progress,
@@ -73,6 +74,7 @@ def predict(
     from tensorexpress.sim.predict import predict as simulate_all
 
     check_outputs(json_path, csv_path, plot_path, trace_path)
+    check_file("--trace", trace_path)
     if plot_path is not None:
         check_suffix(plot_path)
     if directory is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
 import click
 
@@ -59,7 +60,7 @@ def _accepted_hint(param: click.Parameter | None) -> str:
     return f"; accepted: {accepted}" if accepted else ""
 
 
-def _accepted(kind: click.ParamType) -> str:
+def _accepted(kind: click.ParamType[Any]) -> str:
     if isinstance(kind, click.Choice):
         return ", ".join(map(str, kind.choices))
     if isinstance(kind, click.IntRange | click.FloatRange):

@@ -131,7 +131,7 @@ def sweep(
     """
     combinations = _combinations(vary)
     content, source = _read(path)
-    common = (*overrides, *chosen_policies(policies))
+    common: tuple[str | Override, ...] = (*overrides, *chosen_policies(policies))
     points = [
         tuple(Override(f"{key}={value}", f"--vary {key}") for key, value in zip(vary, values, strict=True))
         for values in combinations

@@ -88,7 +88,7 @@ class Document:
 
     def _option(self, path: str) -> str | None:
         """Return what on the command line set the key at `path`, or a part of its value."""
-        for key, option in reversed(self.overridden.items()):
+        for key, option in reversed(list(self.overridden.items())):
             for form in (path, _without_index(path)):
                 part_of_value = form not in SECTIONS and key.startswith(f"{form}.")
                 if form == key or form.startswith(f"{key}.") or part_of_value:
