@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import click
 
-from tensorexpress.errors import TensorExpressError
+from tensorexpress.cli.signals import INTERRUPTED, stopped_by_signals
+from tensorexpress.errors import TensorExpressError, one_line
 
 #: What a function that adds options takes and returns.
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -38,7 +40,7 @@ VERBS = {
 
 
 class Verbs(click.Group):
-    """Loads a verb when it is asked for, and shows our own errors as one line."""
+    """Loads a verb when it is asked for, shows every error as one line, and lets signals end a verb as Ctrl-C does."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the verbs in the order of their use."""
@@ -51,19 +53,41 @@ class Verbs(click.Group):
         command: click.Command = getattr(import_module(f"tensorexpress.cli.{VERBS[cmd_name]}"), cmd_name)
         return command
 
-    def invoke(self, ctx: click.Context) -> object:
-        """Run a verb; what the user can mend is said on one line, without a traceback."""
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run a verb and exit; see `tensorexpress.errors` for the exit status."""
+        run: Callable[..., Any] = partial(super().main, *args, **{**extra, "standalone_mode": False})
+        if not extra.get("standalone_mode", True):
+            return run()
         try:
-            return super().invoke(ctx)
+            with stopped_by_signals():
+                status = run()
         except TensorExpressError as error:
-            click.echo(f"tensorexpress: error: {error}", err=True)
+            _end(f"error: {error}", error.exit_code)
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
             sys.exit(error.exit_code)
-        except KeyboardInterrupt:
-            click.echo("tensorexpress: stopped", err=True)
-            sys.exit(130)
+        except click.ClickException as error:
+            from tensorexpress.cli.usage import usage_message
+
+            _end(f"error: {usage_message(error)}", error.exit_code)
+        except (KeyboardInterrupt, click.Abort):
+            _end("stopped", INTERRUPTED)
+        sys.exit(status if isinstance(status, int) else 0)
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+def say(message: str) -> None:
+    """Tell the user something beside the result: one line on standard error, whatever names are in it."""
+    click.echo(f"tensorexpress: {one_line(message)}", err=True)
+
+
+def _end(message: str, status: int) -> NoReturn:
+    say(message)
+    sys.exit(status)
+
+
+@click.group(
+    "tensorexpress", cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(package_name="tensorexpress")
 def main() -> None:
     """In-network scheduling of tensors for distributed training.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tensorexpress.calibration import ITERATIONS
-from tensorexpress.cli.options import check_outputs, progress, stopped_by_signals
+from tensorexpress.cli.options import check_file, progress, stopped_by_signals, with_option
 from tensorexpress.cli.run import make_target
 from tensorexpress.errors import InputError
 
@@ -57,7 +57,7 @@ def calibrate(name: str, wires: bool, rate: str | None, mtu: int, iterations: in
     """
     from tensorexpress.calibration import write_calibration
 
-    check_outputs(output)
+    check_file("--output", output)
     calibration = _measure(make_target(name, wires=wires), rate, mtu, iterations)
     if output is not None:
         write_calibration(output, calibration)
@@ -74,7 +74,7 @@ def _measure(target: Target, rate: str | None, mtu: int, iterations: int) -> Cal
     from tensorexpress.units import format_rate, parse_rate
 
     fastest_bps = target.fastest_bps()
-    rate_bps = fastest_bps if rate is None else parse_rate(rate)
+    rate_bps = fastest_bps if rate is None else with_option("--rate", parse_rate, rate)
     if not _SLOWEST_BPS <= rate_bps <= fastest_bps:
         raise InputError(
             f"--rate {rate!r}; accepted: from {format_rate(_SLOWEST_BPS)} to the {format_rate(fastest_bps)} that the "

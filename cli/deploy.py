@@ -12,7 +12,7 @@ import click
 
 from tensorexpress.cli.deploy_linux import check_options, deploy_linux
 from tensorexpress.cli.linux_options import linux_options
-from tensorexpress.cli.options import check_outputs, write_json
+from tensorexpress.cli.options import check_outputs, with_option, write_json
 from tensorexpress.cli.targets import read_targets, target_options
 from tensorexpress.errors import InputError, PlanError
 from tensorexpress.units import parse_rate
@@ -163,7 +163,7 @@ def _limit(text: str) -> tuple[str, int]:
     job, equals, rate = text.rpartition("=")
     if not (job and equals):
         raise InputError(f'--limit {text!r}; accepted: JOB=RATE, such as job0="5 Gbps"')
-    rate_bps = parse_rate(rate)
+    rate_bps = with_option("--limit", parse_rate, rate)
     if rate_bps < 8:
         raise InputError(f"--limit {text!r}: no packet would pass; accepted: more than 8 bps")
     return job, rate_bps

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tensorexpress.cli import Command
+from tensorexpress.cli.options import with_option
 from tensorexpress.errors import InputError
 from tensorexpress.units import format_rate, parse_rate
 
@@ -39,7 +40,7 @@ def host_rate(plan: Plan, rate: str | None) -> int | None:
     if rate == LINE:
         return None
     if rate is not None:
-        return parse_rate(rate)
+        return with_option("--rate", parse_rate, rate)
     hosts = set(plan.scenario.cluster.hosts)
     rates = {link.rate_bps for link in plan.scenario.cluster.links if {link.a, link.b} & hosts}
     if len(rates) > 1:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from tensorexpress import models as zoo
+from tensorexpress.cli.options import check_file
 from tensorexpress.units import PS_PER_MS, PS_PER_SECOND
 from tensorexpress.workload import Workload, write_csv
 
@@ -37,6 +38,7 @@ def show(
     context: click.Context, name: str, batch: int | None, device: str, csv_file: str | None, as_json: bool
 ) -> None:
     """Print the layers of model NAME in forward order, with their times on a device."""
+    check_file("--csv", csv_file)
     model = zoo.architecture(name)
     workload = zoo.load(name, batch or 0, device)
     details = _details(model, workload, batch or model.default_batch, zoo.DEVICES[device.lower()])

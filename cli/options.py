@@ -3,21 +3,43 @@
 from __future__ import annotations
 
 import json
-import signal
+import math
+import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from tensorexpress.cli import Command
-from tensorexpress.errors import PolicyError
+from tensorexpress.cli.signals import stopped_by_signals
+from tensorexpress.errors import InputError, PolicyError
 from tensorexpress.files import check_writable, write_atomic
 from tensorexpress.policy import Policy
-from tensorexpress.scenario import Scenario, read_scenario
+from tensorexpress.scenario import Scenario, chosen_policies, read_scenario
 from tensorexpress.sim.run import ENGINES
+
+Value = TypeVar("Value")
+
+__all__ = [
+    "NumberRange",
+    "calibration_option",
+    "check_file",
+    "check_outputs",
+    "engine_option",
+    "one_policy",
+    "policy_option",
+    "progress",
+    "read_inputs",
+    "scenario_options",
+    "set_option",
+    "stopped_by_signals",
+    "with_option",
+    "write_json",
+    "write_output",
+]
 
 
 def set_option(command: Command) -> Command:
@@ -73,8 +95,26 @@ def policy_option(command: Command) -> Command:
 
 def read_inputs(path: str | None, overrides: Sequence[str], policies: Sequence[str] = ()) -> Scenario:
     """Read the scenario that the shared options describe; --policy is one more override."""
-    chosen = [f"policies={','.join(policies)}"] if policies else []
-    return read_scenario(path, [*overrides, *chosen])
+    return read_scenario(path, [*overrides, *chosen_policies(policies)])
+
+
+def with_option(option: str, parse: Callable[[str], Value], text: str) -> Value:
+    """Return what an option's text means; an error names the option."""
+    try:
+        return parse(text)
+    except InputError as error:
+        raise type(error)(f"{option}: {error}") from None
+
+
+class NumberRange(click.FloatRange):
+    """A number within limits; what is no number (nan) is within none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number, or fail as click's own types do."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
+        return number
 
 
 def one_policy(inputs: Scenario, text: str) -> Policy:
@@ -93,28 +133,29 @@ def progress(length: int, label: str) -> Iterator[Callable[[], None]]:
         yield lambda: bar.update(1)
 
 
-@contextmanager
-def stopped_by_signals() -> Iterator[None]:
-    """Make SIGTERM, and the end of the terminal, do what Ctrl-C does: all that was set up is taken down again."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    # Who was started with nohup ignores the second, and goes on doing so.
-    minded = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) != signal.SIG_IGN]
-    before = {number: signal.signal(number, interrupt) for number in minded}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def check_outputs(*paths: str | None) -> None:
-    """Refuse files that cannot be written before any work is done for them."""
-    for path in paths:
-        if path not in (None, "-"):
+    """Refuse files that cannot be written before any work is done for them; "-" is standard output."""
+    given = [path for path in paths if path is not None]
+    for path, uses in Counter(map(_destination, given)).items():
+        if uses > 1:
+            found = "- (standard output)" if path == "-" else repr(path)
+            raise InputError(f"{uses} outputs are to go to {found}; accepted: one; give each other a file of its own")
+    for path in given:
+        if path != "-":
             check_writable(path)
+
+
+def check_file(option: str, path: str | None) -> None:
+    """Refuse a file that cannot be written, and "-" where what is written is not for reading on a terminal."""
+    if path == "-":
+        raise InputError(f"{option} -: goes to no standard output; accepted: the name of a file, such as ./-")
+    check_outputs(path)
+
+
+def _destination(path: str) -> str:
+    """Return a name that two paths share only if one would overwrite what the other wrote."""
+    is_device = os.path.exists(path) and not os.path.isfile(path)
+    return path if path == "-" or is_device else os.path.realpath(path)
 
 
 def write_output(path: str, text: str) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
+from tensorexpress.cli import say
 from tensorexpress.cli.options import (
     calibration_option,
+    check_file,
     check_outputs,
     policy_option,
     progress,
@@ -14,6 +18,7 @@ from tensorexpress.cli.options import (
     write_json,
     write_output,
 )
+from tensorexpress.cli.signals import INTERRUPTED
 
 
 @click.command(short_help="Say what scheduling will gain for a model and a cluster.")
@@ -54,7 +59,7 @@ def predict(
     """Simulate a training job under several policies and compare them with each other and with the optimum.
 
     Without SCENARIO.toml it looks at ResNet-50 with 8 workers and 4 parameter servers on a 10 Gbps star; --set changes
-    any key of that, so a first question needs no file:
+    any key of that, so a first question needs no file. Ctrl-C or SIGTERM shows the policies that are finished.
 
     \b
       tensorexpress predict --set job.model=vgg16 --set cluster.bandwidth="25 Gbps"
@@ -69,6 +74,7 @@ def predict(
     from tensorexpress.sim.predict import predict as simulate_all
 
     check_outputs(json_path, csv_path, plot_path, trace_path)
+    check_file("--trace", trace_path)
     if plot_path is not None:
         check_suffix(plot_path)
     if directory is not None:
@@ -77,7 +83,7 @@ def predict(
     if calibration is not None:
         inputs = calibrate_scenario(inputs, read_calibration(calibration))
     with progress(len(inputs.policies), "simulating") as advance:
-        prediction = simulate_all(inputs, engine=engine, progress=lambda _: advance())
+        prediction = simulate_all(inputs, engine=engine, progress=lambda _: advance(), keeps_finished=True)
     if json_path is not None:
         write_json(json_path, report.as_json(prediction))
     if csv_path is not None:
@@ -96,3 +102,6 @@ def predict(
             write_trace(path_in(directory, name), result.trace, result.plan)
     if "-" not in (json_path, csv_path):
         click.echo(report.as_table(prediction))
+    if len(prediction.results) < len(inputs.policies):
+        say(f"stopped after {len(prediction.results)} of {len(inputs.policies)} policies")
+        sys.exit(INTERRUPTED)

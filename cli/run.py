@@ -17,6 +17,7 @@ from tensorexpress.cli.options import (
     read_inputs,
     set_option,
     stopped_by_signals,
+    with_option,
     write_json,
 )
 from tensorexpress.errors import InputError, PlanError
@@ -108,7 +109,7 @@ def run(
         check_speed(plan.scenario, target)
     if directory is not None:
         make_directory(directory)
-    silence_s = parse_time(silence) / PS_PER_SECOND
+    silence_s = with_option("--silence", parse_time, silence) / PS_PER_SECOND
     _announce_long(plans)
 
     def run_once(plan: Plan, attempt: str) -> Run:

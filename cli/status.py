@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tensorexpress.cli.options import check_outputs, write_json
+from tensorexpress.cli.options import NumberRange, check_outputs, write_json
 from tensorexpress.cli.targets import read_targets, target_options
 from tensorexpress.errors import InputError, NetworkError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.command(short_help="Show what switches hold, and their packets by job and queue.")
 @target_options
 @click.option("--plan", "plan_path", metavar="PLAN.json", help="The plan, for the names of its jobs.")
-@click.option("--watch", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Show it again and again.")
+@click.option("--watch", type=NumberRange(min=0.1, max=86_400), metavar="SECONDS", help="Show it again and again.")
 @click.option("--json", "json_path", metavar="FILE", help="Write it as JSON; - prints it instead of the tables.")
 def status(
     switches: tuple[str, ...],

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tensorexpress.cli.options import check_outputs, policy_option, progress, scenario_options, write_json, write_output
+from tensorexpress.cli import say
+from tensorexpress.cli.options import (
+    NumberRange,
+    check_outputs,
+    policy_option,
+    progress,
+    scenario_options,
+    write_json,
+    write_output,
+)
+from tensorexpress.cli.signals import INTERRUPTED
 from tensorexpress.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,7 +41,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--threshold",
-    type=click.FloatRange(min=1.0, max=1000.0),
+    type=NumberRange(min=1.0, max=1000.0),
     default=1.05,
     show_default=True,
     help="Speed-up over fifo from which scheduling is said to pay.",
@@ -56,8 +66,8 @@ def sweep(
 ) -> None:
     """Predict a scenario at every value of one or more keys, on all cores.
 
-    A number without a unit takes that of the next value with one. Ctrl-C ends a sweep early and keeps the points that
-    are finished.
+    A number without a unit takes that of the next value with one. Ctrl-C or SIGTERM ends a sweep early and
+    keeps the points that are finished.
 
     \b
       tensorexpress sweep --plot band.png
@@ -95,8 +105,8 @@ def sweep(
         if "-" not in (json_path, csv_path):
             click.echo(report.as_table(result, threshold))
     if len(result.points) < total:
-        click.echo(f"tensorexpress: stopped after {len(result.points)} of {total} points", err=True)
-        sys.exit(130)
+        say(f"stopped after {len(result.points)} of {total} points")
+        sys.exit(INTERRUPTED)
 
 
 def _values_by_key(vary: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -134,5 +144,5 @@ def _kept_meanwhile(csv_path: str | None, keys: tuple[str, ...]) -> Iterator[Cal
         yield keep
     except BaseException:
         if partial.exists():
-            click.echo(f"tensorexpress: the points finished so far are in {partial}", err=True)
+            say(f"the points finished so far are in {partial}")
         raise

@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from tensorexpress.cli import Command
-from tensorexpress.cli.options import stopped_by_signals
+from tensorexpress.cli.options import stopped_by_signals, with_option
 from tensorexpress.errors import InputError, NetworkError
 from tensorexpress.queueing import DISCIPLINES
 from tensorexpress.units import counted, format_rate, parse_rate, parse_size
@@ -44,7 +44,9 @@ def _queue_options(command: Command) -> Command:
 
 
 @click.group(invoke_without_command=True, short_help="Start an embedded P4 switch, or run a program over captures.")
-@click.option("--device-id", type=click.IntRange(min=1), default=1, show_default=True, help="P4Runtime's device id.")
+@click.option(
+    "--device-id", type=click.IntRange(1, 2**64 - 1), default=1, show_default=True, help="P4Runtime's device id."
+)
 @click.option(
     "--port",
     "ports",
@@ -122,7 +124,10 @@ def switch(
     from tensorexpress.switch.traffic import PortSettings
 
     shared = PortSettings(
-        discipline=discipline, queues=queues, buffer_bytes=parse_size(buffer), lowest_share=_share(lowest_share)
+        discipline=discipline,
+        queues=queues,
+        buffer_bytes=with_option("--buffer", parse_size, buffer),
+        lowest_share=_share(lowest_share),
     )
     opened = _ports(ports, rates, shared, cpu_port)
     tls = _tls(tls_cert, tls_key, tls_ca)
@@ -181,9 +186,9 @@ def _rates(rates: tuple[str, ...]) -> tuple[int | None, dict[int, int]]:
     for text in rates:
         match = re.match(r"([0-9]+)=(.*)", text)
         if match is not None:
-            rate_of[int(match[1])] = parse_rate(match[2])
+            rate_of[int(match[1])] = with_option("--rate", parse_rate, match[2])
         else:
-            rate_of_all = parse_rate(text)
+            rate_of_all = with_option("--rate", parse_rate, text)
     return rate_of_all, rate_of
 
 
@@ -298,10 +303,10 @@ def replay(
     from tensorexpress.switch.traffic import PortSettings
 
     settings = PortSettings(
-        rate_bps=parse_rate(rate) if rate is not None else None,
+        rate_bps=with_option("--rate", parse_rate, rate) if rate is not None else None,
         discipline=discipline,
         queues=queues,
-        buffer_bytes=parse_size(buffer),
+        buffer_bytes=with_option("--buffer", parse_size, buffer),
     )
     captures = _captures(inputs)
     virtual = VirtualSwitch(program, p4info, entries, settings=settings, cpu_port=cpu_port)

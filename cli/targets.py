@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tensorexpress.cli import Command
-from tensorexpress.errors import InputError
+from tensorexpress.errors import InputError, MachineError
 
 if TYPE_CHECKING:
     from tensorexpress.control.client import Target
@@ -69,7 +69,7 @@ def require_p4runtime() -> None:
     try:
         import p4runtime_sh.p4runtime  # noqa: F401
     except ImportError:
-        raise InputError("P4Runtime is not installed; run `pip install 'tensorexpress[p4]'`") from None
+        raise MachineError("P4Runtime is not installed; run `pip install 'tensorexpress[p4]'`") from None
 
 
 def _addresses(switches: Sequence[str]) -> dict[str, str]:

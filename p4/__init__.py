@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -17,8 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tensorexpress.errors import InputError, ProgramError
-from tensorexpress.files import write_atomic
+from tensorexpress.errors import InputError, MachineError, ProgramError
+from tensorexpress.files import make_directory, write_atomic
 from tensorexpress.text import json_text
 
 HERE = Path(__file__).parent
@@ -80,16 +79,20 @@ def load(directory: Path = BUILD) -> Program:
 def find_p4c(path: str | None = None) -> str:
     """Return the compiler to use: the one named, or p4c's BMv2 compiler on PATH."""
     found = shutil.which(path or "p4c-bm2-ss")
-    if found is None:
-        where = f"{path} is no program" if path else "p4c-bm2-ss is not on PATH"
-        raise InputError(f"{where}; install p4c, or name its BMv2 compiler with --p4c")
-    return found
+    if found is not None:
+        return found
+    if path is not None:
+        raise InputError(f"--p4c {path!r}: is no program; accepted: the path or name of p4c's p4c-bm2-ss")
+    raise MachineError("p4c-bm2-ss is not on PATH; install p4c, or name its BMv2 compiler with --p4c")
 
 
 def p4c_version(p4c: str) -> str:
     """Return the version that a compiler says it has."""
-    ran = subprocess.run([p4c, "--version"], capture_output=True, text=True, check=False)
-    version = re.search(r"Version (\S+)", ran.stdout + ran.stderr)
+    try:
+        ran = subprocess.run([p4c, "--version"], capture_output=True, check=False)
+    except OSError as error:  # found by its name, and yet no program
+        raise InputError(f"{p4c}: {error.strerror}; accepted: p4c's p4c-bm2-ss") from None
+    version = re.search(r"Version (\S+)", (ran.stdout + ran.stderr).decode(errors="replace"))
     if version is None:
         raise InputError(f"{p4c} --version does not say a version; accepted: p4c's p4c-bm2-ss")
     return version[1]
@@ -109,9 +112,9 @@ def compile_source(p4c: str, source: Path) -> tuple[dict[str, Any], str]:
 
 def build(p4c: str, directory: Path = BUILD) -> Program:
     """Compile the program and replace the build in `directory`."""
-    document, p4info = compile_source(p4c, HERE / f"{NAME}.p4")
     stamp = Stamp(source_hash(), p4c_version(p4c))
-    os.makedirs(directory, exist_ok=True)
+    document, p4info = compile_source(p4c, HERE / f"{NAME}.p4")
+    make_directory(directory)
     write_atomic(directory / f"{NAME}.json", json_text(document))
     write_atomic(directory / f"{NAME}.p4info.txtpb", p4info)
     write_atomic(directory / "stamp.json", json_text(asdict(stamp)))

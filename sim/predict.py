@@ -68,8 +68,14 @@ def predict(
     policies: Sequence[Policy] = (),
     engine: str = "auto",
     progress: Callable[[str], None] | None = None,
+    *,
+    keeps_finished: bool = False,
 ) -> Prediction:
-    """Simulate a scenario under each policy (by default its own) and compare; policies run on all cores at once."""
+    """Simulate a scenario under each policy (by default its own) and compare; policies run on all cores at once.
+
+    Ctrl-C is a KeyboardInterrupt as always; with `keeps_finished` it ends the simulation early, and what is returned
+    holds the policies that are finished, if there is any.
+    """
     policies = tuple(policies) or scenario.policies
 
     stop = threading.Event()
@@ -88,12 +94,13 @@ def predict(
                 done[futures[future]] = future.result()
                 if progress is not None:
                     progress(futures[future])
-        except BaseException:
+        except BaseException as error:
             # One policy has failed, or somebody has pressed Ctrl-C: the others need not go on.
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
-            raise
-    results = {policy.name: done[policy.name] for policy in policies}
+            if not (keeps_finished and done and isinstance(error, KeyboardInterrupt)):
+                raise
+    results = {policy.name: done[policy.name] for policy in policies if policy.name in done}
     return Prediction(scenario, results, optimal_ps(scenario, results))
 
 

@@ -21,8 +21,8 @@ from typing import Any
 from tensorexpress.errors import InputError, SimulationError, TensorExpressError
 from tensorexpress.plan import make_plan
 from tensorexpress.policy import POLICIES, Policy
-from tensorexpress.scenario import Scenario, scenario_from
-from tensorexpress.scenario_document import merge, read_toml
+from tensorexpress.scenario import Scenario, chosen_policies, scenario_from
+from tensorexpress.scenario_document import Override, merge, read_toml
 from tensorexpress.sim.predict import predict
 from tensorexpress.sim.run import simulate
 from tensorexpress.sim.vary import MOST_POINTS, parse_vary
@@ -95,7 +95,7 @@ class _Task:
     label: str
     content: Mapping[str, Any]
     source: str
-    overrides: tuple[str, ...]
+    overrides: tuple[str | Override, ...]
     policy: Policy
     engine: str
 
@@ -131,12 +131,15 @@ def sweep(
     """
     combinations = _combinations(vary)
     content, source = _read(path)
-    common = (*overrides, *([f"policies={','.join(policies)}"] if policies else []))
-    points = [tuple(map("{}={}".format, vary, values)) for values in combinations]
+    common: tuple[str | Override, ...] = (*overrides, *chosen_policies(policies))
+    points = [
+        tuple(Override(f"{key}={value}", f"--vary {key}") for key, value in zip(vary, values, strict=True))
+        for values in combinations
+    ]
     first = _checked(content, source, common, points)
     compared = _with_fifo(first.policies)
     tasks = [
-        _Task(index, ", ".join(point), content, source, (*common, *point), policy, engine)
+        _Task(index, _label(point), content, source, (*common, *point), policy, engine)
         for index, point in enumerate(points)
         for policy in compared
     ]
@@ -173,7 +176,10 @@ def _combinations(vary: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
 
 
 def _checked(
-    content: Mapping[str, Any], source: str, common: tuple[str, ...], points: Sequence[tuple[str, ...]]
+    content: Mapping[str, Any],
+    source: str,
+    common: tuple[str | Override, ...],
+    points: Sequence[tuple[Override, ...]],
 ) -> Scenario:
     """Return the scenario of the first point once those of all points are known to be right."""
     first = None
@@ -183,10 +189,15 @@ def _checked(
         except InputError as error:
             # What is wrong whatever the point is said without one.
             scenario_from(content, source, common)
-            raise InputError(f"point {', '.join(point)}: {error}") from None
+            raise InputError(f"point {_label(point)}: {error}") from None
         first = first or scenario
     assert first is not None, "there is at least one point"
     return first
+
+
+def _label(point: Iterable[Override]) -> str:
+    """Return a point in words, for error messages."""
+    return ", ".join(override.text for override in point)
 
 
 def _with_fifo(policies: tuple[Policy, ...]) -> tuple[Policy, ...]:
@@ -244,20 +255,20 @@ def _run(tasks: Sequence[_Task], processes: int) -> Generator[tuple[_Task, tuple
         yield from _dispatch(tasks, children)
     finally:
         for child in children.values():
-            child.terminate()
+            child.kill()
         for child in children.values():
             child.join()
 
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back while processes start; they inherit this and never see it, for ending them is up to us."""
+    """Hold back what ends a sweep while processes start; they inherit it and never see one: ending them is ours."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
     # It would start with the first process, and lift the hold.
     resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     try:
         yield
     finally:

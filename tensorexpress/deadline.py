@@ -235,7 +235,7 @@ def queue_map(
     layers = len(forward)
     used = _used_queues(layers, queues)
     if layers * (sum(forward) + sum(backward) + sum(transfer)) >= _NEVER:
-        raise InputError(f"the times of {layers} layers are too long to add up in 64 bits; give picoseconds")
+        raise InputError(f"the times of {layers} layers are too long to add up in 64 bits; give a higher bandwidth")
     forced_ps = _forced_iteration_ps(forward, backward, transfer)
     iteration_ps, _ = _cheapest_partition(forced_ps, used, np.maximum)
     inversion_ps = np.where(forced_ps <= iteration_ps, _inversion_ps(transfer), _NEVER)

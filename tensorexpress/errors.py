@@ -1,4 +1,4 @@
-"""The exceptions tensorexpress raises for what a person can mend.
+"""The exceptions tensorexpress raises for what a person can mend, and the one rule of exit statuses.
 
     TensorExpressError          base; `exit_code` is the CLI's exit status
     ├── InputError              something the user gave is wrong (exit 2)
@@ -10,10 +10,16 @@
     │   ├── PlanError           a plan file, or a plan that does not go with the switch or scenario named with it
     │   ├── ProgramError        a P4 program, its P4Info or its entries that a switch cannot take
     │   ├── HeaderError         bytes that are no TensorExpress header, or values that fit into none
-    │   └── CaptureError        a pcap file that cannot be read
+    │   └── CaptureError        a capture file that cannot be read
+    ├── MachineError            what this machine lacks: a program, a package, room on a disk (exit 1)
     ├── SimulationError         the simulation could not go on (exit 1)
     │   └── StoppedError        it was told to stop
     └── NetworkError            what the network did: no answer, a refusal, a port that is taken (exit 1)
+
+The exit status follows one rule: would other input mend it? Then it is 2: an option, a file named on the command line
+and what it holds, a path that is not there or may not be used. If the same command could work on another machine, for
+another user or at another time, it is 1: a program or package that is not installed, a right that only root has, a full
+disk, a switch that does not answer. What was interrupted, by Ctrl-C, SIGTERM or SIGHUP, is 130.
 
 Every message is one line: what was found, where, what is accepted, what to do next. Whatever it quotes, no character
 of it breaks the line, moves the cursor or turns the direction of reading: those are shown as escapes.
@@ -73,7 +79,11 @@ class HeaderError(InputError):
 
 
 class CaptureError(InputError):
-    """A pcap file that cannot be read; the message says at which byte it ends to make sense."""
+    """A capture file that cannot be read; the message says at which byte it ends to make sense."""
+
+
+class MachineError(TensorExpressError):
+    """What this machine lacks: a program, a package, a right, room on a disk; the message says how to get it."""
 
 
 class SimulationError(TensorExpressError):

@@ -21,7 +21,7 @@ from tensorexpress.cluster import TOPOLOGIES, Cluster
 from tensorexpress.errors import InputError, ScenarioError, shown
 from tensorexpress.names import check_name, name_of_file
 from tensorexpress.policy import Policy
-from tensorexpress.scenario_document import Document, Table, merge, read_toml
+from tensorexpress.scenario_document import Document, Override, Table, merge, read_toml
 from tensorexpress.scenario_keys import SECTIONS, keys
 from tensorexpress.workload import Workload, read_csv
 
@@ -30,6 +30,7 @@ __all__ = [
     "Job",
     "Scenario",
     "Transport",
+    "chosen_policies",
     "keys",
     "problems",
     "read_scenario",
@@ -145,7 +146,7 @@ _USUAL_SERVERS = 4
 _MOST_SLICES = 1_000_000
 
 
-def read_scenario(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Scenario:
+def read_scenario(path: str | Path | None = None, overrides: Sequence[str | Override] = ()) -> Scenario:
     """Return the scenario of a TOML file, or the default one, with the values of some keys replaced.
 
     An override is "KEY=VALUE"; VALUE is read as TOML or, where it is none, as text. `job.KEY` is a key of every job,
@@ -161,7 +162,12 @@ def read_scenario(path: str | Path | None = None, overrides: Sequence[str] = ())
     return scenario_from(read_toml(source), source, overrides)
 
 
-def scenario_from(content: Mapping[str, Any], source: str, overrides: Sequence[str] = ()) -> Scenario:
+def chosen_policies(policies: Sequence[str]) -> list[Override]:
+    """Return the override for policies given with --policy, none if there are none."""
+    return [Override(f"policies={','.join(policies)}", "--policy")] if policies else []
+
+
+def scenario_from(content: Mapping[str, Any], source: str, overrides: Sequence[str | Override] = ()) -> Scenario:
     """Return the scenario that the content of a TOML file describes; `source` is what errors call that file.
 
     >>> scenario_from({"job": {"workers": 2, "servers": 1}}, "small").cluster.hosts

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensorexpress.errors import InputError, ScenarioError, shown, unknown
 from tensorexpress.scenario_keys import REQUIRED, SECTIONS, Key, Words, join
@@ -17,6 +17,14 @@ _REPEATED = {"job": 1, "background": 0}
 
 #: A scenario is a page of text; what is larger is some other file.
 _LARGEST_FILE_BYTES = 1_000_000
+
+
+class Override(NamedTuple):
+    """A key given on the command line, as "KEY=VALUE", and what an error calls it."""
+
+    text: str
+    #: None for "--set KEY".
+    option: str | None = None
 
 
 @dataclass(frozen=True)
@@ -42,8 +50,8 @@ class Document:
 
     source: str
     content: Mapping[str, Any]
-    #: The keys given on the command line, in that order.
-    overridden: tuple[str, ...]
+    #: The keys given on the command line, in that order, and what an error calls each.
+    overridden: Mapping[str, str]
 
     def top(self) -> Table:
         """Return the keys that are in no section; refuse what is neither one of them nor a section."""
@@ -65,9 +73,9 @@ class Document:
 
     def error(self, path: str, message: str) -> ScenarioError:
         """Return the error for the key at `path`; it names the file or the command line, whichever set the key."""
-        key = self._override(path)
-        if key is not None:
-            return _error(f"--set {key}", message)
+        option = self._option(path)
+        if option is not None:
+            return _error(option, message)
         tables = self.content.get(path.partition(".")[0])
         several = isinstance(tables, list) and len(tables) > 1
         where = path if several else _without_index(path)
@@ -75,15 +83,15 @@ class Document:
 
     def file(self, path: str, name: str) -> Path:
         """Return the file named at `path`: seen from the scenario's folder or, on the command line, from here."""
-        return Path(name) if self._override(path) else Path(self.source).parent / name
+        return Path(name) if self._option(path) else Path(self.source).parent / name
 
-    def _override(self, path: str) -> str | None:
-        """Return the key on the command line that set the key at `path`, or a part of its value."""
-        for key in reversed(self.overridden):
+    def _option(self, path: str) -> str | None:
+        """Return what on the command line set the key at `path`, or a part of its value."""
+        for key, option in reversed(list(self.overridden.items())):
             for form in (path, _without_index(path)):
                 part_of_value = form not in SECTIONS and key.startswith(f"{form}.")
                 if form == key or form.startswith(f"{key}.") or part_of_value:
-                    return key
+                    return option
         return None
 
     def _read(self, section: str, path: str, table: object) -> Table:
@@ -140,22 +148,26 @@ def _read_text(source: str) -> str:
         raise _error(f"{source}:{line}", message) from None
 
 
-def merge(content: Mapping[str, Any], source: str, overrides: Sequence[str]) -> Document:
+def merge(content: Mapping[str, Any], source: str, overrides: Sequence[str | Override]) -> Document:
     """Return the document of a file's content and the overrides that were given beside it."""
-    merged, overridden = _with_lists(content), []
+    merged: dict[str, Any] = _with_lists(content)
+    overridden: dict[str, str] = {}
     for override in overrides:
-        path, equals, text = (part.strip() for part in override.partition("="))
+        written, option = override if isinstance(override, Override) else Override(override)
+        path, equals, text = (part.strip() for part in written.partition("="))
         steps = path.split(".")
         if not equals or not all(steps):
-            raise _error("--set", f"found {shown(override)}; accepted: KEY=VALUE such as job.model=vgg16")
+            raise _error("--set", f"found {shown(written)}; accepted: KEY=VALUE such as job.model=vgg16")
+        where = option or f"--set {path}"
         if steps[0] not in _top_level():
-            raise _error(f"--set {path}", _unknown_key("", steps[0]))
+            raise _error(where, _unknown_key("", steps[0]))
         try:
             merged = _with_lists(_put(merged, steps, _override_value(text)))
         except ValueError as error:
-            raise _error(f"--set {path}", str(error)) from None
-        overridden.append(path)
-    return Document(source, merged, tuple(overridden))
+            raise _error(where, str(error)) from None
+        overridden.pop(path, None)  # given again, it is the last
+        overridden[path] = where
+    return Document(source, merged, overridden)
 
 
 def _with_lists(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Text: columns for a terminal, JSON for files that people compare."""
+"""Text: lines and columns for a terminal, JSON for files that people compare."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ Run by hand with as many as there is time for: python tests/fuzz_decoders.py --c
 from __future__ import annotations
 
 import argparse
+import struct
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -33,7 +34,21 @@ def seeds() -> list[bytes]:
     frames = [build_frame(*ends, data) for ends in _ENDS.values() for data in (tagged, segments, tagged * 3)]
     tagged_vlan = frames[0][:12] + b"\x81\0\0\7" + frames[0][12:]
     capture = file_header() + b"".join(record(TimedFrame(number, frame)) for number, frame in enumerate(frames[:2]))
-    return [tagged, segments, *frames, tagged_vlan, capture]
+    return [tagged, segments, *frames, tagged_vlan, capture, *map(_pcapng, "<>", (1, 276), (frames[:2], frames[2:4]))]
+
+
+def _pcapng(order: str, link_type: int, frames: list[bytes]) -> bytes:
+    """Return a capture in pcapng: a section, an interface with a resolution, frames, and a block to be skipped."""
+
+    def block(kind: int, body: bytes) -> bytes:
+        body += bytes(-len(body) % 4)
+        length = struct.pack(order + "I", len(body) + 12)
+        return struct.pack(order + "I", kind) + length + body + length
+
+    section = block(0x0A0D0D0A, struct.pack(order + "IHHq", 0x1A2B3C4D, 1, 0, -1))
+    interface = block(1, struct.pack(order + "HHIHHB3xHH", link_type, 0, 0, 9, 1, 9, 0, 0))
+    packets = [block(6, struct.pack(order + "IIIII", 0, 0, 5, len(data), len(data)) + data) for data in frames]
+    return section + interface + b"".join(packets) + block(5, bytes(12))
 
 
 def damaged(random: Random, good: list[bytes]) -> bytes:
@@ -76,7 +91,7 @@ DECODERS: dict[str, Callable[[bytes], object]] = {
     "read_frame": read_frame,
     "read segments": _read_segments,
     "captures": lambda data: captures.tensor_rows(captures.decode([(0, data)])),
-    "parse_pcap": lambda data: captures.decode(parse_pcap(data)),
+    "parse_pcap": lambda data: captures.tensor_rows(captures.decode(parse_pcap(data, cooked=True))),
 }
 
 

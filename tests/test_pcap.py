@@ -84,14 +84,14 @@ WHOLE = encoded([TimedFrame(0, b"frame"), TimedFrame(0, b"frames")])
     ("content", "message"),
     [
         (b"", "starts with bytes none"),
-        (b"\x7fELF" + WHOLE, "starts with bytes 7f454c46, not with pcap's magic number"),
-        (b"\n\r\r\n" + WHOLE, "pcapng file; write pcap"),
+        (b"\x7fELF" + WHOLE, "starts with bytes 7f454c46, not with the magic number of pcap or pcapng"),
+        (b"\n\r\r\n" + WHOLE, "the section at byte 0 has no byte-order magic"),
         (WHOLE[:20], "the file header ends at byte 20 of 24"),
         (WHOLE[:30], "the record at byte 24 has no whole header"),
         (WHOLE[:42], "the frame at byte 40 has 2 of its 5 bytes"),
         (WHOLE[:-1], "the frame at byte 61 has 5 of its 6 bytes"),
         (WHOLE + b"\xff" * 16, "the record at byte 67 claims 4294967295 bytes"),
-        (encoded([], link_type=113), "link type 113 at byte 20; accepted: 1, Ethernet"),
+        (encoded([], link_type=113), "link type 113 at byte 20; accepted: 1 (Ethernet)"),
         (encoded([]) + struct.pack("<IIII", 0, 0, 2, 60) + b"ab", "holds 2 of its 60 bytes; capture whole frames"),
     ],
 )

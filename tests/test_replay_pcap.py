@@ -179,7 +179,7 @@ def test_the_command_writes_one_capture_per_port(tmp_path, entries):
         ([PROGRAM, "--in", "511=a.pcap"], "accepted: PORT=FILE with a port of 0 to 510"),
         ([PROGRAM, "--in", "0=a.pcap", "--in", "0=b.pcap"], "--in 0=... is given twice"),
         ([PROGRAM, "--in", "0=nosuch.pcap"], "cannot read 'nosuch.pcap': No such file"),
-        ([PROGRAM, "--in", f"0={PROGRAM}"], "not with pcap's magic number"),
+        ([PROGRAM, "--in", f"0={PROGRAM}"], "not with the magic number of pcap or pcapng"),
         (["nosuch.json", "--in", "0=a.pcap"], "cannot read 'nosuch.json'"),
         ([__file__, "--in", "0=a.pcap"], "test_replay_pcap.py: "),
         ([PROGRAM, "--entries", "e", "--in", "0=a.pcap"], "e: entries need the P4Info"),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from tensorexpress.errors import HeaderError
+from tensorexpress.errors import CaptureError, HeaderError
+from tensorexpress.switch.pcap import capture_frames
 from tensorexpress.text import grid
 from tensorexpress.units import counted, format_size, format_time
 from tensorexpress.wire.frame import read_frame
@@ -90,6 +92,28 @@ def decode(frames: Iterable[tuple[int, bytes]]) -> Capture:
             else:
                 answers += 1
     return Capture(packets, answers, malformed, others)
+
+
+def decode_file(path: str | os.PathLike[str]) -> tuple[Capture, CaptureError | None]:
+    """Return what the whole frames of a capture file hold, and what is wrong where it was cut off or damaged.
+
+    A file without any whole frame is an error as it is.
+    """
+    damage: list[CaptureError] = []
+
+    def whole_frames() -> Iterator[tuple[int, bytes]]:
+        frames = 0
+        try:
+            for frame in capture_frames(path, cooked=True):
+                frames += 1
+                yield frame
+        except CaptureError as error:
+            if not frames:
+                raise
+            damage.append(CaptureError(f"{error}; shown is what stands before, {counted(frames, 'frame')}"))
+
+    capture = decode(whole_frames())
+    return capture, damage[0] if damage else None
 
 
 def _joined(frame: bytes) -> Iterator[Header]:

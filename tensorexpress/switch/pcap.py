@@ -1,8 +1,8 @@
-"""Capture files: the classic pcap format, read in all four of its forms and written with nanoseconds.
+"""Capture files: pcap and pcapng are read, and the classic pcap format is written, with nanoseconds.
 
-A file is a header of 24 bytes (magic number, version, two unused words, the most bytes of a frame that are kept, link
-type) and, for each frame, a record header of 16 bytes (seconds, fraction, bytes kept, bytes there were) and the bytes.
-The magic number tells the byte order and whether the fraction counts microseconds or nanoseconds.
+A pcap file is a header of 24 bytes (magic number, version, two unused words, the most bytes of a frame that are kept,
+link type) and, for each frame, a record header of 16 bytes (seconds, fraction, bytes kept, bytes there were) and the
+bytes. The magic number tells the byte order and whether the fraction counts microseconds or nanoseconds.
 """
 
 from __future__ import annotations
@@ -11,14 +11,31 @@ import os
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from io import BufferedWriter
-from pathlib import Path
-from typing import NamedTuple
+from io import BufferedWriter, BytesIO
 
 from tensorexpress.errors import CaptureError, InputError
 from tensorexpress.files import check_writable
+from tensorexpress.switch import pcapng
+from tensorexpress.switch.captured import (
+    ETHERNET,
+    LONGEST_FRAME_BYTES,
+    Source,
+    TimedFrame,
+    as_ethernet,
+    check_link_type,
+)
 
-ETHERNET = 1
+__all__ = [
+    "PcapWriter",
+    "TimedFrame",
+    "capture_frames",
+    "capture_name",
+    "file_header",
+    "parse_pcap",
+    "read_pcap",
+    "record",
+    "write_pcap",
+]
 
 #: The most bytes of a frame that we write; what libpcap takes without complaint.
 SNAPLEN_BYTES = 262_144
@@ -31,71 +48,81 @@ _RECORD_HEADER_BYTES = 16
 _RECORD = struct.Struct("<IIII")
 
 
-class TimedFrame(NamedTuple):
-    """A frame and when it was seen, in nanoseconds since 1970 or since the start of the switch."""
-
-    time_ns: int
-    data: bytes
-
-
 def read_pcap(path: str | os.PathLike[str]) -> list[TimedFrame]:
-    """Return the frames of a pcap file; CaptureError, with the byte where it goes wrong, if it is not one."""
+    """Return the Ethernet frames of a capture; CaptureError, with the byte where it goes wrong, if it is not one."""
+    return list(capture_frames(path))
+
+
+def capture_frames(path: str | os.PathLike[str], *, cooked: bool = False) -> Iterator[TimedFrame]:
+    """Yield the frames of a pcap or pcapng file one by one, and raise CaptureError where it ends to make sense.
+
+    With `cooked`, frames that Linux recorded without their Ethernet header, as on the device `any`, are given one.
+    """
     try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise CaptureError(f"cannot read {os.fspath(path)!r}: {error.strerror}; give a pcap file") from None
-    try:
-        return list(parse_pcap(content))
+        with open(path, "rb") as file:
+            yield from _frames(Source(file), cooked=cooked)
+    except (OSError, ValueError) as error:  # ValueError: a path with a null character
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise CaptureError(f"cannot read {os.fspath(path)!r}: {reason}; give a pcap or pcapng file") from None
     except CaptureError as error:
         raise CaptureError(f"{os.fspath(path)}: {error}") from None
 
 
-def parse_pcap(content: bytes) -> Iterator[TimedFrame]:
+def parse_pcap(content: bytes, *, cooked: bool = False) -> Iterator[TimedFrame]:
     """Yield the frames of a capture held in memory.
 
     >>> list(parse_pcap(file_header() + record(TimedFrame(1_500_000_000_7, b"frame"))))
     [TimedFrame(time_ns=15000000007, data=b'frame')]
     """
-    order, ns_per_unit = _form(content)
-    if len(content) < _FILE_HEADER_BYTES:
-        raise CaptureError(f"the file header ends at byte {len(content)} of {_FILE_HEADER_BYTES}; the file was cut off")
-    snaplen, link_type = struct.unpack_from(order + "II", content, 16)
-    if link_type & 0xFFFF != ETHERNET:  # the upper half holds flags
-        raise CaptureError(f"link type {link_type & 0xFFFF} at byte 20; accepted: {ETHERNET}, Ethernet")
-    longest = max(snaplen, SNAPLEN_BYTES)
-    header = struct.Struct(order + "IIII")
-    position = _FILE_HEADER_BYTES
-    while position < len(content):
-        if len(content) - position < _RECORD_HEADER_BYTES:
-            raise CaptureError(f"the record at byte {position} has no whole header; the file was cut off")
-        seconds, fraction, kept, there_were = header.unpack_from(content, position)
-        if kept > min(there_were, longest):
+    return _frames(Source(BytesIO(content)), cooked=cooked)
+
+
+def _frames(source: Source, *, cooked: bool) -> Iterator[TimedFrame]:
+    magic = source.read(4)
+    if magic == pcapng.MAGIC:
+        yield from pcapng.parse_blocks(source, cooked=cooked)
+    else:
+        yield from _records(source, *_form(magic), cooked=cooked)
+
+
+def _records(source: Source, order: str, ns_per_unit: int, *, cooked: bool) -> Iterator[TimedFrame]:
+    """Yield the frames of a classic pcap file whose magic number was read already."""
+    header = source.read(_FILE_HEADER_BYTES - 4)
+    if source.position < _FILE_HEADER_BYTES:
+        raise CaptureError(
+            f"the file header ends at byte {source.position} of {_FILE_HEADER_BYTES}; the file was cut off"
+        )
+    link_type = struct.unpack_from(order + "I", header, 16)[0] & 0xFFFF  # the upper half holds flags
+    check_link_type(link_type, 20, cooked=cooked)
+    form = struct.Struct(order + "IIII")
+    while header := source.read(_RECORD_HEADER_BYTES):
+        start = source.position
+        if len(header) < _RECORD_HEADER_BYTES:
+            raise CaptureError(f"the record at byte {start - len(header)} has no whole header; the file was cut off")
+        seconds, fraction, kept, there_were = form.unpack(header)
+        if kept > min(there_were, LONGEST_FRAME_BYTES):
             raise CaptureError(
-                f"the record at byte {position} claims {kept} bytes of a frame of {there_were}; this is no pcap there"
+                f"the record at byte {start - len(header)} claims {kept} bytes of a frame of {there_were}; "
+                "this is no pcap there"
             )
-        start = position + _RECORD_HEADER_BYTES
-        position = start + kept
-        if position > len(content):
-            raise CaptureError(
-                f"the frame at byte {start} has {len(content) - start} of its {kept} bytes; the file was cut off"
-            )
+        data = source.read(kept)
+        if len(data) < kept:
+            raise CaptureError(f"the frame at byte {start} has {len(data)} of its {kept} bytes; the file was cut off")
         if kept < there_were:
             raise CaptureError(
                 f"the frame at byte {start} holds {kept} of its {there_were} bytes; capture whole frames (tcpdump -s 0)"
             )
-        yield TimedFrame(seconds * _NS_PER_SECOND + fraction * ns_per_unit, content[start:position])
+        yield TimedFrame(seconds * _NS_PER_SECOND + fraction * ns_per_unit, as_ethernet(link_type, data))
 
 
-def _form(content: bytes) -> tuple[str, int]:
+def _form(magic: bytes) -> tuple[str, int]:
     """Return byte order and nanoseconds per fraction."""
     for order in ("<", ">"):
-        for magic, ns_per_unit in ((_MICROSECONDS, 1000), (_NANOSECONDS, 1)):
-            if content[:4] == struct.pack(order + "I", magic):
+        for known, ns_per_unit in ((_MICROSECONDS, 1000), (_NANOSECONDS, 1)):
+            if magic == struct.pack(order + "I", known):
                 return order, ns_per_unit
-    if content[:4] == b"\n\r\r\n":
-        raise CaptureError("this is a pcapng file; write pcap (tcpdump does; editcap -F pcap converts)")
     raise CaptureError(
-        f"starts with bytes {content[:4].hex() or 'none'}, not with pcap's magic number; give a pcap file"
+        f"starts with bytes {magic.hex() or 'none'}, not with the magic number of pcap or pcapng; give such a file"
     )
 
 

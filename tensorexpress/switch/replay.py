@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from tensorexpress.errors import ProgramError
+from tensorexpress.errors import MachineError, ProgramError
 from tensorexpress.files import make_directory
 from tensorexpress.switch.device import CPU_PORT, Statistics, Switch
 from tensorexpress.switch.operations import Notice, Operation
@@ -128,7 +128,7 @@ def read_operations(
     try:
         from tensorexpress.switch.p4runtime.entities import read_entries
     except ImportError as error:
-        raise ProgramError(f"entries need {error.name}; pip install 'tensorexpress[p4]'") from None
+        raise MachineError(f"entries need {error.name}; pip install 'tensorexpress[p4]'") from None
     try:
         return read_entries(read_text(p4info), read_text(entries), program, cpu_port=cpu_port)
     except ProgramError as error:

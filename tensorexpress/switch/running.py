@@ -10,7 +10,7 @@ import threading
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from tensorexpress.errors import InputError
+from tensorexpress.errors import InputError, MachineError
 from tensorexpress.switch.device import Statistics
 from tensorexpress.switch.link import DataLink, start_process
 from tensorexpress.switch.loop import LoopSettings
@@ -91,7 +91,7 @@ def _serve(data_path: DataLink, address: str, device_id: int, cpu_port: int | No
     try:
         from tensorexpress.switch.p4runtime.service import serve
     except ImportError as error:
-        raise InputError(
+        raise MachineError(
             f"P4Runtime needs {error.name}; pip install 'tensorexpress[p4]', or do without a controller (--no-grpc)"
         ) from None
     return serve(data_path, address, device_id=device_id, cpu_port=cpu_port, tls=tls)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import tensorexpress.control  # noqa: F401 - before gRPC is imported, which it keeps from logging by itself
 from tensorexpress import p4
-from tensorexpress.errors import InputError, NetworkError, TensorExpressError
+from tensorexpress.errors import MachineError, NetworkError, TensorExpressError
 from tensorexpress.plan import Plan
 
 #: How long all switches together may take to have the plan.
@@ -16,11 +16,11 @@ _DEPLOYED_S = 60.0
 
 
 def check_p4runtime() -> None:
-    """Raise InputError, with what to do, where P4Runtime is not installed."""
+    """Raise MachineError, with what to do, where P4Runtime is not installed."""
     try:
         import p4runtime_sh.p4runtime  # noqa: F401
     except ImportError:
-        raise InputError("P4Runtime is not installed; run `pip install 'tensorexpress[p4]'`") from None
+        raise MachineError("P4Runtime is not installed; run `pip install 'tensorexpress[p4]'`") from None
 
 
 @contextmanager

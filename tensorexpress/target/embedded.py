@@ -41,7 +41,7 @@ class EmbeddedTarget:
     name: str = "embedded"
 
     def check(self) -> None:
-        """Raise InputError when P4Runtime is not installed; everything else is always there."""
+        """Raise MachineError when P4Runtime is not installed; everything else is always there."""
         check_p4runtime()
 
     def fastest_bps(self) -> int:

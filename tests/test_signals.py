@@ -1,0 +1,111 @@
+"""What ends a verb early, as real processes: Ctrl-C, SIGTERM and the end of a terminal keep what is finished."""
+
+import csv
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tensorexpress.cli import main
+from tensorexpress.cli.signals import stopped_by_signals
+
+COMMAND = Path(sys.executable).parent / "tensorexpress"
+
+LAYERS = "layer_index,numel,forward_ns,backward_ns\n0,20000,200000,400000\n1,400000,200000,400000\n"
+
+#: Answered in a moment with packets and slices of the usual size, and in many minutes with tiny ones.
+SMALL = ("--set", "job.csv=layers.csv", "--set", "job.workers=2", "--set", "job.servers=1", "--engine", "simpy")
+SLOW, SLOW_MTU = "tensorexpress:slice=60 B", 99
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "layers.csv").write_text(LAYERS)
+    return tmp_path
+
+
+@contextmanager
+def watched(folder, *arguments):
+    """Start a verb whose standard error is a terminal, and give it with what waits for a piece of text there."""
+    ours, theirs = pty.openpty()
+    verb = subprocess.Popen(
+        [COMMAND, *map(str, arguments)], cwd=folder, stdout=subprocess.PIPE, stderr=theirs, start_new_session=True
+    )
+    os.close(theirs)
+    seen = b""
+
+    def wait_for(text):
+        nonlocal seen
+        while text.encode() not in seen:
+            try:
+                seen += os.read(ours, 4096)
+            except OSError:
+                pytest.fail(f"ended without {text!r}: {seen!r}")
+
+    try:
+        yield verb, wait_for
+    finally:
+        verb.kill()
+        verb.wait()
+        verb.stdout.close()
+        os.close(ours)
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_a_prediction_that_is_ended_shows_and_writes_the_policies_that_are_finished(ending, folder):
+    with watched(folder, "predict", *SMALL, "--policy", f"fifo,{SLOW}", "--json", "kept.json") as (verb, wait_for):
+        wait_for("1/2")
+        verb.send_signal(ending)
+        wait_for("tensorexpress: stopped after 1 of 2 policies")
+        table = verb.stdout.read().decode()
+    assert verb.wait() == 130
+    assert [line.split()[0] for line in table.splitlines() if line.startswith(("fifo", "tensorexpress"))] == ["fifo"]
+    assert list(json.loads((folder / "kept.json").read_text())["policies"]) == ["fifo"]
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_sweep_that_is_ended_shows_and_writes_the_points_that_are_finished(ending, folder):
+    vary = ("--vary", f"cluster.mtu=9000,{SLOW_MTU}", "--processes", "1", "--policy", "fifo")
+    with watched(folder, "sweep", *SMALL, *vary, "--csv", "kept.csv") as (verb, wait_for):
+        wait_for("1/2")
+        verb.send_signal(ending)
+        wait_for("tensorexpress: stopped after 1 of 2 points")
+        table = verb.stdout.read().decode()
+    assert verb.wait() == 130
+    assert "9000" in table
+    assert [row["cluster.mtu"] for row in csv.DictReader((folder / "kept.csv").read_text().splitlines())] == ["9000"]
+    assert sorted(path.name for path in folder.iterdir()) == ["kept.csv", "layers.csv"]
+
+
+def test_an_explanation_that_is_ended_says_so_and_leaves_nothing(folder):
+    with watched(
+        folder, "explain", *SMALL, "--policy", SLOW.replace("tensorexpress", "fifo"), "--json", "kept.json"
+    ) as (verb, wait_for):
+        wait_for("1/")
+        verb.send_signal(signal.SIGTERM)
+        wait_for("tensorexpress: stopped")
+        assert verb.stdout.read() == b""
+    assert verb.wait() == 130
+    assert [path.name for path in folder.iterdir()] == ["layers.csv"]
+
+
+def test_who_ignores_the_end_of_the_terminal_goes_on_doing_so():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stopped_by_signals():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_signals_are_those_of_before_when_a_verb_has_ended():
+    before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)]
+    CliRunner().invoke(main, ["models"])
+    assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)] == before

@@ -1,0 +1,430 @@
+"""Wrong inputs to every verb: one line that says what is wrong, the right exit status, and nothing left behind."""
+
+import shlex
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tensorexpress.cli import VERBS, main
+from tensorexpress.switch.pcap import TimedFrame, write_pcap
+
+#: Exit statuses by the rule of tensorexpress.errors: what the input can mend, and what the machine or network did.
+INPUT, MACHINE = 2, 1
+
+PREDICT = [
+    ("predict missing.toml", INPUT, "missing.toml: cannot be read (No such file"),
+    ("predict folder", INPUT, "folder: cannot be read (Is a directory)"),
+    ("predict empty.toml --set job.workers=0", INPUT, "--set job.workers: found 0; accepted: a count from 1"),
+    ("predict binary", INPUT, "byte 0xff is not UTF-8"),
+    ("predict cut.toml", INPUT, "cut.toml:2: not TOML"),
+    ("predict nan.toml", INPUT, "nan.toml: loss: found nan; accepted: a number from 0"),
+    ("predict escape.toml", INPUT, r"escape.toml: name: found 'a\x1b[2Jb'; accepted: text"),
+    ("predict 'new\nline.toml'", INPUT, r"new\nline.toml: cannot be read"),
+    ("predict $'\x1b[31mred.toml'", INPUT, "cannot be read"),
+    ("predict small.toml other.toml", INPUT, "found 'other.toml' beyond the arguments that are accepted"),
+    ("predict --set job.model", INPUT, "--set: found 'job.model'; accepted: KEY=VALUE"),
+    ("predict --set =5", INPUT, "--set: found '=5'; accepted: KEY=VALUE"),
+    ("predict --set job..model=vgg16", INPUT, "accepted: KEY=VALUE"),
+    ("predict --set job.model=vgg61", INPUT, "unknown model 'vgg61'; did you mean"),
+    ("predict --set jobs.model=vgg16", INPUT, "unknown key or section 'jobs'; did you mean 'job'?"),
+    ("predict --set job.7.model=vgg16", INPUT, "found index 7; accepted: 0 to 1"),
+    ("predict --set job.workers=1e9", INPUT, "accepted: a count from 1"),
+    ("predict --set job.workers=99999999999999999999", INPUT, "accepted: a count from 1"),
+    ("predict --set job.batch=many", INPUT, "job.batch: found 'many'"),
+    ("predict --set loss=nan", INPUT, "--set loss: found nan; accepted: a number from 0 to below 1"),
+    ("predict --set loss=-0.1", INPUT, "--set loss: found -0.1"),
+    ("predict --set cluster.bandwidth=ten", INPUT, "'ten' is not a rate; accepted: a number and one of bps"),
+    ("predict --set cluster.bandwidth=10", INPUT, "too long to add up in 64 bits; give a higher bandwidth"),
+    ("predict --set cluster.bandwidth='10 parsec'", INPUT, "'10 parsec' is not a rate"),
+    ("predict --set cluster.bandwidth='-10 Gbps'", INPUT, "'-10 Gbps' is negative; a rate is zero or more"),
+    ("predict --set cluster.delay='3 Gbps'", INPUT, "'3 Gbps' is not a time"),
+    ("predict --set cluster.mtu=64", INPUT, "--set cluster.mtu: found 64; accepted: more than transport.header"),
+    ("predict --set cluster.topology=torus", INPUT, "unknown topology 'torus'"),
+    ("predict --set cluster.k=4", INPUT, "topology 'star' has no 'k'; accepted: hosts"),
+    ("predict --set job.csv=missing.csv", INPUT, "--set job.csv"),
+    ("predict --set job.csv=binary", INPUT, "--set job.csv"),
+    ("predict --set 'compute.stragglers={h0=nan}'", INPUT, "accepted: a table of workers with factors"),
+    ("predict --policy fifoo", INPUT, "--policy: unknown policy 'fifoo'; did you mean 'fifo'?"),
+    ("predict --policy ''", INPUT, "--policy: unknown policy ''"),
+    ("predict --policy fifo,fifo", INPUT, "--policy: policy 'fifo' is given 2 times"),
+    ("predict --policy fifo:slice=2", INPUT, "--policy: policy 'fifo:slice=2': slice: '2' is not a size"),
+    ("predict --policy fifo:colour=red", INPUT, "unknown choice 'colour'"),
+    ("predict --policy 'fifo:slice=1 B' --set job.model=vgg16", INPUT, "accepted: at most 1000000 slices"),
+    ("predict --engine warp", INPUT, "--engine: found 'warp'; accepted: auto, simpy, fast"),
+    ("predict --scale 0", INPUT, "--scale: found 0; accepted: a whole number from 1 on"),
+    ("predict --scale 1.5", INPUT, "--scale: found '1.5'; accepted: a whole number from 1 on"),
+    ("predict --scale", INPUT, "option '--scale' requires an argument"),
+    ("predict --json nowhere/a.json", INPUT, "cannot write 'nowhere/a.json': No such file or directory"),
+    ("predict --json folder", INPUT, "cannot write 'folder': it is a directory"),
+    ("predict --json - --csv -", INPUT, "2 outputs are to go to - (standard output)"),
+    ("predict --json out --csv ./out", INPUT, "2 outputs are to go to '"),
+    ("predict --plot a.bmp", INPUT, "its ending is '.bmp'; accepted: .png, .svg, .pdf"),
+    ("predict --plot -", INPUT, "its ending is ''; accepted: .png, .svg, .pdf"),
+    ("predict --trace -", INPUT, "--trace -: goes to no standard output; accepted: the name of a file"),
+    ("predict --save small.toml", INPUT, "cannot write to 'small.toml'"),
+    ("predict --calibration missing.json", INPUT, "missing.json: cannot be read"),
+    ("predict --calibration empty", INPUT, "empty: is not JSON"),
+    ("predict --calibration plan.json", INPUT, "plan.json: "),
+    ("predict --colour red", INPUT, "unknown option '--colour'; see `tensorexpress predict --help`"),
+]
+
+SWEEP = [
+    ("sweep --threshold nan", INPUT, "--threshold: found nan; accepted: a number from 1.0 to 1000.0"),
+    ("sweep --threshold inf", INPUT, "--threshold: found inf"),
+    ("sweep --threshold 0.5", INPUT, "--threshold: found 0.5"),
+    ("sweep --threshold large", INPUT, "--threshold: found 'large'; accepted: a number from 1.0"),
+    ("sweep --processes 0", INPUT, "--processes: found 0; accepted: a whole number from 1 on"),
+    ("sweep --vary cluster.bandwidth", INPUT, "--vary 'cluster.bandwidth': found no KEY="),
+    ("sweep --vary cluster.bandwidth=", INPUT, "found an empty value"),
+    ("sweep --vary cluster.bandwidth=fast", INPUT, "--vary cluster.bandwidth: 'fast' is not a rate"),
+    ("sweep --vary job.worker=1,2", INPUT, "--vary job.worker: unknown key 'worker'; did you mean 'workers'?"),
+    ("sweep --vary job.workers=0,2", INPUT, "--vary job.workers: found 0; accepted: a count from 1"),
+    ("sweep --vary job.workers=1:5", INPUT, "'1:5' is no range"),
+    ("sweep --vary job.workers=1:5:99999", INPUT, "STEPS is '99999', not a whole number from 2 to 10000"),
+    ("sweep --vary job.workers=0:5:3:log", INPUT, "a logarithmic range starts and ends above 0"),
+    ("sweep --vary cluster.delay='1 us:1 Gbps:3'", INPUT, "are not two numbers of one kind"),
+    ("sweep --vary policies=fifo,p3", INPUT, "policies cannot be varied"),
+    ("sweep --vary job.workers=1,2 --vary job.workers=3", INPUT, "--vary job.workers is given twice"),
+    ("sweep --vary seed=0:9999:9999 --vary job.workers=1,2", INPUT, "points; accepted: 1 to 10000"),
+    ("sweep --policy p4", INPUT, "--policy: unknown policy 'p4'"),
+    ("sweep --json - --csv -", INPUT, "2 outputs are to go to -"),
+    ("sweep --plot band.gif", INPUT, "its ending is '.gif'"),
+    ("sweep --plot x.png --vary seed=1,2 --vary warmup=1,2 --vary loss=0,0", INPUT, "accepted: one or two in a plot"),
+    ("sweep missing.toml", INPUT, "missing.toml: cannot be read"),
+    ("sweep --csv nowhere/a.csv", INPUT, "cannot write 'nowhere/a.csv'"),
+]
+
+EXPLAIN = [
+    ("explain --policy fifo", INPUT, "policy 'fifo' makes the same choices as fifo"),
+    ("explain --policy p3,ideal", INPUT, "--policy 'p3,ideal' names 2 policies; accepted: one at a time"),
+    ("explain --policy nothing", INPUT, "--policy: unknown policy 'nothing'"),
+    ("explain missing.toml", INPUT, "missing.toml: cannot be read"),
+    ("explain --plot a.txt", INPUT, "its ending is '.txt'"),
+    ("explain --json folder", INPUT, "it is a directory"),
+    ("explain --engine none", INPUT, "--engine: found 'none'"),
+]
+
+MODELS = [
+    ("models show", INPUT, "NAME is missing; see `tensorexpress models show --help`"),
+    ("models show vgg61", INPUT, "unknown model 'vgg61'; did you mean 'vgg19'? Accepted: alexnet"),
+    ("models show vgg16 --batch 0", INPUT, "--batch: found 0; accepted: a whole number from 1 on"),
+    ("models show vgg16 --batch 1e3", INPUT, "--batch: found '1e3'"),
+    ("models show vgg16 --batch 99999999999999999999", INPUT, "accepted: 1 to 1,000,000"),
+    ("models show vgg16 --device abacus", INPUT, "unknown device 'abacus'"),
+    ("models show vgg16 --csv nowhere/a.csv", INPUT, "nowhere/a.csv"),
+    ("models show vgg16 --csv -", INPUT, "--csv -: goes to no standard output; accepted: the name of a file"),
+    ("models show vgg16 --csv folder", INPUT, "folder"),
+    ("models list", INPUT, "unknown subcommand 'list'; Accepted: show"),
+    ("models show a b", INPUT, "found 'b' beyond the arguments that are accepted"),
+]
+
+PLAN = [
+    ("plan missing.toml", INPUT, "missing.toml: cannot be read"),
+    ("plan --policy fifo,p3", INPUT, "--policy 'fifo,p3' names 2 policies"),
+    ("plan --policy ''", INPUT, "--policy: unknown policy ''"),
+    ("plan -o folder", INPUT, "cannot write 'folder': it is a directory"),
+    ("plan -o nowhere/plan.json", INPUT, "cannot write 'nowhere/plan.json'"),
+    ("plan --set cluster.queues=99", INPUT, "--set cluster.queues: found 99; accepted: a whole number from 1 to 32"),
+    ("plan --set name='a\x07b'", INPUT, "--set name: found"),
+    ("plan --engine fast", INPUT, "unknown option '--engine'"),
+    ("plan --set job.architecture=tree", INPUT, "unknown architecture 'tree'"),
+    ("plan --set job.servers=0", INPUT, "found 0 with architecture ps; accepted: 1 or more"),
+]
+
+SWITCH = [
+    ("switch --queues 0", INPUT, "--queues: found 0; accepted: a whole number from 1 to 8"),
+    ("switch --queues x", INPUT, "--queues: found 'x'"),
+    ("switch --discipline lifo", INPUT, "--discipline: found 'lifo'; accepted:"),
+    ("switch --device-id 0", INPUT, "--device-id: found 0"),
+    ("switch --device-id 99999999999999999999", INPUT, "--device-id: found 99999999999999999999"),
+    ("switch --port 0", INPUT, "port '0'; accepted:"),
+    ("switch --port x@lo", INPUT, "port 'x@lo'"),
+    ("switch --port 511@lo", INPUT, "accepted: 0 to 510"),
+    ("switch --port 0@no-such-device0", INPUT, "no-such-device0"),
+    ("switch --port 0@-batch", INPUT, "-batch"),
+    ("switch --port 0@udp:127.0.0.1:1", INPUT, "port '0@udp:127.0.0.1:1'"),
+    ("switch --port 0@udp:127.0.0.1:99999-127.0.0.1:2", INPUT, "names UDP port 99999; accepted: 1 to 65535"),
+    ("switch --port 0@lo --port 0@lo", INPUT, "--port 0 is given twice"),
+    ("switch --port 255@lo", INPUT, "the number of the CPU port"),
+    ("switch --rate fast", INPUT, "--rate: 'fast' is not a rate"),
+    ("switch --rate 3='5 Gbps'", INPUT, "--rate 3=... is of no port"),
+    ("switch --lowest-share 100%", INPUT, "--lowest-share '100%'; accepted: 0% to below 100%"),
+    ("switch --lowest-share 5", INPUT, "--lowest-share '5'"),
+    ("switch --buffer big", INPUT, "--buffer: 'big' is not a size"),
+    ("switch --faults explode=5%", INPUT, "unknown fault 'explode'"),
+    ("switch --faults loss=500%", INPUT, "is not from 0% to 100%"),
+    ("switch --cpu-port 600", INPUT, "--cpu-port: found 600; accepted: a whole number from 0 to 510"),
+    ("switch --tls-cert missing.pem", INPUT, "TLS needs --tls-cert and --tls-key"),
+    ("switch --entries small.toml", INPUT, "--p4info and --entries go with --program"),
+    ("switch --program empty", INPUT, "--program needs --p4info"),
+    ("switch --program missing --p4info empty", INPUT, "cannot read 'missing'"),
+    ("switch --program empty --p4info empty", INPUT, "is not BMv2 JSON"),
+    ("switch replay", INPUT, "is missing"),
+    ("switch replay empty --in 0=frames.pcap --out made", INPUT, "not JSON"),
+    ("switch replay folder --in 0=frames.pcap --out made", INPUT, "cannot read 'folder': Is a directory"),
+    ("switch replay empty --in frames.pcap --out made", INPUT, "--in 'frames.pcap'; accepted: PORT=FILE"),
+    ("switch replay empty --in 0=a --in 0=b --out made", INPUT, "--in 0=... is given twice"),
+    ("switch replay empty --in 900=frames.pcap --out made", INPUT, "accepted: PORT=FILE with a port of 0 to 510"),
+    ("switch --queues 2 replay empty --out made", INPUT, "--queues is given before replay"),
+    ("switch stop", INPUT, "unknown subcommand 'stop'; Accepted: replay"),
+]
+
+DEPLOY = [
+    ("deploy", INPUT, "PLAN.json is missing; see `tensorexpress deploy --help`"),
+    ("deploy plan.json", INPUT, "no switch is named; give --switch NAME=HOST:PORT"),
+    ("deploy missing.json --switch s0=127.0.0.1:1", INPUT, "missing.json: cannot be read"),
+    ("deploy folder --switch s0=127.0.0.1:1", INPUT, "folder: cannot be read"),
+    ("deploy empty --switch s0=127.0.0.1:1", INPUT, "empty: is not JSON"),
+    ("deploy binary --switch s0=127.0.0.1:1", INPUT, "binary: is not JSON"),
+    ("deploy calibration.json --switch s0=127.0.0.1:1", INPUT, "format is"),
+    ("deploy list.json --switch s0=127.0.0.1:1", INPUT, "list.json: "),
+    ("deploy plan.json --switch s0", INPUT, "--switch 's0'; accepted: NAME=HOST:PORT"),
+    ("deploy plan.json --switch s0=127.0.0.1:99999", INPUT, "--switch 's0=127.0.0.1:99999'"),
+    ("deploy plan.json --switch s9=127.0.0.1:1", INPUT, "unknown switch 's9'"),
+    ("deploy plan.json --switch s0=127.0.0.1:1 --switch s0=127.0.0.1:2", INPUT, "--switch s0 is given twice"),
+    ("deploy plan.json --switch s0=127.0.0.1:1 --device-id x", INPUT, "--device-id 'x'; accepted: a number"),
+    ("deploy plan.json --switch s0=127.0.0.1:1 --device-id s1=1", INPUT, "no --switch s1; accepted: s0"),
+    ("deploy plan.json --switch s0=127.0.0.1:1 --tls-ca missing.pem", INPUT, "--tls-ca 'missing.pem': cannot be read"),
+    ("deploy plan.json --switch s0=127.0.0.1:1 --tls-ca binary", INPUT, "--tls-ca 'binary': is no PEM file"),
+    ("deploy plan.json --switch s0=127.0.0.1:1 --limit job0", INPUT, "--limit 'job0'; accepted: JOB=RATE"),
+    ("deploy plan.json --switch s0=127.0.0.1:1 --limit job0=fast", INPUT, "--limit: 'fast' is not a rate"),
+    ("deploy plan.json --switch s0=127.0.0.1:1 --limit jobs='1 Gbps'", INPUT, "unknown job 'jobs'"),
+    ("deploy plan.json --switch s0=127.0.0.1:1 --hosts missing.toml", INPUT, "missing.toml: cannot be read"),
+    ("deploy plan.json --switch s0=127.0.0.1:1 --hosts cut.toml", INPUT, "cut.toml: is not TOML"),
+    ("deploy plan.json --switch s0=127.0.0.1:1 --stay --dry-run", INPUT, "--stay goes with neither"),
+    ("deploy plan.json --switch s0=127.0.0.1:1 --election-id 0", INPUT, "--election-id: found 0"),
+    (
+        "deploy plan.json --switch s0=127.0.0.1:1 --miss flood",
+        INPUT,
+        "--miss: found 'flood'; accepted: drop, controller",
+    ),
+    ("deploy plan.json --switch s0=127.0.0.1:1 --dev eth0", INPUT, "--dev goes with --target linux"),
+    ("deploy plan.json --switch s0=127.0.0.1:1 --json nowhere/a", INPUT, "cannot write 'nowhere/a'"),
+    ("deploy plan.json --target linux", INPUT, "--target linux needs an interface"),
+    ("deploy plan.json --target linux --dev eth0 --switch s0=h", INPUT, "--switch goes with --target p4"),
+    ("deploy plan.json --target linux --dev a/b --dry-run", INPUT, "interface 'a/b'; accepted: a name"),
+    ("deploy plan.json --target linux --dev lo --rate fast --dry-run", INPUT, "--rate: 'fast' is not a rate"),
+    ("deploy plan.json --target tofino", INPUT, "--target: found 'tofino'; accepted: p4, linux"),
+    ("deploy plan.json --switch s0=127.0.0.1:1 --dry-run", MACHINE, "s0"),
+]
+
+STATUS = [
+    ("status", INPUT, "no switch is named"),
+    ("status --switch =127.0.0.1:1", INPUT, "--switch '=127.0.0.1:1'; accepted: NAME=HOST:PORT"),
+    ("status --switch s0=", INPUT, "--switch 's0='"),
+    ("status --switch s0=127.0.0.1:0", INPUT, "--switch 's0=127.0.0.1:0'"),
+    ("status --switch s0=::1", INPUT, "--switch 's0=::1'"),
+    ("status --switch s0=127.0.0.1:1 --watch nan", INPUT, "--watch: found nan; accepted: a number from 0.1 to 86400"),
+    ("status --switch s0=127.0.0.1:1 --watch 0", INPUT, "--watch: found 0.0"),
+    ("status --switch s0=127.0.0.1:1 --watch 1 --json -", INPUT, "--watch does not go with --json"),
+    ("status --switch s0=127.0.0.1:1 --plan missing.json", INPUT, "missing.json: cannot be read"),
+    ("status --switch s0=127.0.0.1:1 --json folder", INPUT, "it is a directory"),
+    ("status --switch s0=127.0.0.1:1 --tls-key missing.pem", INPUT, "--tls-key 'missing.pem'"),
+    ("status --switch s0=127.0.0.1:1", MACHINE, "s0"),
+]
+
+RUN = [
+    ("run missing.toml", INPUT, "missing.toml: cannot be read"),
+    ("run empty.json", INPUT, "empty.json: is not JSON"),
+    ("run --target tofino", INPUT, "--target: found 'tofino'; accepted: embedded, bmv2, linux"),
+    ("run small.toml --scale 0", INPUT, "--scale '0'; accepted: a whole number of 1 or more, or auto"),
+    ("run small.toml --scale slow", INPUT, "--scale 'slow'"),
+    ("run small.toml", INPUT, "give --scale"),
+    ("run small.toml --faults loss", INPUT, "has no share, or two"),
+    ("run small.toml --faults loss=lots", INPUT, "is not from 0% to 100%"),
+    ("run small.toml --attempts 0", INPUT, "--attempts: found 0; accepted: a whole number from 1 on"),
+    ("run small.toml --scale auto --silence soon", INPUT, "--silence: 'soon' is not a time"),
+    ("run small.toml --json nowhere/a.json", INPUT, "cannot write 'nowhere/a.json'"),
+    ("run small.toml --policy fifoo", INPUT, "--policy: unknown policy 'fifoo'"),
+    ("run plan.json --policy fifo", INPUT, "are for scenarios"),
+    ("run small.toml --plan missing.json", INPUT, "missing.json: cannot be read"),
+    ("run small.toml --plan plan.json --set job.workers=1", INPUT, "is a plan for another scenario"),
+    ("run small.toml --target linux --faults loss=5%", INPUT, "--faults and --wires are for the target embedded"),
+    ("run small.toml --scale auto -o small.toml", INPUT, "cannot write to 'small.toml'"),
+]
+
+CALIBRATE = [
+    ("calibrate --target bmv2", INPUT, "--target: found 'bmv2'; accepted: embedded, linux"),
+    ("calibrate --rate fast", INPUT, "--rate: 'fast' is not a rate"),
+    ("calibrate --rate '1 bps'", INPUT, "--rate '1 bps'; accepted: from 10 Mbps"),
+    ("calibrate --rate '900 Tbps'", INPUT, "--rate '900 Tbps'; accepted: from"),
+    ("calibrate --mtu 100", INPUT, "--mtu: found 100; accepted: a whole number from 576 to 9000"),
+    ("calibrate --iterations 0", INPUT, "--iterations: found 0"),
+    ("calibrate --target linux --wires", INPUT, "--faults and --wires are for the target embedded"),
+    ("calibrate -o folder", INPUT, "cannot write 'folder': it is a directory"),
+    ("calibrate -o nowhere/c.json", INPUT, "cannot write 'nowhere/c.json'"),
+    ("calibrate -o -", INPUT, "--output -: goes to no standard output"),
+]
+
+COMPARE = [
+    ("compare", INPUT, "TRACE is missing"),
+    ("compare missing.trace", INPUT, "missing.trace: cannot be read"),
+    ("compare folder", INPUT, "folder: cannot be read"),
+    ("compare empty", INPUT, "empty: is no trace"),
+    ("compare binary", INPUT, "binary: is no trace"),
+    ("compare cut.trace", INPUT, "cut.trace: is no trace, or only a part of one"),
+    ("compare plan.json", INPUT, "plan.json: is no trace"),
+    ("compare runs/fifo.trace other.trace", INPUT, "cannot be compared: the"),
+    ("compare runs/fifo.trace runs/fifo.trace --calibration calibration.json", INPUT, "two traces need none"),
+    ("compare runs/fifo.trace --calibration missing.json", INPUT, "missing.json: cannot be read"),
+    ("compare runs/fifo.trace --calibration list.json", INPUT, "list.json: is no calibration"),
+    ("compare runs/fifo.trace --plot a.jpeg", INPUT, "its ending is '.jpeg'"),
+    ("compare runs/fifo.trace --json nowhere/a.json", INPUT, "cannot write 'nowhere/a.json'"),
+    ("compare a b c", INPUT, "found 'c' beyond the arguments that are accepted"),
+]
+
+EXPORT = [
+    ("export", INPUT, "is missing"),
+    ("export plan.json", INPUT, "--format is missing; accepted: sonic, nccl, linux"),
+    ("export plan.json --format juniper", INPUT, "--format: found 'juniper'; accepted: sonic, nccl, linux"),
+    ("export missing.json --format sonic", INPUT, "missing.json: cannot be read"),
+    ("export empty --format nccl", INPUT, "empty: is not JSON"),
+    ("export plan.json --format nccl --ports Ethernet0", INPUT, "--ports goes with --format sonic only"),
+    ("export plan.json --format sonic --ports Ethernet0,,Ethernet4", INPUT, "--ports 'Ethernet0,,Ethernet4'"),
+    ("export plan.json --format nccl --job jobx", INPUT, "unknown job 'jobx'"),
+    ("export plan.json --format nccl --job-class best", INPUT, "--job-class: found 'best'"),
+    ("export plan.json --format linux --rate slow", INPUT, "--rate: 'slow' is not a rate"),
+    ("export plan.json --format linux --dev 'a b'", INPUT, "interface 'a b'"),
+    ("export plan.json --format sonic --dev eth0", INPUT, "--dev goes with --format linux only"),
+    ("export plan.json --format sonic -o folder", INPUT, "it is a directory"),
+]
+
+DECODE = [
+    ("decode", INPUT, "FILE is missing"),
+    ("decode missing.pcap", INPUT, "cannot read 'missing.pcap': No such file"),
+    ("decode folder", INPUT, "cannot read 'folder': Is a directory"),
+    ("decode empty", INPUT, "empty: starts with bytes none"),
+    ("decode binary", INPUT, "not with the magic number of pcap or pcapng"),
+    ("decode small.toml", INPUT, "not with the magic number of pcap or pcapng"),
+    ("decode frames.pcap missing.pcap", INPUT, "cannot read 'missing.pcap'"),
+    ("decode frames.pcap --json folder", INPUT, "it is a directory"),
+    ("decode radio.pcap", INPUT, "link type 127 at byte 20; accepted: 1 (Ethernet), 113 and 276 (Linux cooked)"),
+    ("decode header.pcap", INPUT, "the file header ends at byte 20 of 24"),
+    ("decode a b c", INPUT, "found 'c' beyond the arguments that are accepted"),
+]
+
+P4 = [
+    ("p4 shw", INPUT, "unknown subcommand 'shw'; did you mean 'show'?"),
+    ("p4 build --p4c missing", INPUT, "--p4c 'missing': is no program"),
+    ("p4 build --p4c folder", INPUT, "--p4c 'folder': is no program"),
+    ("p4 build --p4c /bin/true", INPUT, "does not say a version; accepted: p4c's p4c-bm2-ss"),
+    ("p4 build --p4c ./garbled", INPUT, "garbled: Exec format error; accepted: p4c's p4c-bm2-ss"),
+    ("p4 build -o small.toml", INPUT, "--output"),
+    ("p4 build --target tofino", INPUT, "unknown option '--target'"),
+]
+
+DOCTOR = [
+    ("doctor --switch s0", INPUT, "--switch 's0'; accepted: NAME=HOST:PORT"),
+    ("doctor --switch s0=127.0.0.1:70000", INPUT, "--switch 's0=127.0.0.1:70000'"),
+    ("doctor --switch s0=127.0.0.1:1 --device-id -1", INPUT, "--device-id '-1'"),
+    ("doctor --switch s0=127.0.0.1:1 --tls-cert binary", INPUT, "--tls-cert 'binary'"),
+    ("doctor --json folder", INPUT, "it is a directory"),
+    ("doctor --json nowhere/a.json", INPUT, "cannot write 'nowhere/a.json'"),
+    ("doctor please", INPUT, "found 'please' beyond the arguments that are accepted"),
+]
+
+NO_VERB = [
+    ("nope", INPUT, "unknown verb 'nope'; Accepted: calibrate"),
+    ("predcit", INPUT, "unknown verb 'predcit'; did you mean 'predict'?"),
+    ("--vrsion", INPUT, "unknown option '--vrsion'; did you mean '--version'"),
+    ("'\x1b[2J'", INPUT, r"unknown verb '\\x1b[2J'"),
+]
+
+BY_VERB = {
+    "predict": PREDICT,
+    "sweep": SWEEP,
+    "explain": EXPLAIN,
+    "models": MODELS,
+    "plan": PLAN,
+    "switch": SWITCH,
+    "deploy": DEPLOY,
+    "status": STATUS,
+    "run": RUN,
+    "calibrate": CALIBRATE,
+    "compare": COMPARE,
+    "export": EXPORT,
+    "decode": DECODE,
+    "p4": P4,
+    "doctor": DOCTOR,
+}
+ROWS = [row for rows in (*BY_VERB.values(), NO_VERB) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a file of every kind, right and wrong ones."""
+    here = tmp_path_factory.mktemp("inputs")
+    (here / "folder").mkdir()
+    (here / "layers.csv").write_text("layer_index,numel,forward_ns,backward_ns\n0,20000,200000,400000\n")
+    (here / "small.toml").write_text('policies = ["fifo"]\n[job]\ncsv = "layers.csv"\nworkers = 2\nservers = 1\n')
+    for name in ("empty", "empty.toml", "empty.json"):
+        (here / name).touch()
+    (here / "binary").write_bytes(b"\xff\x00\xfe" * 50)
+    (here / "cut.toml").write_text('name = "cut"\n[cluster\n')
+    (here / "nan.toml").write_text("loss = nan\n")
+    (here / "escape.toml").write_text('name = "a\\u001b[2Jb"\n')
+    (here / "list.json").write_text("[[[1, 2]]]")
+    (here / "garbled").write_text("no program\n")
+    (here / "garbled").chmod(0o755)
+    write_pcap(here / "frames.pcap", [TimedFrame(5, bytes(60))])
+    whole = (here / "frames.pcap").read_bytes()
+    (here / "header.pcap").write_bytes(whole[:20])
+    (here / "radio.pcap").write_bytes(whole[:20] + b"\x7f\0\0\0")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(here)
+        for command in (
+            "plan small.toml -o plan.json",
+            "predict small.toml --save runs",
+            "predict small.toml --set job.workers=1 --save others",
+        ):
+            assert CliRunner().invoke(main, shlex.split(command)).exit_code == 0
+    (here / "others" / "fifo.trace").rename(here / "other.trace")
+    (here / "cut.trace").write_bytes((here / "runs" / "fifo.trace").read_bytes()[:900])
+    (here / "calibration.json").write_text('{"format": "another"}')
+    return here
+
+
+def listing(folder: Path) -> dict[str, tuple[int, int]]:
+    found = {path: path.stat() for path in folder.rglob("*")}
+    return {str(path): (stat.st_size, stat.st_mtime_ns) for path, stat in found.items()}
+
+
+def check(said, stdout, stderr):
+    assert stderr.startswith("tensorexpress: error: "), stderr
+    assert stderr.count("\n") == 1, stderr
+    assert stderr.rstrip("\n").isprintable(), stderr
+    assert said in stderr
+    assert stdout == ""
+
+
+@pytest.mark.parametrize(("command", "status", "said"), ROWS, ids=[command for command, _, _ in ROWS])
+def test_a_wrong_input_is_one_line_with_the_right_status_and_leaves_nothing(command, status, said, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    before = listing(folder)
+    result = CliRunner().invoke(main, shlex.split(command))
+    assert result.exit_code == status, (result.output, result.exception)
+    check(said, result.stdout, result.stderr)
+    assert listing(folder) == before
+
+
+def test_all_verbs_are_tried_with_150_inputs_or_more():
+    assert set(BY_VERB) == set(VERBS)
+    assert all(command.split()[0] == verb for verb, rows in BY_VERB.items() for command, _, _ in rows)
+    assert max(Counter(command for command, _, _ in ROWS).values()) == 1
+    assert len(ROWS) >= 150
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "said"),
+    [PREDICT[0], SWEEP[0], DEPLOY[-1], DECODE[3], NO_VERB[0]],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_installed_command_says_the_same(command, status, said, folder):
+    program = Path(sys.executable).parent / "tensorexpress"
+    ran = subprocess.run([program, *shlex.split(command)], cwd=folder, capture_output=True, text=True)
+    assert ran.returncode == status
+    check(said, ran.stdout, ran.stderr)
