@@ -36,9 +36,10 @@ from runtime_support import (
 
 from tensorexpress.errors import InputError, NetworkError
 from tensorexpress.switch import operations as ops
+from tensorexpress.switch.p4runtime.listening import TlsFiles
 from tensorexpress.switch.p4runtime.mailbox import LARGEST_ADVICE, LARGEST_NEWS, Mailbox
 from tensorexpress.switch.p4runtime.runtime import LARGEST_NUMBER_OF_STREAMS
-from tensorexpress.switch.p4runtime.service import Server, TlsFiles, serve
+from tensorexpress.switch.p4runtime.service import Server, serve
 
 VERIFY, SAVE, COMMIT_NEW, COMMIT, RECONCILE = 1, 2, 3, 4, 5
 CONTINUE, ROLLBACK, ATOMIC = 0, 1, 2
@@ -743,7 +744,7 @@ def test_a_taken_address_is_one_line(server: Server) -> None:
 def test_a_name_that_is_no_address_is_one_line() -> None:
     with pytest.raises(NetworkError, match="cannot listen on"):
         serve(StrictDataPath(), "no.such.host.invalid:0")
-    with pytest.raises(InputError, match="give host:port"):
+    with pytest.raises(InputError, match="is no address; accepted: HOST:PORT"):
         serve(StrictDataPath(), "localhost")
 
 
@@ -754,7 +755,7 @@ def test_the_port_is_free_after_a_stop(data_path: StrictDataPath) -> None:
         assert second.address == address
     with socket.socket() as plain:
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        plain.bind(("127.0.0.1", second.port))
+        plain.bind(("127.0.0.1", int(second.address.rpartition(":")[2])))
 
 
 @pytest.fixture(scope="module")
@@ -780,7 +781,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def version_over_tls(server: Server, authority: Path, *, certified: bool) -> str:
     read = [(authority / name).read_bytes() for name in ("ca.pem", "client.key", "client.pem")]
     credentials = grpc.ssl_channel_credentials(*(read if certified else read[:1]))
-    with grpc.secure_channel(f"localhost:{server.port}", credentials) as channel:
+    with grpc.secure_channel(server.address.replace("127.0.0.1", "localhost"), credentials) as channel:
         stub = p4runtime_pb2_grpc.P4RuntimeStub(channel)
         response = stub.Capabilities(p4runtime_pb2.CapabilitiesRequest(), timeout=20)
     return str(response.p4runtime_api_version)

@@ -1,20 +1,18 @@
-"""P4Runtime over gRPC: the server, its address and its certificates."""
+"""P4Runtime over gRPC: the server."""
 
 from __future__ import annotations
 
-import re
-import ssl
 from collections.abc import Callable
 from concurrent import futures
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
 from p4.v1 import p4runtime_pb2
 
-from tensorexpress.errors import InputError, NetworkError
+from tensorexpress.control_address import parse_address
 from tensorexpress.switch.operations import DataPath, Notice
+from tensorexpress.switch.p4runtime.listening import TlsFiles, listen
 from tensorexpress.switch.p4runtime.runtime import (
     LARGEST_NUMBER_OF_READS,
     LARGEST_NUMBER_OF_STREAMS,
@@ -69,23 +67,10 @@ def _unary(kind: Any, behaviour: Callable[[Any, Any], Any]) -> Callable[[bytes, 
 
 
 @dataclass(frozen=True)
-class TlsFiles:
-    """PEM files: the server's certificate and key, and the authority that clients' certificates must come from.
-
-    Without an authority any client is served; with one, only clients that it vouches for.
-    """
-
-    certificate: str | Path
-    key: str | Path
-    client_ca: str | Path | None = None
-
-
-@dataclass(frozen=True)
 class Server:
     """A running P4Runtime server; `address` has the port that it really listens on."""
 
     address: str
-    port: int
     service: RuntimeService
     _server: Any
     _workers: futures.ThreadPoolExecutor
@@ -114,16 +99,17 @@ def serve(
     device_id: int = 1,
     cpu_port: int | None = None,
     tls: TlsFiles | None = None,
+    insecure: bool = False,
 ) -> Server:
-    """Serve P4Runtime for a data path at `host:port`; port 0 lets the system choose one.
+    """Serve P4Runtime for a data path at HOST:PORT, where port 0 lets the system choose one, or at unix:PATH.
 
     `cpu_port` is the data plane's number of the port that P4Runtime calls the CPU (0xfffffffd in replicas). Raises
-    NetworkError when the address cannot be used, InputError when it is none or a file of `tls` cannot be read.
+    NetworkError when the address cannot be used, InputError when it is none, when a file of `tls` cannot be read, or
+    when other machines could control the switch and neither `tls` nor `insecure` says that they may.
     """
     from tensorexpress.switch.program.pipeline import Pipeline
 
-    if not re.fullmatch(r".+:[0-9]+", address):
-        raise InputError(f"{address!r} is no address to listen on; give host:port, such as '127.0.0.1:9559'")
+    wanted = parse_address(address, "--grpc", any_port=True)
     workers = futures.ThreadPoolExecutor(LARGEST_NUMBER_OF_STREAMS + LARGEST_NUMBER_OF_READS + _OTHER_REQUESTS)
     server = grpc.server(
         workers,
@@ -138,44 +124,8 @@ def serve(
             ("grpc.http2.min_recv_ping_interval_without_data_ms", _KEEPALIVE_MS // 2),
         ],
     )
-    port = _listen(server, address, tls)
+    listening = listen(server, wanted, tls, insecure=insecure)
     service = RuntimeService(data_path, device_id=device_id, cpu_port=cpu_port, verify=Pipeline)
     server.add_generic_rpc_handlers((_handlers(service),))
     server.start()
-    return Server(f"{address.rpartition(':')[0]}:{port}", port, service, server, workers)
-
-
-def _listen(server: Any, address: str, tls: TlsFiles | None) -> int:
-    credentials = _credentials(tls) if tls else None
-    try:
-        port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
-    except RuntimeError:
-        port = 0
-    if not port:
-        raise NetworkError(
-            f"cannot listen on {address!r}: the address is taken or is none of this machine's; "
-            "give another host:port, or port 0 for a free one"
-        )
-    return int(port)
-
-
-def _credentials(tls: TlsFiles) -> Any:
-    certificate, key = _pem(tls.certificate), _pem(tls.key)
-    client_ca = _pem(tls.client_ca) if tls.client_ca is not None else None
-    try:
-        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(tls.certificate, tls.key)
-    except ssl.SSLError:
-        raise InputError(f"{str(tls.key)!r} is not the key of the certificate {str(tls.certificate)!r}") from None
-    return grpc.ssl_server_credentials(
-        [(key, certificate)], root_certificates=client_ca, require_client_auth=client_ca is not None
-    )
-
-
-def _pem(path: str | Path) -> bytes:
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {str(path)!r}: {error.strerror}; give a PEM file") from None
-    if b"-----BEGIN" not in content:
-        raise InputError(f"{str(path)!r} is not a PEM file; give one that begins with '-----BEGIN'")
-    return content
+    return Server(str(listening), service, server, workers)
