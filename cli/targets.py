@@ -79,7 +79,7 @@ def _addresses(switches: Sequence[str]) -> dict[str, str]:
             raise InputError(f"--switch {text!r}; accepted: NAME=HOST:PORT, such as s0=127.0.0.1:{DEFAULT_PORT}")
         if name in addresses:
             raise InputError(f"--switch {name} is given twice; accepted: one address for each switch")
-        addresses[name] = str(parse_address(address, f"--switch {name}", default_port=DEFAULT_PORT))
+        addresses[name] = str(parse_address(address, f"--switch {text!r}", default_port=DEFAULT_PORT))
     return addresses
 
 

@@ -64,39 +64,37 @@ class UnixAddress:
 ControlAddress = TcpAddress | UnixAddress
 
 
-def parse_address(text: str, option: str, *, default_port: int | None = None, any_port: bool = False) -> ControlAddress:
-    """Return the address in a text; InputError, which names the option, when there is none.
+def parse_address(text: str, said: str, *, default_port: int | None = None, any_port: bool = False) -> ControlAddress:
+    """Return the address in a text; InputError, which begins with what the user said, when there is none.
 
     Without a default the port must be given; with `any_port` it may be 0.
 
-    >>> parse_address("unix:///run/s0.sock", "--grpc")
+    >>> parse_address("unix:///run/s0.sock", "--grpc ...")
     UnixAddress(path='/run/s0.sock')
-    >>> str(parse_address("[::1]", "--switch s0", default_port=9559))
+    >>> str(parse_address("[::1]", "--switch ...", default_port=9559))
     '[::1]:9559'
     """
     if text.startswith("unix:"):
-        return _unix(text, option)
+        return _unix(text, said)
     match = _HOST_AND_PORT.fullmatch(text)
     if match is None or text.partition(":")[0] in _SCHEMES or (match[3] is None and default_port is None):
-        raise InputError(f"{option} {text!r} is no address; {ACCEPTED}")
+        raise InputError(f"{said} is no address; {ACCEPTED}")
     if match[1] is not None and not _is_ipv6(match[1]):
-        raise InputError(f"{option} {text!r}: {match[1]!r} is no IPv6 address; {ACCEPTED}")
+        raise InputError(f"{said}: {match[1]!r} is no IPv6 address; {ACCEPTED}")
     port, lowest = int(match[3] or default_port or 0), 0 if any_port else 1
     if not lowest <= port <= 65535:
-        raise InputError(f"{option} {text!r}: port {match[3]} is out of range; accepted: {lowest} to 65535")
+        raise InputError(f"{said}: port {match[3]} is out of range; accepted: {lowest} to 65535")
     return TcpAddress(match[1] or match[2], port)
 
 
-def _unix(text: str, option: str) -> UnixAddress:
+def _unix(text: str, said: str) -> UnixAddress:
     # `unix:///run/s0.sock` is how URIs write /run/s0.sock.
     path = re.sub("^//+", "/", text.removeprefix("unix:"))
     if not path or "\0" in path:
-        raise InputError(f"{option} {text!r} names no path; accepted: unix:PATH, such as unix:/run/s0.sock")
+        raise InputError(f"{said} names no path; accepted: unix:PATH, such as unix:/run/s0.sock")
     size = len(os.fsencode(path))
     if size > LONGEST_PATH_BYTES:
-        raise InputError(
-            f"{option} {text!r}: a path of {size} bytes; accepted: at most {LONGEST_PATH_BYTES}, give a shorter one"
-        )
+        raise InputError(f"{said}: a path of {size} bytes; accepted: at most {LONGEST_PATH_BYTES}, give a shorter one")
     return UnixAddress(path)
 
 

@@ -36,7 +36,7 @@ def served(path: Path) -> Server:
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "192.0.2.1:0", "0:0", "[::ffff:192.0.2.1]:0"])
 def test_other_machines_are_let_in_only_when_the_user_says_so(address: str) -> None:
-    with pytest.raises(InputError, match="can be reached from other machines.* or --insecure") as error:
+    with pytest.raises(InputError, match=r"can be reached from other machines.* or --insecure") as error:
         serve(StrictDataPath(), address)
     assert "\n" not in str(error.value)
 
@@ -80,8 +80,8 @@ def test_an_address_that_is_none_is_one_line(address: str, said: str) -> None:
         (["switch", "--port", "1@lo", "--rate", "1=0 Mbps"], "--rate '0 Mbps' would send nothing"),
         (["switch", "--no-grpc"], "--no-grpc without a program"),
         (["switch", "--grpc", "[::]:9559"], "can be reached from other machines"),
-        (["status", "--switch", "s0=127.0.0.1:99999"], "--switch s0 '127.0.0.1:99999': port 99999 is out of range"),
-        (["status", "--switch", "s0=unix:"], "--switch s0 'unix:' names no path"),
+        (["status", "--switch", "s0=127.0.0.1:99999"], "--switch 's0=127.0.0.1:99999': port 99999 is out of range"),
+        (["status", "--switch", "s0=unix:"], "--switch 's0=unix:' names no path"),
     ],
 )
 def test_what_would_make_no_switch_or_an_open_one_is_refused(options: list[str], said: str) -> None:

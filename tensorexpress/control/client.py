@@ -106,7 +106,7 @@ class Connection:
         tls = target.tls
         options = SSLOptions(False, tls.ca, tls.certificate, tls.key) if tls else SSLOptions(True)
         self._election_id = target.election_id
-        address = parse_address(target.address, f"the address of {target.name}").for_grpc
+        address = parse_address(target.address, str(target)).for_grpc
         self._channel = _Channel(target.device_id, address, (0, 0), ssl_options=options)
         self._stub = self._channel.stub
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()

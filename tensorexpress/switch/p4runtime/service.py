@@ -2,68 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent import futures
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
-from p4.v1 import p4runtime_pb2
 
 from tensorexpress.control_address import parse_address
 from tensorexpress.switch.operations import DataPath, Notice
 from tensorexpress.switch.p4runtime.listening import TlsFiles, listen
 from tensorexpress.switch.p4runtime.runtime import (
     LARGEST_NUMBER_OF_READS,
+    LARGEST_NUMBER_OF_REQUESTS,
     LARGEST_NUMBER_OF_STREAMS,
     RuntimeService,
-    parse,
-    refusing,
 )
 
-#: Threads beside those that streams and reads can hold: for requests that end by themselves.
-_OTHER_REQUESTS = 16
-#: Programs are larger than the 4 MiB that gRPC takes by default.
-_LARGEST_REQUEST_BYTES = 64 << 20
+#: Threads beside those of all calls that have a place: for calls that look for one.
+_SPARE_THREADS = 16
+#: Programs and batches may be larger than the 4 MiB that gRPC takes by default.
+LARGEST_REQUEST_BYTES = 8 << 20
+#: Calls that gRPC lets in, of all clients and of one connection.
+_LARGEST_NUMBER_OF_CALLS = 512
+_CALLS_OF_A_CONNECTION = 128
 #: How often an idle connection is probed, and how long it may take to answer.
 _KEEPALIVE_MS = 10_000
 
 
 def _handlers(service: RuntimeService) -> Any:
-    """Return the methods for gRPC.
-
-    They parse requests themselves: gRPC would log a traceback for every malformed one, and a stream that begins with
-    one would never let the server stop.
-    """
+    """Return the methods for gRPC; each takes an iterator of serialised messages, also where there is just one."""
     methods = {
-        name: grpc.unary_unary_rpc_method_handler(_unary(kind, getattr(service, name)), response_serializer=_serialised)
-        for name, kind in (
-            ("Write", p4runtime_pb2.WriteRequest),
-            ("SetForwardingPipelineConfig", p4runtime_pb2.SetForwardingPipelineConfigRequest),
-            ("GetForwardingPipelineConfig", p4runtime_pb2.GetForwardingPipelineConfigRequest),
-            ("Capabilities", p4runtime_pb2.CapabilitiesRequest),
-        )
+        name: grpc.stream_unary_rpc_method_handler(getattr(service, name), response_serializer=_serialised)
+        for name in ("Write", "SetForwardingPipelineConfig", "GetForwardingPipelineConfig", "Capabilities")
     }
-    methods["Read"] = grpc.unary_stream_rpc_method_handler(
-        _unary(p4runtime_pb2.ReadRequest, service.Read), response_serializer=_serialised
-    )
-    methods["StreamChannel"] = grpc.stream_stream_rpc_method_handler(
-        service.StreamChannel, response_serializer=_serialised
-    )
+    methods["Read"] = grpc.stream_stream_rpc_method_handler(service.Read, response_serializer=_serialised)
+    methods["StreamChannel"] = grpc.stream_stream_rpc_method_handler(service.StreamChannel)
     return grpc.method_handlers_generic_handler("p4.v1.P4Runtime", methods)
 
 
 def _serialised(message: Any) -> bytes:
     return bytes(message.SerializeToString())
-
-
-def _unary(kind: Any, behaviour: Callable[[Any, Any], Any]) -> Callable[[bytes, Any], Any]:
-    def handle(data: bytes, context: Any) -> Any:
-        with refusing(context):
-            request = parse(kind, data)
-        return behaviour(request, context)
-
-    return handle
 
 
 @dataclass(frozen=True)
@@ -109,12 +87,16 @@ def serve(
     """
     from tensorexpress.switch.program.pipeline import Pipeline
 
-    wanted = parse_address(address, "--grpc", any_port=True)
-    workers = futures.ThreadPoolExecutor(LARGEST_NUMBER_OF_STREAMS + LARGEST_NUMBER_OF_READS + _OTHER_REQUESTS)
+    wanted = parse_address(address, f"--grpc {address!r}", any_port=True)
+    workers = futures.ThreadPoolExecutor(
+        LARGEST_NUMBER_OF_STREAMS + LARGEST_NUMBER_OF_READS + LARGEST_NUMBER_OF_REQUESTS + _SPARE_THREADS
+    )
     server = grpc.server(
         workers,
+        maximum_concurrent_rpcs=_LARGEST_NUMBER_OF_CALLS,
         options=[
-            ("grpc.max_receive_message_length", _LARGEST_REQUEST_BYTES),
+            ("grpc.max_receive_message_length", LARGEST_REQUEST_BYTES),
+            ("grpc.max_concurrent_streams", _CALLS_OF_A_CONNECTION),
             # Without this two servers could share a port, each getting some of the clients.
             ("grpc.so_reuseport", 0),
             # A primary whose machine has vanished is gone only when its stream is.

@@ -6,13 +6,14 @@ Only what packets change (counters, registers, idle times) is asked of the data 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from p4.v1 import p4runtime_pb2
 
 from tensorexpress.switch.operations import DataPath, Key, Operation, Query, SetValueSet
 from tensorexpress.switch.p4runtime import messages
+from tensorexpress.switch.p4runtime.answers import not_done
 from tensorexpress.switch.p4runtime.arrays import Arrays
 from tensorexpress.switch.p4runtime.batch import (
     DELETE,
@@ -95,23 +96,32 @@ class Store:
             "digest_entry": self._read_digests,
         }
 
-    def write(self, updates: Iterable[Any], *, all_or_none: bool = False) -> list[Refusal | None]:
+    def write(
+        self, updates: Collection[Any], *, all_or_none: bool = False, most_told: int | None = None
+    ) -> list[Refusal | None]:
         """Do Update messages in order and return, for each, why it was refused, or None.
 
         The operations of all of them reach the data path between two packets, which is more than any atomicity of
         P4Runtime asks for. With `all_or_none` a refusal leaves everything as it was, and the other updates are
-        answered with ABORTED.
+        answered with ABORTED. In a batch of more than `most_told` updates, for each of which nobody could be told what
+        became of it, a refusal leaves everything as it was and is raised for the whole batch.
         """
-        updates = list(updates)
         batch = Batch()
         refusals: list[Refusal | None] = []
-        for number, update in enumerate(updates):
-            refusal = self._attempt(batch, update)
-            refusals.append(refusal)
-            if refusal and all_or_none:
-                batch.take_back()
-                others = Refusal(Code.ABORTED, f"not done, because update {number} was refused")
-                return [refusal if i == number else others for i in range(len(updates))]
+        try:
+            for update in updates:
+                refusals.append(self._attempt(batch, update))
+                if refusals[-1] and all_or_none:
+                    break
+            if any(refusals) and most_told is not None and len(updates) > most_told:
+                raise not_done(refusals, len(updates))
+        except BaseException:
+            batch.take_back()
+            raise
+        if any(refusals) and all_or_none:
+            batch.take_back()
+            others = Refusal(Code.ABORTED, f"not done, because update {len(refusals) - 1} was refused")
+            return [others] * (len(refusals) - 1) + refusals[-1:] + [others] * (len(updates) - len(refusals))
         if batch.operations:
             self._hand_over(batch)
         return refusals
@@ -124,7 +134,10 @@ class Store:
             _check_entity_kind(kind, self._writers)
             self._writers[kind](batch, update.type, getattr(update.entity, kind))
         except Refusal as refusal:
-            return refusal
+            # Its traceback would keep the messages of a whole batch in memory.
+            return Refusal(refusal.code, str(refusal))
+        except RecursionError:
+            return invalid("an entity that is nested too deeply")
         return None
 
     def _hand_over(self, batch: Batch) -> None:
