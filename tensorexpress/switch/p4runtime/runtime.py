@@ -55,8 +55,9 @@ _READ_PATIENCE_S = 1.0
 #: How long a request waits for one of those under way to end.
 _REQUEST_WAIT_S = 10.0
 
-#: Entities that one read may ask for, and those in one response.
+#: Entities that one read may ask for; that it may find, if it asks for several; and those in one response.
 LARGEST_READ = 4096
+LARGEST_FOUND = 1 << 16
 _ENTITIES_PER_RESPONSE = 256
 #: The longest frame that a controller may send: more than any link takes.
 _LONGEST_FRAME = 1 << 16
@@ -165,8 +166,21 @@ class RuntimeService:
         with self._lock:
             self._check_device(request)
             _, store = self._pipeline()
+            count = 0
             for entity in Messages(p4runtime_pb2.Entity, asked):
-                refusals.append(_read_entity(store, entity, found))
+                refusals.append(None)
+                try:
+                    number, entities = store.select(entity)
+                except Refusal as refusal:
+                    refusals[-1] = Refusal(refusal.code, str(refusal))
+                    continue
+                count += number
+                if count > LARGEST_FOUND and len(asked) > 1:
+                    raise Refusal(
+                        Code.RESOURCE_EXHAUSTED,
+                        f"a read that finds more than {LARGEST_FOUND} entities; ask for one thing at a time",
+                    )
+                found.append(entities)
         for response in _responses(found):
             with place.idling():
                 yield response
@@ -530,14 +544,6 @@ def _responses(found: list[Iterator[Any]]) -> Iterator[Any]:
                 response = p4runtime_pb2.ReadResponse()
     if response.entities:
         yield response
-
-
-def _read_entity(store: Store, entity: Any, found: list[Iterator[Any]]) -> Refusal | None:
-    try:
-        found.append(store.read(entity))
-    except Refusal as refusal:
-        return Refusal(refusal.code, str(refusal))
-    return None
 
 
 def _election_id(message: Any) -> int | None:

@@ -6,7 +6,7 @@ Only what packets change (counters, registers, idle times) is asked of the data 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from p4.v1 import p4runtime_pb2
@@ -20,6 +20,7 @@ from tensorexpress.switch.p4runtime.batch import (
     INSERT,
     MODIFY,
     Batch,
+    Found,
     Reader,
     Writer,
     check_modify,
@@ -153,10 +154,14 @@ class Store:
 
         The state is looked at before this returns; the messages are made as they are taken.
         """
+        return self.select(request)[1]
+
+    def select(self, request: Any) -> tuple[int, Iterator[Any]]:
+        """Return how many Entity messages a request selects, and these."""
         kind = request.WhichOneof("entity")
         _check_entity_kind(kind, self._readers)
         found = self._readers[kind](getattr(request, kind))
-        return (p4runtime_pb2.Entity(**content) for content in found)
+        return found.count, (p4runtime_pb2.Entity(**content) for content in found.contents)
 
     def run_on(self, data_path: DataPath) -> None:
         """Hand further operations to another data path, which has had all that were handed on so far."""
@@ -176,10 +181,11 @@ class Store:
         batch.put(self._value_sets, value_set.id, members)
         batch.operations.append(SetValueSet(value_set.name, members))
 
-    def _read_value_sets(self, request: Any) -> Iterable[dict[str, Any]]:
+    def _read_value_sets(self, request: Any) -> Found:
         chosen = declared_or_all("value set", self.schema.value_sets, request.value_set_id)
         found = [(one, self._value_sets.get(one.id, ())) for one in chosen]
-        return ({"value_set_entry": messages.write_value_set(one, members)} for one, members in found)
+        contents = ({"value_set_entry": messages.write_value_set(one, members)} for one, members in found)
+        return Found(len(found), contents)
 
     def _write_digest(self, batch: Batch, kind: int, message: Any) -> None:
         digest = find("digest", self.schema.digests, message.digest_id)
@@ -192,11 +198,11 @@ class Store:
         check_presence(kind, digest.id in self._digests, what)
         batch.put(self._digests, digest.id, config)
 
-    def _read_digests(self, request: Any) -> Iterable[dict[str, Any]]:
+    def _read_digests(self, request: Any) -> Found:
         if request.digest_id:
             find("digest", self.schema.digests, request.digest_id)
         found = stored_or_all("configuration of digest", self._digests, request.digest_id)
-        return ({"digest_entry": messages.write_digest(id, config)} for id, config in found)
+        return Found(len(found), ({"digest_entry": messages.write_digest(id, config)} for id, config in found))
 
 
 def _check_entity_kind(kind: str | None, known: Mapping[str, Any]) -> None:
