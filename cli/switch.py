@@ -17,7 +17,7 @@ from tensorexpress.units import counted, format_rate, parse_rate, parse_size
 
 if TYPE_CHECKING:
     from tensorexpress.switch.device import Statistics
-    from tensorexpress.switch.p4runtime.service import TlsFiles
+    from tensorexpress.switch.p4runtime.listening import TlsFiles
     from tensorexpress.switch.ports import PortSpec
     from tensorexpress.switch.traffic import PortSettings
 
@@ -66,8 +66,13 @@ def _queue_options(command: Command) -> Command:
     "--lowest-share", metavar="PERCENT", default="0%", show_default=True, help="Least share of the least urgent queue."
 )
 @click.option(
-    "--grpc", "address", default="127.0.0.1:9559", show_default=True, help="P4Runtime's address; port 0: any."
+    "--grpc",
+    "address",
+    default="127.0.0.1:9559",
+    show_default=True,
+    help="P4Runtime's address: HOST:PORT, where 0 is any port, [IPV6]:PORT, or unix:PATH for this user alone.",
 )
+@click.option("--insecure", is_flag=True, help="Let other machines control the switch without TLS.")
 @click.option("--no-grpc", is_flag=True, help="Serve no P4Runtime; run --program alone.")
 @click.option(
     "--cpu-port", type=click.IntRange(0, 510), default=255, show_default=True, help="Port of packet-in and packet-out."
@@ -96,6 +101,7 @@ def switch(
     buffer: str,
     lowest_share: str,
     address: str,
+    insecure: bool,
     no_grpc: bool,
     cpu_port: int,
     pcap: str | None,
@@ -131,10 +137,12 @@ def switch(
     )
     opened = _ports(ports, rates, shared, cpu_port)
     tls = _tls(tls_cert, tls_key, tls_ca)
+    if no_grpc and program is None:
+        raise InputError("--no-grpc without a program leaves a switch that forwards nothing; give --program too")
     start_with = _start_with(program, p4info, entries, serves=not no_grpc)
     loop = LoopSettings(opened, cpu_port, pcap, parse_faults(faults))
     with stopped_by_signals():
-        running = RunningSwitch(loop, None if no_grpc else address, device_id=device_id, tls=tls)
+        running = RunningSwitch(loop, None if no_grpc else address, device_id=device_id, tls=tls, insecure=insecure)
         try:
             if start_with is not None:
                 running.start_with(*start_with)
@@ -186,10 +194,17 @@ def _rates(rates: tuple[str, ...]) -> tuple[int | None, dict[int, int]]:
     for text in rates:
         match = re.match(r"([0-9]+)=(.*)", text)
         if match is not None:
-            rate_of[int(match[1])] = with_option("--rate", parse_rate, match[2])
+            rate_of[int(match[1])] = _rate(match[2])
         else:
-            rate_of_all = with_option("--rate", parse_rate, text)
+            rate_of_all = _rate(text)
     return rate_of_all, rate_of
+
+
+def _rate(text: str) -> int:
+    rate_bps = with_option("--rate", parse_rate, text)
+    if not rate_bps:
+        raise InputError(f"--rate {text!r} would send nothing; accepted: more than 0, or no --rate for no limit")
+    return rate_bps
 
 
 def _share(text: str) -> float:
@@ -206,7 +221,7 @@ def _tls(certificate: str | None, key: str | None, client_ca: str | None) -> Tls
         raise InputError(
             "TLS needs --tls-cert and --tls-key; --tls-ca beside them makes clients show a certificate too"
         )
-    from tensorexpress.switch.p4runtime.service import TlsFiles
+    from tensorexpress.switch.p4runtime.listening import TlsFiles
 
     return TlsFiles(certificate, key, client_ca)
 
@@ -303,7 +318,7 @@ def replay(
     from tensorexpress.switch.traffic import PortSettings
 
     settings = PortSettings(
-        rate_bps=with_option("--rate", parse_rate, rate) if rate is not None else None,
+        rate_bps=_rate(rate) if rate is not None else None,
         discipline=discipline,
         queues=queues,
         buffer_bytes=with_option("--buffer", parse_size, buffer),

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from tensorexpress.cli import Command
+from tensorexpress.control_address import DEFAULT_PORT, parse_address
 from tensorexpress.errors import InputError, MachineError
 
 if TYPE_CHECKING:
     from tensorexpress.control.client import Target
-
-#: P4Runtime's port, as registered.
-DEFAULT_PORT = 9559
 
 
 def target_options(command: Command) -> Command:
@@ -34,9 +32,10 @@ def target_options(command: Command) -> Command:
         click.option(
             "--switch",
             "switches",
-            metavar="NAME=HOST[:PORT]",
+            metavar="NAME=ADDRESS",
             multiple=True,
-            help=f"Where a switch answers; may be repeated.  [default port: {DEFAULT_PORT}]",
+            help="Where a switch answers: HOST[:PORT], [IPV6][:PORT] or unix:PATH; may be repeated.  "
+            f"[default port: {DEFAULT_PORT}]",
         ),
     ):
         command = option(command)
@@ -80,16 +79,8 @@ def _addresses(switches: Sequence[str]) -> dict[str, str]:
             raise InputError(f"--switch {text!r}; accepted: NAME=HOST:PORT, such as s0=127.0.0.1:{DEFAULT_PORT}")
         if name in addresses:
             raise InputError(f"--switch {name} is given twice; accepted: one address for each switch")
-        addresses[name] = _with_port(text, address)
+        addresses[name] = str(parse_address(address, f"--switch {text!r}", default_port=DEFAULT_PORT))
     return addresses
-
-
-def _with_port(text: str, address: str) -> str:
-    """Return HOST:PORT; an IPv6 address stands in brackets."""
-    match = re.fullmatch(r"(\[[^\]]+\]|[^:\[\]]+)(?::([0-9]{1,5}))?", address)
-    if match is None or not 0 < int(match[2] or DEFAULT_PORT) < 65536:
-        raise InputError(f"--switch {text!r} has no address; accepted: HOST, HOST:PORT or [IPV6]:PORT")
-    return f"{match[1]}:{match[2] or DEFAULT_PORT}"
 
 
 def _device_ids(device_ids: Sequence[str], switches: dict[str, str]) -> tuple[int, dict[str, int]]:

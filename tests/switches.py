@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -18,6 +19,7 @@ from tensorexpress.control.client import Connection, Target
 from tensorexpress.errors import NetworkError
 from tensorexpress.switch.loop import LoopSettings
 from tensorexpress.switch.running import RunningSwitch
+from tensorexpress.target.controlled import control_address
 
 
 class TargetSwitch(Protocol):
@@ -36,18 +38,20 @@ class EmbeddedSwitch:
     """The embedded switch, without any port: it forwards in a process of its own, and serves P4Runtime in this one."""
 
     def __init__(self) -> None:
-        self.address = "127.0.0.1:0"
+        self._directory = tempfile.mkdtemp(prefix="tensorexpress-")
+        self.address = control_address(self._directory, 0)
         self._switch: RunningSwitch | None = None
         self.start()
 
     def start(self) -> None:
+        os.makedirs(self._directory, 0o700, exist_ok=True)
         self._switch = RunningSwitch(LoopSettings({}), self.address)
-        self.address = str(self._switch.address)
 
     def stop(self) -> None:
         if self._switch is not None:
             self._switch.stop()
         self._switch = None
+        shutil.rmtree(self._directory, ignore_errors=True)
 
 
 class Bmv2Switch:
@@ -57,10 +61,12 @@ class Bmv2Switch:
         self._program = program
         self._ports = [word for port, name in enumerate(interfaces) for word in ("-i", f"{port}@{name}")]
         self._process: subprocess.Popen[bytes] | None = None
-        self.address = f"127.0.0.1:{_free_port()}"
+        self._directory = tempfile.mkdtemp(prefix="tensorexpress-")
+        self.address = control_address(self._directory, 0)
         self.start()
 
     def start(self) -> None:
+        os.makedirs(self._directory, 0o700, exist_ok=True)
         options = ["--no-p4", "--device-id", "1", "--thrift-port", str(_free_port()), "-L", "off"]
         target = ["--grpc-server-addr", self.address, "--cpu-port", "255", "--priority-queues", "8"]
         self._process = subprocess.Popen(
@@ -74,6 +80,7 @@ class Bmv2Switch:
             self._process.kill()
             self._process.wait()
         self._process = None
+        shutil.rmtree(self._directory, ignore_errors=True)
 
 
 def start_switch() -> TargetSwitch:

@@ -278,8 +278,8 @@ def test_one_switch_that_fails_does_not_hide_the_others(target_switch: TargetSwi
     [
         (["--switch", "s9=127.0.0.1"], "unknown switch 's9'; Accepted: s0"),
         (["--switch", "s0"], "--switch 's0'; accepted: NAME=HOST:PORT"),
-        (["--switch", "s0=a:b"], "--switch 's0=a:b' has no address"),
-        (["--switch", "s0=a:99999"], "--switch 's0=a:99999' has no address"),
+        (["--switch", "s0=a:b"], "--switch 's0=a:b' is no address"),
+        (["--switch", "s0=a:99999"], "--switch 's0=a:99999': port 99999 is out of range"),
         (["--switch", "s0=a", "--switch", "s0=b"], "--switch s0 is given twice"),
         (["--switch", "s0=a", "--device-id", "one"], "--device-id 'one'; accepted: a number"),
         (["--switch", "s0=a", "--device-id", "s1=1"], "--device-id 's1=1': no --switch s1; accepted: s0"),

@@ -36,9 +36,10 @@ from runtime_support import (
 
 from tensorexpress.errors import InputError, NetworkError
 from tensorexpress.switch import operations as ops
-from tensorexpress.switch.p4runtime.mailbox import LARGEST_ADVICE, LARGEST_NEWS, Mailbox
+from tensorexpress.switch.p4runtime.listening import TlsFiles
+from tensorexpress.switch.p4runtime.mailbox import LARGEST_ADVICE, LARGEST_NEWS, LARGEST_NEWS_BYTES, Mailbox
 from tensorexpress.switch.p4runtime.runtime import LARGEST_NUMBER_OF_STREAMS
-from tensorexpress.switch.p4runtime.service import Server, TlsFiles, serve
+from tensorexpress.switch.p4runtime.service import Server, serve
 
 VERIFY, SAVE, COMMIT_NEW, COMMIT, RECONCILE = 1, 2, 3, 4, 5
 CONTINUE, ROLLBACK, ATOMIC = 0, 1, 2
@@ -655,17 +656,28 @@ def test_an_idle_entry_is_named_with_what_the_client_keeps_with_it(server: Serve
 
 def test_a_full_mailbox_drops_the_oldest_news_and_no_advice() -> None:
     mailbox = Mailbox()
-    assert [mailbox.put_news(number) for number in range(LARGEST_NEWS + 3)] == [False] * LARGEST_NEWS + [True] * 3
-    mailbox.put_advice("advice")
+    news = [b"%d" % number for number in range(LARGEST_NEWS + 3)]
+    assert [mailbox.put_news(each) for each in news] == [0] * LARGEST_NEWS + [1] * 3
+    mailbox.put_advice(b"advice")
     mailbox.close()
-    assert list(mailbox) == ["advice", *range(3, LARGEST_NEWS + 3)]
+    assert list(iter(mailbox.take, None)) == [b"advice", *news[3:]]
     assert mailbox.refusal is None
+
+
+def test_a_mailbox_is_full_by_bytes_too() -> None:
+    mailbox = Mailbox()
+    large = [bytes([number]) * (LARGEST_NEWS_BYTES // 4) for number in range(6)]
+    assert [mailbox.put_news(each) for each in large] == [0, 0, 0, 0, 1, 1]
+    assert mailbox.put_news(bytes(LARGEST_NEWS_BYTES)) == 4
+    assert mailbox.put_news(bytes(LARGEST_NEWS_BYTES + 1)) == 1
+    mailbox.close()
+    assert [len(each) for each in iter(mailbox.take, None)] == [LARGEST_NEWS_BYTES]
 
 
 def test_a_client_that_leaves_all_advice_unread_loses_its_stream() -> None:
     mailbox = Mailbox()
-    for number in range(LARGEST_ADVICE + 1):
-        mailbox.put_advice(number)
+    for _ in range(LARGEST_ADVICE + 1):
+        mailbox.put_advice(b"advice")
     assert mailbox.refusal is not None
 
 
@@ -743,7 +755,7 @@ def test_a_taken_address_is_one_line(server: Server) -> None:
 def test_a_name_that_is_no_address_is_one_line() -> None:
     with pytest.raises(NetworkError, match="cannot listen on"):
         serve(StrictDataPath(), "no.such.host.invalid:0")
-    with pytest.raises(InputError, match="give host:port"):
+    with pytest.raises(InputError, match="is no address; accepted: HOST:PORT"):
         serve(StrictDataPath(), "localhost")
 
 
@@ -754,7 +766,7 @@ def test_the_port_is_free_after_a_stop(data_path: StrictDataPath) -> None:
         assert second.address == address
     with socket.socket() as plain:
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        plain.bind(("127.0.0.1", second.port))
+        plain.bind(("127.0.0.1", int(second.address.rpartition(":")[2])))
 
 
 @pytest.fixture(scope="module")
@@ -780,7 +792,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def version_over_tls(server: Server, authority: Path, *, certified: bool) -> str:
     read = [(authority / name).read_bytes() for name in ("ca.pem", "client.key", "client.pem")]
     credentials = grpc.ssl_channel_credentials(*(read if certified else read[:1]))
-    with grpc.secure_channel(f"localhost:{server.port}", credentials) as channel:
+    with grpc.secure_channel(server.address.replace("127.0.0.1", "localhost"), credentials) as channel:
         stub = p4runtime_pb2_grpc.P4RuntimeStub(channel)
         response = stub.Capabilities(p4runtime_pb2.CapabilitiesRequest(), timeout=20)
     return str(response.p4runtime_api_version)

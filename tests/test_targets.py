@@ -172,8 +172,8 @@ def test_a_program_that_is_tied_ends_with_who_started_it():
     os.close(descriptor)
 
 
-def test_a_switch_that_is_just_started_again_can_be_stopped(monkeypatch):
-    switch = embedded.SupervisedSwitch(LoopSettings({}))
+def test_a_switch_that_is_just_started_again_can_be_stopped(monkeypatch, tmp_path):
+    switch = embedded.SupervisedSwitch(LoopSettings({}), f"unix:{tmp_path}/0.sock")
     start, restarting, stopping = embedded.RunningSwitch, threading.Event(), threading.Event()
 
     def start_when_it_is_being_stopped(*arguments):

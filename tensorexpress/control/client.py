@@ -18,6 +18,7 @@ from p4.v1 import p4runtime_pb2
 from p4runtime_sh.p4runtime import P4RuntimeClient, SSLOptions
 
 from tensorexpress.control.messages import decode, encode
+from tensorexpress.control_address import parse_address
 from tensorexpress.errors import InputError, NetworkError, ProgramError
 
 #: How long a switch may take: to answer at all, to answer a question, to load a program, to say goodbye.
@@ -26,8 +27,8 @@ REQUEST_S = 120.0
 PIPELINE_S = 60.0
 CLOSE_S = 1.0
 
-#: Updates in one request. All of them stay far below the 4 MiB that a server takes by default.
-BATCH = 500
+#: Updates in one request: the errors of all of them have room in the 8 KiB of metadata that gRPC takes as an answer.
+BATCH = 150
 
 #: Messages from the switch that wait to be looked at; packets that come while so many wait are dropped.
 _MOST_WAITING = 1000
@@ -49,7 +50,7 @@ class Target:
     """A switch of the plan, and how to reach it."""
 
     name: str
-    #: HOST:PORT.
+    #: HOST:PORT, [IPV6]:PORT or unix:PATH.
     address: str
     device_id: int = 1
     #: Of several controllers the one with the highest is primary, and may write.
@@ -105,7 +106,8 @@ class Connection:
         tls = target.tls
         options = SSLOptions(False, tls.ca, tls.certificate, tls.key) if tls else SSLOptions(True)
         self._election_id = target.election_id
-        self._channel = _Channel(target.device_id, target.address, (0, 0), ssl_options=options)
+        address = parse_address(target.address, str(target)).for_grpc
+        self._channel = _Channel(target.device_id, address, (0, 0), ssl_options=options)
         self._stub = self._channel.stub
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._messages: queue.Queue[Standing | PacketIn | NetworkError | None] = queue.Queue()
@@ -348,6 +350,8 @@ _FAILURES = {
     "WRONG_VERSION_NUMBER": "it does not speak TLS; leave --tls-ca, --tls-cert and --tls-key out",
     "Tls handshake failed": "TLS failed; check --tls-ca, --tls-cert and --tls-key",
     "Connection refused": "nobody answers there; start the switch, or correct the address given with --switch",
+    "No such file": "no socket is there; start the switch, or correct the path given with --switch",
+    "Permission denied": "the socket is another user's; run as the user who started the switch",
     "lookup": "no host has that name; correct the address given with --switch",
     "HTTP/2": "who answers there does not speak P4Runtime; correct the address given with --switch",
 }

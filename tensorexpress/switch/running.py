@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tensorexpress.errors import InputError, MachineError
 from tensorexpress.switch.device import Statistics
@@ -17,7 +17,8 @@ from tensorexpress.switch.loop import LoopSettings
 from tensorexpress.switch.ports import SocketSpec
 
 if TYPE_CHECKING:
-    from tensorexpress.switch.p4runtime.service import Server, TlsFiles
+    from tensorexpress.switch.p4runtime.listening import TlsFiles
+    from tensorexpress.switch.p4runtime.service import Server
 
 
 class RunningSwitch:
@@ -30,6 +31,7 @@ class RunningSwitch:
         *,
         device_id: int = 1,
         tls: TlsFiles | None = None,
+        insecure: bool = False,
     ):
         self._cpu_port = settings.cpu_port
         specs = (spec for spec, _ in settings.ports.values())
@@ -38,7 +40,14 @@ class RunningSwitch:
         try:
             self.data_path.start(settings)
             if grpc_address is not None:
-                self._server = _serve(self.data_path, grpc_address, device_id, settings.cpu_port, tls)
+                self._server = _serve(
+                    self.data_path,
+                    grpc_address,
+                    device_id=device_id,
+                    cpu_port=settings.cpu_port,
+                    tls=tls,
+                    insecure=insecure,
+                )
         except BaseException:
             self.data_path.close()
             raise
@@ -87,11 +96,11 @@ class RunningSwitch:
         self.stop()
 
 
-def _serve(data_path: DataLink, address: str, device_id: int, cpu_port: int | None, tls: TlsFiles | None) -> Server:
+def _serve(data_path: DataLink, address: str, **options: Any) -> Server:
     try:
         from tensorexpress.switch.p4runtime.service import serve
     except ImportError as error:
         raise MachineError(
             f"P4Runtime needs {error.name}; pip install 'tensorexpress[p4]', or do without a controller (--no-grpc)"
         ) from None
-    return serve(data_path, address, device_id=device_id, cpu_port=cpu_port, tls=tls)
+    return serve(data_path, address, **options)

@@ -23,7 +23,7 @@ from tensorexpress.plan import Plan
 from tensorexpress.switch.traffic import ETHERNET_OVERHEAD_BYTES
 from tensorexpress.target import HostAccess, KernelAccess, PortReport, namespaces, tied
 from tensorexpress.target.cabling import cables
-from tensorexpress.target.controlled import check_p4runtime, kept, read_served
+from tensorexpress.target.controlled import check_p4runtime, control_address, kept, private_directory, read_served
 
 #: With them BMv2 would see frames longer than any packet, and checksums that nobody has computed.
 _OFFLOADS = ("tso", "gso", "gro", "tx", "rx", "sg")
@@ -74,7 +74,11 @@ class Bmv2Target:
         namespaces.remove_leftovers()
         with ExitStack() as cleanup:
             hosts, interfaces = _lay(plan, cleanup)
-            switches = {name: _Switch(ports, plan.scenario.cluster.queues) for name, ports in interfaces.items()}
+            control = cleanup.enter_context(private_directory())
+            switches = {
+                name: _Switch(ports, plan.scenario.cluster.queues, control_address(control, number))
+                for number, (name, ports) in enumerate(interfaces.items())
+            }
             for switch in switches.values():
                 cleanup.callback(switch.stop)
             for name, switch in switches.items():
@@ -117,9 +121,9 @@ def _offloads_off(interface: str, namespace: str | None = None) -> None:
 class _Switch:
     """simple_switch_grpc as a process that ends with this one, and is started again when it ends before."""
 
-    def __init__(self, interfaces: Mapping[int, str], queues: int):
+    def __init__(self, interfaces: Mapping[int, str], queues: int, address: str):
         self._interfaces = interfaces
-        self.address = f"127.0.0.1:{_free_port()}"
+        self.address = address
         ports = [word for number, name in sorted(interfaces.items()) for word in ("-i", f"{number}@{name}")]
         options = ["--no-p4", "--device-id", "1", "--thrift-port", str(_free_port()), "-L", "off", *ports]
         own = ["--grpc-server-addr", self.address, "--cpu-port", "255", "--priority-queues", str(queues)]

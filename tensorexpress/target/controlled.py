@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import tensorexpress.control  # noqa: F401 - before gRPC is imported, which it keeps from logging by itself
 from tensorexpress import p4
@@ -23,9 +24,19 @@ def check_p4runtime() -> None:
         raise MachineError("P4Runtime is not installed; run `pip install 'tensorexpress[p4]'`") from None
 
 
+def private_directory() -> AbstractContextManager[str]:
+    """Give a directory, for as long as it is entered, that no other user of this machine can look into."""
+    return tempfile.TemporaryDirectory(prefix="tensorexpress-")
+
+
+def control_address(directory: str, number: int) -> str:
+    """Return where a switch of this run is controlled: a socket that only this user can reach."""
+    return f"unix:{directory}/{number}.sock"
+
+
 @contextmanager
 def kept(plan: Plan, addresses: Mapping[str, str]) -> Iterator[None]:
-    """Put a plan on switches, by name and HOST:PORT, and put it there again whenever one has forgotten it."""
+    """Put a plan on switches, by name and address, and put it there again whenever one has forgotten it."""
     from tensorexpress.control.client import Target
     from tensorexpress.control.deploy import Event, Keeper, prepare
     from tensorexpress.control.intent import Options

@@ -22,7 +22,7 @@ from tensorexpress.switch.running import RunningSwitch
 from tensorexpress.switch.traffic import ETHERNET_OVERHEAD_BYTES, PortSettings
 from tensorexpress.target import HostAccess, KernelAccess, PortReport, WireAccess, namespaces
 from tensorexpress.target.cabling import cables
-from tensorexpress.target.controlled import check_p4runtime, kept, read_served
+from tensorexpress.target.controlled import check_p4runtime, control_address, kept, private_directory, read_served
 from tensorexpress.wire.udp import lay_wire
 
 logger = logging.getLogger(__name__)
@@ -83,11 +83,10 @@ def _reports(name: str, switch: SupervisedSwitch) -> Iterator[PortReport]:
 class SupervisedSwitch:
     """A switch that is started again, at the same address, when its forwarding process ends."""
 
-    def __init__(self, settings: LoopSettings):
-        self.settings = settings
+    def __init__(self, settings: LoopSettings, address: str):
+        self.settings, self.address = settings, address
         self._stopping, self._changing = False, threading.Lock()
-        self.running = RunningSwitch(settings, "127.0.0.1:0")
-        self.address = str(self.running.address)
+        self.running = RunningSwitch(settings, address)
         self._supervisor = threading.Thread(target=self._supervise, name=f"supervisor of {self.address}", daemon=True)
         self._supervisor.start()
 
@@ -117,9 +116,11 @@ class SupervisedSwitch:
 def _network(plan: Plan, target: EmbeddedTarget) -> Iterator[EmbeddedNetwork]:
     with ExitStack() as cleanup:
         hosts, ports = _lay(plan, target, cleanup)
+        control = cleanup.enter_context(private_directory())
         switches = {}
-        for name, specs in ports.items():
-            switches[name] = SupervisedSwitch(LoopSettings(specs, faults=target.faults))
+        for number, (name, specs) in enumerate(ports.items()):
+            settings = LoopSettings(specs, faults=target.faults)
+            switches[name] = SupervisedSwitch(settings, control_address(control, number))
             cleanup.callback(switches[name].stop)
         cleanup.enter_context(kept(plan, {name: switch.address for name, switch in switches.items()}))
         yield EmbeddedNetwork(hosts, switches)

@@ -9,6 +9,7 @@ from tensorexpress.switch.p4runtime.status import Code, Refusal, invalid
 
 #: A role and its highest election id are remembered until the switch stops; more of them are refused.
 LARGEST_NUMBER_OF_ROLES = 64
+LONGEST_ROLE = 256
 
 Client = TypeVar("Client")
 
@@ -47,6 +48,8 @@ class Arbitration(Generic[Client]):
             raise Refusal(
                 Code.FAILED_PRECONDITION, f"role {role!r} on the stream of role {known!r}; open another stream"
             )
+        if len(role) > LONGEST_ROLE:
+            raise invalid(f"a role's name of {len(role)} characters; accepted: at most {LONGEST_ROLE}")
         if role not in self._roles and len(self._roles) >= LARGEST_NUMBER_OF_ROLES:
             raise Refusal(Code.RESOURCE_EXHAUSTED, f"at most {LARGEST_NUMBER_OF_ROLES} roles are kept")
         state = self._roles.setdefault(role, _Role())

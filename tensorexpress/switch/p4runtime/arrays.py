@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from tensorexpress.switch.operations import (
@@ -14,7 +13,7 @@ from tensorexpress.switch.operations import (
     WriteRegister,
 )
 from tensorexpress.switch.p4runtime import messages
-from tensorexpress.switch.p4runtime.batch import Ask, Batch, check_modify, declared_or_all
+from tensorexpress.switch.p4runtime.batch import Ask, Batch, Found, check_modify, declared_or_all
 from tensorexpress.switch.p4runtime.messages import find
 from tensorexpress.switch.p4runtime.p4info import Register, Schema
 from tensorexpress.switch.p4runtime.status import unimplemented
@@ -38,16 +37,17 @@ class Arrays:
             packets, octets = messages.read_counts(counter.name, message.data)
             batch.operations.append(WriteCounter(counter.name, index, packets, octets))
 
-    def read_counters(self, request: Any) -> Iterable[dict[str, Any]]:
+    def read_counters(self, request: Any) -> Found:
         """Return the cells of counters that a request selects."""
         counters = declared_or_all("counter", self._schema.counters, request.counter_id)
         index = messages.read_index(counters[0], request) if request.counter_id else None
         answers = self._ask([ReadCounter(counter.name, index) for counter in counters])
-        return (
+        contents = (
             {"counter_entry": messages.write_counter(counter, cell, counts)}
             for counter, answer in zip(counters, answers, strict=True)
             for cell, counts in enumerate(answer, start=index or 0)
         )
+        return Found(sum(map(len, answers)), contents)
 
     def write_meter(self, batch: Batch, kind: int, message: Any) -> None:
         """Do an update of one cell of a meter, or of all."""
@@ -65,7 +65,7 @@ class Arrays:
             batch.remove(cells, index)
         batch.operations.append(SetMeter(meter.name, index, rates))
 
-    def read_meters(self, request: Any) -> Iterable[dict[str, Any]]:
+    def read_meters(self, request: Any) -> Found:
         """Return the cells of meters that a request selects."""
         meters = declared_or_all("meter", self._schema.meters, request.meter_id)
         for meter in meters:
@@ -76,7 +76,8 @@ class Arrays:
             for meter in meters
             for cell in (range(meter.size) if index is None else (index,))
         ]
-        return ({"meter_entry": messages.write_meter(meter, cell, rates)} for meter, cell, rates in found)
+        contents = ({"meter_entry": messages.write_meter(meter, cell, rates)} for meter, cell, rates in found)
+        return Found(len(found), contents)
 
     def write_register(self, batch: Batch, kind: int, message: Any) -> None:
         """Do an update of one cell of a register, or of all."""
@@ -87,18 +88,19 @@ class Arrays:
         value = decode_data(register.type, message.data, register.name)
         batch.operations.append(WriteRegister(register.name, index, value))
 
-    def read_registers(self, request: Any) -> Iterable[dict[str, Any]]:
+    def read_registers(self, request: Any) -> Found:
         """Return the cells of registers that a request selects."""
         registers = declared_or_all("register", self._schema.registers, request.register_id)
         for register in registers:
             _check_single_number(register)
         index = messages.read_index(registers[0], request) if request.register_id else None
         answers = self._ask([ReadRegister(register.name, index) for register in registers])
-        return (
+        contents = (
             {"register_entry": messages.write_register(register, cell, value)}
             for register, answer in zip(registers, answers, strict=True)
             for cell, value in enumerate(answer, start=index or 0)
         )
+        return Found(sum(map(len, answers)), contents)
 
 
 def _check_single_number(register: Register) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from p4.v1 import p4runtime_pb2
@@ -50,8 +51,18 @@ class Batch:
 
 #: Does an update (INSERT, MODIFY or DELETE) of an entity's message; Refusal if that may not be.
 Writer = Callable[[Batch, int, Any], None]
-#: Returns, for a message with wildcards, the contents of the Entity messages that it selects.
-Reader = Callable[[Any], Iterable[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a read selects: how much that is, and the contents of the Entity messages, made as they are taken."""
+
+    count: int
+    contents: Iterable[dict[str, Any]]
+
+
+#: Returns what a message with wildcards selects.
+Reader = Callable[[Any], Found]
 #: Asks the data path for what packets change.
 Ask = Callable[[Sequence[Query]], list[list[Any]]]
 

@@ -7,10 +7,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from tensorexpress.switch.operations import Notice
+from tensorexpress.switch.operations import Notice, PacketIn
 
-#: Notices that wait to be worked on; the oldest make room.
+#: Notices that wait to be worked on, and the bytes of the frames in them; the oldest make room.
 LARGEST_INBOX = 4096
+LARGEST_INBOX_BYTES = 4 << 20
 
 
 class Inbox:
@@ -23,6 +24,7 @@ class Inbox:
     def __init__(self, work: Callable[[list[Notice]], int | None]):
         self._work = work
         self._waiting: deque[Notice] = deque()
+        self._bytes = 0
         self._changed = threading.Condition()
         self._stopped = False
         #: Notices that made room for others.
@@ -33,16 +35,23 @@ class Inbox:
     def put(self, notice: Notice) -> None:
         """Add a notice; never waits."""
         with self._changed:
-            if len(self._waiting) >= LARGEST_INBOX:
-                self._waiting.popleft()
-                self.dropped += 1
             self._waiting.append(notice)
+            self._bytes += _frame_bytes(notice)
+            while len(self._waiting) > LARGEST_INBOX or self._bytes > LARGEST_INBOX_BYTES:
+                self._bytes -= _frame_bytes(self._waiting.popleft())
+                self.dropped += 1
             self._changed.notify()
 
     def clear(self) -> None:
         """Forget what waits."""
         with self._changed:
-            self._waiting.clear()
+            self._take_all()
+
+    def _take_all(self) -> list[Notice]:
+        notices = list(self._waiting)
+        self._waiting.clear()
+        self._bytes = 0
+        return notices
 
     def stop(self) -> None:
         """Work on nothing more."""
@@ -59,6 +68,9 @@ class Inbox:
                     self._changed.wait(None if due_ns is None else max(0, due_ns - time.monotonic_ns()) / 1e9)
                 if self._stopped:
                     return
-                notices = list(self._waiting)
-                self._waiting.clear()
+                notices = self._take_all()
             due_ns = self._work(notices)
+
+
+def _frame_bytes(notice: Notice) -> int:
+    return len(notice.frame) if isinstance(notice, PacketIn) else 0

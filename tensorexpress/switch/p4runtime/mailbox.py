@@ -4,44 +4,56 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable
 
 from tensorexpress.switch.p4runtime.status import Code, Refusal
 
 #: News (packets, digests, idle entries, errors) that wait at most; the oldest make room.
 LARGEST_NEWS = 1024
+LARGEST_NEWS_BYTES = 1 << 20
 #: Advice about the primary is never dropped; a client that leaves this much of it unread loses its stream.
 LARGEST_ADVICE = 1024
 
 
 class Mailbox:
-    """Messages for one client, put by any thread and taken by one."""
+    """Messages for one client, serialised, put by any thread and taken by one."""
 
-    def __init__(self) -> None:
+    def __init__(self, cut: Callable[[], object] = lambda: None) -> None:
+        #: Ends the stream at once, also while its client reads nothing.
+        self.cut = cut
         self._ready = threading.Condition()
-        self._advice: deque[Any] = deque()
-        self._news: deque[Any] = deque()
+        self._advice: deque[bytes] = deque()
+        self._news: deque[bytes] = deque()
+        self._news_bytes = 0
         self._closed = False
         #: Why the stream ends; None when the client ended it.
         self.refusal: Refusal | None = None
 
-    def put_news(self, message: Any) -> bool:
-        """Add news and return whether the oldest had to be dropped for it."""
+    def put_news(self, message: bytes) -> int:
+        """Add news and return how many messages had to be dropped: the oldest, or itself when it is too large."""
+        if len(message) > LARGEST_NEWS_BYTES:
+            return 1
+        dropped = 0
         with self._ready:
-            full = len(self._news) >= LARGEST_NEWS
-            if full:
-                self._news.popleft()
+            if self._closed:
+                return 1
             self._news.append(message)
+            self._news_bytes += len(message)
+            while len(self._news) > LARGEST_NEWS or self._news_bytes > LARGEST_NEWS_BYTES:
+                self._news_bytes -= len(self._news.popleft())
+                dropped += 1
             self._ready.notify()
-        return full
+        return dropped
 
-    def put_advice(self, message: Any) -> None:
+    def put_advice(self, message: bytes) -> None:
         """Add advice, which is taken before any news."""
         with self._ready:
+            if self._closed:
+                return
             self._advice.append(message)
             if len(self._advice) > LARGEST_ADVICE:
                 self._end(Refusal(Code.RESOURCE_EXHAUSTED, "the client does not read its stream"))
+                self.cut()
             self._ready.notify()
 
     def close(self, refusal: Refusal | None = None) -> None:
@@ -49,19 +61,24 @@ class Mailbox:
         with self._ready:
             self._end(refusal)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing more will be put."""
+        return self._closed
+
     def _end(self, refusal: Refusal | None) -> None:
         if not self._closed:
             self._closed, self.refusal = True, refusal
         self._ready.notify()
 
-    def __iter__(self) -> Iterator[Any]:
-        while True:
-            with self._ready:
-                self._ready.wait_for(lambda: self._advice or self._news or self._closed)
-                if self._advice:
-                    message = self._advice.popleft()
-                elif self._news:
-                    message = self._news.popleft()
-                else:
-                    return
-            yield message
+    def take(self, timeout_s: float | None = None) -> bytes | None:
+        """Return what is to be sent next, None when nothing has come in that time or nothing will any more."""
+        with self._ready:
+            self._ready.wait_for(lambda: self._advice or self._news or self._closed, timeout_s)
+            if self._advice:
+                return self._advice.popleft()
+            if not self._news:
+                return None
+            message = self._news.popleft()
+            self._news_bytes -= len(message)
+            return message

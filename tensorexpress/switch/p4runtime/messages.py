@@ -39,6 +39,8 @@ LARGEST_CLASS_OF_SERVICE = 7
 
 #: The largest group of a selector whose P4Info sets no limit, so that a weight cannot exhaust the memory.
 LARGEST_GROUP = 1 << 16
+#: Bytes that a client may have kept with an entity.
+LONGEST_METADATA = 1024
 
 _TWO_RATE, _SINGLE_RATE, _TWO_COLOUR = range(3)
 
@@ -142,6 +144,14 @@ class DigestConfig:
 def find_table(schema: Schema, id: int) -> Table:
     """Return the table with that id."""
     return find("table", schema.tables, id)  # type: ignore[no-any-return]
+
+
+def check_metadata(owner: str, message: Any) -> bytes:
+    """Return what a client wants kept with an entity; Refusal when that is too much."""
+    metadata: bytes = message.metadata
+    if len(metadata) > LONGEST_METADATA:
+        raise invalid(f"{owner}: metadata of {len(metadata)} bytes; accepted: at most {LONGEST_METADATA}")
+    return metadata
 
 
 def find(what: str, declared: Mapping[int, Any], id: int) -> Any:
@@ -465,7 +475,7 @@ def read_session_id(id: int) -> int:
 def read_multicast(message: Any, cpu_port: int | None) -> MulticastGroup:
     """Return a multicast group."""
     owner = f"multicast group {message.multicast_group_id}"
-    return MulticastGroup(_read_replicas(owner, message.replicas, cpu_port), message.metadata)
+    return MulticastGroup(_read_replicas(owner, message.replicas, cpu_port), check_metadata(owner, message))
 
 
 def read_clone(message: Any, cpu_port: int | None) -> CloneSession:

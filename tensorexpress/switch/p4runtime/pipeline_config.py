@@ -11,6 +11,7 @@ from tensorexpress.switch.p4runtime.fitting import fit
 from tensorexpress.switch.p4runtime.p4info import Schema, read_p4info
 from tensorexpress.switch.p4runtime.rows import Initial
 from tensorexpress.switch.p4runtime.store import Store
+from tensorexpress.switch.p4runtime.wire_format import varint
 
 #: Field 3, length-delimited: the program in the message that PI's clients wrap it in (p4.tmp.P4DeviceConfig).
 _DEVICE_DATA = 3 << 3 | 2
@@ -55,8 +56,8 @@ def read_device_config(data: bytes) -> bytes:
 def _unwrap(data: bytes) -> bytes:
     position = 0
     while position < len(data):
-        tag, position = _varint(data, position)
-        value, position = _varint(data, position)
+        tag, position = varint(data, position)
+        value, position = varint(data, position)
         if tag & 7 == 2:
             if tag == _DEVICE_DATA:
                 return data[position : position + value]
@@ -64,16 +65,3 @@ def _unwrap(data: bytes) -> bytes:
         elif tag & 7 != 0:
             break
     raise ValueError("no device_data")
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return value, position
-        if shift > 63:
-            raise ValueError("a number of more than 64 bits")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ from tensorexpress.switch.operations import (
     UseMember,
 )
 from tensorexpress.switch.p4runtime import messages
-from tensorexpress.switch.p4runtime.batch import DELETE, INSERT, Batch, check_presence, declared_or_all
+from tensorexpress.switch.p4runtime.batch import DELETE, INSERT, Batch, Found, check_presence, declared_or_all
 from tensorexpress.switch.p4runtime.messages import LARGEST_GROUP, Group, OneShot, Row, RowAction, find
 from tensorexpress.switch.p4runtime.p4info import Profile, Schema, Table
 from tensorexpress.switch.p4runtime.status import Code, Refusal, invalid
@@ -195,18 +194,20 @@ class Profiles:
         if self._one_shots.get(profile.id, 0):
             raise invalid(f"{profile.name}: programmed by one-shots; members and groups do not go with them")
 
-    def read_members(self, request: Any) -> Iterable[dict[str, Any]]:
+    def read_members(self, request: Any) -> Found:
         """Return the members that a request selects."""
         found = self._selected(self._members, request.action_profile_id, request.member_id)
-        return (
+        contents = (
             {"action_profile_member": messages.write_member(self._schema, profile, id, call)}
             for profile, id, call in found
         )
+        return Found(len(found), contents)
 
-    def read_groups(self, request: Any) -> Iterable[dict[str, Any]]:
+    def read_groups(self, request: Any) -> Found:
         """Return the groups that a request selects."""
         found = self._selected(self._groups, request.action_profile_id, request.group_id)
-        return ({"action_profile_group": messages.write_group(profile, id, group)} for profile, id, group in found)
+        contents = ({"action_profile_group": messages.write_group(profile, id, group)} for profile, id, group in found)
+        return Found(len(found), contents)
 
     def _selected(self, container: dict[int, dict[int, Any]], profile_id: int, id: int) -> list[tuple[Any, int, Any]]:
         chosen = declared_or_all("action profile", self._schema.profiles, profile_id)

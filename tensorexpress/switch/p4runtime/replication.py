@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from p4.v1 import p4runtime_pb2
 
 from tensorexpress.switch.operations import SetCloneSession, SetMulticastGroup
 from tensorexpress.switch.p4runtime import messages
-from tensorexpress.switch.p4runtime.batch import DELETE, Batch, check_presence, stored_or_all
+from tensorexpress.switch.p4runtime.batch import DELETE, Batch, Found, check_presence, stored_or_all
 from tensorexpress.switch.p4runtime.messages import CloneSession, MulticastGroup, Replica
 from tensorexpress.switch.p4runtime.status import Refusal, invalid
 
@@ -60,7 +60,7 @@ class Replication:
             SetCloneSession(id, _pairs(session.replicas), session.class_of_service, session.packet_length_bytes)
         )
 
-    def read(self, request: Any) -> Iterable[dict[str, Any]]:
+    def read(self, request: Any) -> Found:
         """Return the groups or sessions that a request selects."""
         form = request.WhichOneof("type")
         write: Callable[[int, Any], Any]
@@ -72,10 +72,11 @@ class Replication:
             found, write = stored_or_all("clone session", self._clones, id), messages.write_clone
         else:
             raise _no_type()
-        return (
+        contents = (
             {"packet_replication_engine_entry": p4runtime_pb2.PacketReplicationEngineEntry(**{form: write(id, value)})}
             for id, value in found
         )
+        return Found(len(found), contents)
 
 
 def _no_type() -> Refusal:

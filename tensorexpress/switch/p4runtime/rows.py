@@ -22,9 +22,9 @@ from tensorexpress.switch.operations import (
     WriteCounter,
 )
 from tensorexpress.switch.p4runtime import messages
-from tensorexpress.switch.p4runtime.batch import DELETE, INSERT, MODIFY, Ask, Batch, check_modify, check_presence
+from tensorexpress.switch.p4runtime.batch import DELETE, INSERT, MODIFY, Ask, Batch, Found, check_modify, check_presence
 from tensorexpress.switch.p4runtime.matching import read_action, read_key
-from tensorexpress.switch.p4runtime.messages import Default, Row, RowAction, find_table
+from tensorexpress.switch.p4runtime.messages import Default, Row, RowAction, check_metadata, find_table
 from tensorexpress.switch.p4runtime.p4info import Schema, Table
 from tensorexpress.switch.p4runtime.profiles import Profiles
 from tensorexpress.switch.p4runtime.status import Code, Refusal, invalid, unimplemented
@@ -122,7 +122,8 @@ class Rows:
         if message.action.WhichOneof("type") != "action":
             raise invalid(f"{table.name}: the default entry has a plain action; give one")
         call = read_action(table.name, table.actions, message.action.action, as_default=True)
-        batch.put(self._defaults, table.id, Default(call, message.metadata, message.controller_metadata))
+        metadata = check_metadata(table.name, message)
+        batch.put(self._defaults, table.id, Default(call, metadata, message.controller_metadata))
         batch.operations.append(SetDefault(table.name, call))
 
     def _set_row(self, batch: Batch, kind: int, table: Table, entry: Entry, message: Any) -> None:
@@ -142,9 +143,8 @@ class Rows:
             assert old is not None
             action = old.action
         self._profiles.check_room_for(table, action, old)
-        row = Row(
-            entry, action, meter, message.idle_timeout_ns, message.metadata, message.controller_metadata, is_const
-        )
+        metadata = check_metadata(table.name, message)
+        row = Row(entry, action, meter, message.idle_timeout_ns, metadata, message.controller_metadata, is_const)
         batch.put(rows, entry, row)
         if not is_const:
             self._profiles.point(batch, table, row, old)
@@ -180,21 +180,22 @@ class Rows:
         batch.operations.append(DeleteEntry(entry))
         self._profiles.release(batch, table, row)
 
-    def read(self, request: Any) -> Iterable[dict[str, Any]]:
+    def read(self, request: Any) -> Found:
         """Return the table entries that a request selects."""
         if request.HasField("meter_counter_data"):
             raise unimplemented("meters count no colours here; leave meter_counter_data out")
         tables = self._requested_tables(request)
         if request.is_default_action:
-            return [{"table_entry": self._default_message(table)} for table in tables]
+            return Found(len(tables), [{"table_entry": self._default_message(table)} for table in tables])
         if request.table_id and request.HasField("time_since_last_hit") and not tables[0].idle_timeout:
             raise invalid(f"{tables[0].name}: time_since_last_hit of a table without idle timeouts; leave it out")
         found = [(table, row) for table in tables for row in self._selected(table, request)]
         counts = self._ask_counts(found) if request.HasField("counter_data") else {}
         ages = self._ask_ages(found) if request.HasField("time_since_last_hit") else {}
         with_meter = request.HasField("meter_config")
-        return (
-            {"table_entry": _row_message(self._schema, table, row, counts, ages, with_meter)} for table, row in found
+        return Found(
+            len(found),
+            ({"table_entry": _row_message(self._schema, table, row, counts, ages, with_meter)} for table, row in found),
         )
 
     def _requested_tables(self, request: Any) -> list[Table]:
@@ -290,11 +291,12 @@ class Rows:
             raise Refusal(Code.NOT_FOUND, f"{table.name}: the entry is not there")
         return [(table, row) for row in rows]
 
-    def read_counters(self, request: Any) -> Iterable[dict[str, Any]]:
+    def read_counters(self, request: Any) -> Found:
         """Return the direct counters that a request selects."""
         found = self._direct_rows(request, "counter", lambda table: table.counter)
         counts = self._ask_counts(found)
-        return ({"direct_counter_entry": _direct_counter_message(table, row, counts)} for table, row in found)
+        contents = ({"direct_counter_entry": _direct_counter_message(table, row, counts)} for table, row in found)
+        return Found(len(found), contents)
 
     def write_meter(self, batch: Batch, kind: int, message: Any) -> None:
         """Do an update of an entry's direct meter."""
@@ -307,12 +309,12 @@ class Rows:
         batch.put(rows, entry, replace(rows[entry], meter=rates))
         batch.operations.append(SetMeter(meter.name, entry, rates))
 
-    def read_meters(self, request: Any) -> Iterable[dict[str, Any]]:
+    def read_meters(self, request: Any) -> Found:
         """Return the direct meters that a request selects."""
         if request.HasField("counter_data"):
             raise unimplemented("meters count no colours here; leave counter_data out")
         found = self._direct_rows(request, "meter", lambda table: table.meter)
-        return ({"direct_meter_entry": _direct_meter_message(table, row)} for table, row in found)
+        return Found(len(found), ({"direct_meter_entry": _direct_meter_message(table, row)} for table, row in found))
 
 
 def _idle_message(table: Table, row: Row) -> Any:

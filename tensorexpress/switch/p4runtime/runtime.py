@@ -14,17 +14,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from dataclasses import dataclass
+from typing import Any
 
-import grpc
-from google.protobuf import any_pb2
-from google.rpc import status_pb2
 from p4.v1 import p4runtime_pb2
 
-from tensorexpress.errors import NetworkError, ProgramError
+from tensorexpress.errors import NetworkError
 from tensorexpress.switch.operations import DataPath, Digest, IdleEntry, Notice, PacketIn
+from tensorexpress.switch.p4runtime.answers import LARGEST_DETAILED_BATCH, abort, abort_batch, refusing
 from tensorexpress.switch.p4runtime.arbitration import Advice, Arbitration
 from tensorexpress.switch.p4runtime.digests import DigestQueue
 from tensorexpress.switch.p4runtime.entities import write_entries
@@ -34,22 +33,34 @@ from tensorexpress.switch.p4runtime.messages import find
 from tensorexpress.switch.p4runtime.p4info import parse_p4info
 from tensorexpress.switch.p4runtime.packet_io import decode_header, encode_header
 from tensorexpress.switch.p4runtime.pipeline_config import PipelineConfig, read_config
+from tensorexpress.switch.p4runtime.places import Place, Places
 from tensorexpress.switch.p4runtime.reconcile import reconcile
 from tensorexpress.switch.p4runtime.status import Code, Refusal, invalid, unimplemented
 from tensorexpress.switch.p4runtime.store import Recorder, Store
 from tensorexpress.switch.p4runtime.values import encode_data, leaves
+from tensorexpress.switch.p4runtime.wire_format import parse, split
 
 API_VERSION = "1.4.1"
 
-#: A stream or a read that a client leaves unread holds a thread, so that their numbers are limited.
+#: Every call holds a thread, and its request up to 8 MiB, so that their numbers are limited.
 LARGEST_NUMBER_OF_STREAMS = 32
-LARGEST_NUMBER_OF_READS = 16
+LARGEST_NUMBER_OF_READS = 8
+LARGEST_NUMBER_OF_REQUESTS = 8
+#: Programs that are verified at once; it takes long, and nothing waits for it.
+LARGEST_NUMBER_OF_VERIFICATIONS = 2
+#: How long a stream may stay open without its client saying who it is.
+ARBITRATION_S = 10.0
+#: A read that its client has not taken from for so long makes room for another one.
+_READ_PATIENCE_S = 1.0
+#: How long a request waits for one of those under way to end.
+_REQUEST_WAIT_S = 10.0
 
-#: Clients refuse 8 KiB of metadata or more by default, and with it all that it says.
-_LARGEST_STATUS_BYTES = 7 << 10
+#: Entities that one read may ask for; that it may find, if it asks for several; and those in one response.
+LARGEST_READ = 4096
+LARGEST_FOUND = 1 << 16
 _ENTITIES_PER_RESPONSE = 256
-
-_GRPC_CODES = {code.value[0]: code for code in grpc.StatusCode}
+#: The longest frame that a controller may send: more than any link takes.
+_LONGEST_FRAME = 1 << 16
 
 _Config = p4runtime_pb2.SetForwardingPipelineConfigRequest
 
@@ -76,9 +87,11 @@ class RuntimeService:
         self._saved: tuple[PipelineConfig, Store] | None = None
         self._recorder = Recorder()
         self._digests: dict[int, DigestQueue] = {}
-        self._streams = threading.BoundedSemaphore(LARGEST_NUMBER_OF_STREAMS)
-        self._reads = threading.BoundedSemaphore(LARGEST_NUMBER_OF_READS)
-        #: Messages that were dropped because the primary does not read its stream as fast as they come.
+        self._streams = Places(LARGEST_NUMBER_OF_STREAMS, "streams are open")
+        self._reads = Places(LARGEST_NUMBER_OF_READS, "reads are under way", patience_s=_READ_PATIENCE_S)
+        self._requests = Places(LARGEST_NUMBER_OF_REQUESTS, "requests are under way", wait_s=_REQUEST_WAIT_S)
+        self._verifications = Places(LARGEST_NUMBER_OF_VERIFICATIONS, "programs are being verified")
+        #: Messages that were dropped because their client does not read its stream as fast as they come.
         self.dropped_messages = 0
         #: Frames from the CPU port that were shorter than the program's packet-in header.
         self.malformed_packets_in = 0
@@ -105,69 +118,95 @@ class RuntimeService:
 
     # Requests.
 
-    def Capabilities(self, request: Any, context: Any) -> Any:
+    # They take serialised messages as they come: gRPC would log a traceback for every malformed one, hold a thread for
+    # a client that sends none, and never stop the server while a stream that begins with a malformed one is open.
+
+    def Capabilities(self, requests: Iterator[bytes], context: Any) -> Any:
         """Return the version of the API."""
-        return p4runtime_pb2.CapabilitiesResponse(p4runtime_api_version=API_VERSION)
+        with self._request(requests, context) as data:
+            parse(p4runtime_pb2.CapabilitiesRequest, data)
+            return p4runtime_pb2.CapabilitiesResponse(p4runtime_api_version=API_VERSION)
 
-    def Write(self, request: Any, context: Any) -> Any:
+    def Write(self, requests: Iterator[bytes], context: Any) -> Any:
         """Insert, modify and delete entities."""
-        with refusing(context), self._lock:
-            self._check_primary(request)
-            _, store = self._pipeline()
-            if request.atomicity not in p4runtime_pb2.WriteRequest.Atomicity.values():
-                raise invalid(f"unknown atomicity {request.atomicity}; accepted: 0, 1, 2")
-            all_or_none = request.atomicity != p4runtime_pb2.WriteRequest.CONTINUE_ON_ERROR
-            refusals = store.write(request.updates, all_or_none=all_or_none)
-            self._configure_digests()
-        if any(refusals):
-            _abort_batch(context, refusals)
-        return p4runtime_pb2.WriteResponse()
+        with self._request(requests, context) as data:
+            request, updates = split(p4runtime_pb2.WriteRequest, data, "updates")
+            with self._lock:
+                self._check_primary(request)
+                _, store = self._pipeline()
+                if request.atomicity not in p4runtime_pb2.WriteRequest.Atomicity.values():
+                    raise invalid(f"unknown atomicity {request.atomicity}; accepted: 0, 1, 2")
+                refusals = store.write(
+                    Messages(p4runtime_pb2.Update, updates),
+                    all_or_none=request.atomicity != p4runtime_pb2.WriteRequest.CONTINUE_ON_ERROR,
+                    most_told=LARGEST_DETAILED_BATCH,
+                )
+                self._configure_digests()
+            if any(refusals):
+                abort_batch(context, refusals)
+            return p4runtime_pb2.WriteResponse()
 
-    def Read(self, request: Any, context: Any) -> Iterator[Any]:
+    def Read(self, requests: Iterator[bytes], context: Any) -> Iterator[Any]:
         """Stream the entities that the requested ones, with wildcards, select."""
-        with refusing(context):
-            _take(self._reads, f"{LARGEST_NUMBER_OF_READS} reads are under way")
-        try:
-            yield from self._read(request, context)
-        finally:
-            self._reads.release()
+        with refusing(context), self._reads.take(context.cancel) as place:
+            data = next(requests, None)
+            if data is None:
+                raise invalid("a request without a message")
+            place.keep()
+            yield from self._read(data, context, place)
 
-    def _read(self, request: Any, context: Any) -> Iterator[Any]:
+    def _read(self, data: bytes, context: Any, place: Place) -> Iterator[Any]:
+        request, asked = split(p4runtime_pb2.ReadRequest, data, "entities")
+        if len(asked) > LARGEST_READ:
+            raise Refusal(
+                Code.RESOURCE_EXHAUSTED, f"a read of {len(asked)} entities; accepted: at most {LARGEST_READ} at a time"
+            )
         refusals: list[Refusal | None] = []
         found: list[Iterator[Any]] = []
-        with refusing(context), self._lock:
+        with self._lock:
             self._check_device(request)
             _, store = self._pipeline()
-            for entity in request.entities:
-                refusals.append(_read_entity(store, entity, found))
-        response = p4runtime_pb2.ReadResponse()
-        for entities in found:
-            for entity in entities:
-                response.entities.append(entity)
-                if len(response.entities) >= _ENTITIES_PER_RESPONSE:
-                    yield response
-                    response = p4runtime_pb2.ReadResponse()
-        if response.entities:
-            yield response
+            count = 0
+            for entity in Messages(p4runtime_pb2.Entity, asked):
+                refusals.append(None)
+                try:
+                    number, entities = store.select(entity)
+                except Refusal as refusal:
+                    refusals[-1] = Refusal(refusal.code, str(refusal))
+                    continue
+                count += number
+                if count > LARGEST_FOUND and len(asked) > 1:
+                    raise Refusal(
+                        Code.RESOURCE_EXHAUSTED,
+                        f"a read that finds more than {LARGEST_FOUND} entities; ask for one thing at a time",
+                    )
+                found.append(entities)
+        for response in _responses(found):
+            with place.idling():
+                yield response
         if any(refusals):
-            _abort_batch(context, refusals)
+            abort_batch(context, refusals)
 
-    def SetForwardingPipelineConfig(self, request: Any, context: Any) -> Any:
+    def SetForwardingPipelineConfig(self, requests: Iterator[bytes], context: Any) -> Any:
         """Verify, save and commit a program."""
-        with refusing(context), self._lock:
-            self._check_primary(request)
+        with self._request(requests, context) as data:
+            request = parse(_Config, data)
+            with self._lock:
+                self._check_primary(request)
             self._set_pipeline(request)
-        return p4runtime_pb2.SetForwardingPipelineConfigResponse()
+            return p4runtime_pb2.SetForwardingPipelineConfigResponse()
 
-    def GetForwardingPipelineConfig(self, request: Any, context: Any) -> Any:
+    def GetForwardingPipelineConfig(self, requests: Iterator[bytes], context: Any) -> Any:
         """Return the program that reads and writes refer to."""
         response = p4runtime_pb2.GetForwardingPipelineConfigResponse()
         kinds = p4runtime_pb2.GetForwardingPipelineConfigRequest
-        with refusing(context), self._lock:
-            self._check_device(request)
-            if request.response_type not in kinds.ResponseType.values():
-                raise invalid(f"unknown response type {request.response_type}; accepted: 0 to 3")
-            current = self._saved or self._running
+        with self._request(requests, context) as data:
+            request = parse(kinds, data)
+            with self._lock:
+                self._check_device(request)
+                if request.response_type not in kinds.ResponseType.values():
+                    raise invalid(f"unknown response type {request.response_type}; accepted: 0 to 3")
+                current = self._saved or self._running
         if current is None:
             return response
         stored = current[0].message
@@ -180,22 +219,37 @@ class RuntimeService:
             response.config.p4_device_config = stored.p4_device_config
         return response
 
-    def StreamChannel(self, requests: Iterator[bytes], context: Any) -> Iterator[Any]:
-        """Keep a client's session: arbitration, packets, digests, idle entries. Requests are serialised messages."""
-        with refusing(context):
-            _take(self._streams, f"{LARGEST_NUMBER_OF_STREAMS} streams are open")
-        try:
-            mailbox = Mailbox()
+    def StreamChannel(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        """Keep a client's session: arbitration, packets, digests, idle entries."""
+        mailbox = Mailbox(context.cancel)
+        with refusing(context), self._streams.take(lambda: _push_out(mailbox)) as place:
             if not context.add_callback(mailbox.close):
                 return
             threading.Thread(
-                target=self._listen, args=(requests, mailbox), name="p4runtime stream", daemon=True
+                target=self._listen, args=(requests, mailbox, place), name="p4runtime stream", daemon=True
             ).start()
-            yield from mailbox
+            deadline = time.monotonic() + ARBITRATION_S
+            while True:
+                is_silent = place.idle_since is not None
+                message = mailbox.take(max(0.0, deadline - time.monotonic()) if is_silent else None)
+                if message is not None:
+                    yield message
+                elif mailbox.is_closed:
+                    break
+                elif place.idle_since is not None and time.monotonic() >= deadline:
+                    mailbox.close(Refusal(Code.ABORTED, f"no arbitration within {ARBITRATION_S:g} s"))
             if mailbox.refusal:
-                _abort(context, mailbox.refusal)
-        finally:
-            self._streams.release()
+                abort(context, mailbox.refusal)
+
+    @contextmanager
+    def _request(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        """Give the one message of a request, in a place for it; what refuses it inside ends it."""
+        with refusing(context), self._requests.take(context.cancel) as place:
+            data = next(requests, None)
+            if data is None:
+                raise invalid("a request without a message")
+            place.keep()
+            yield data
 
     # Who may do it.
 
@@ -223,8 +277,11 @@ class RuntimeService:
     # Pipelines.
 
     def _set_pipeline(self, request: Any) -> None:
+        """Do all that takes long beside reads, writes and arbitration; who is primary may change meanwhile."""
         if request.action == _Config.COMMIT:
-            self._commit_saved(request)
+            with self._lock:
+                self._check_primary(request)
+                self._commit_saved(request)
             return
         if request.action not in (
             _Config.VERIFY,
@@ -235,19 +292,23 @@ class RuntimeService:
             raise invalid(f"unknown action {request.action}; accepted: {', '.join(_Config.Action.keys()[1:])}")
         if not request.HasField("config"):
             raise invalid("no config; give P4Info and p4_device_config")
-        config = read_config(request.config)
-        if request.action in (_Config.VERIFY, _Config.VERIFY_AND_SAVE):
+        with self._verifications.take(lambda: None) as place:
+            place.keep()
+            config = read_config(request.config)
             self._verify(config.document)
-        if request.action == _Config.VERIFY:
-            return
-        recorder = Recorder()
-        store = config.store(recorder, self._cpu_port)
-        if request.action == _Config.VERIFY_AND_SAVE:
+            recorder = Recorder()
+            store = config.store(recorder, self._cpu_port)
+        with self._lock:
+            self._check_primary(request)
+            self._take_over(request.action, config, store, recorder)
+
+    def _take_over(self, action: int, config: PipelineConfig, store: Store, recorder: Recorder) -> None:
+        if action == _Config.VERIFY_AND_SAVE:
             self._saved, self._recorder = (config, store), recorder
-            return
-        if request.action == _Config.RECONCILE_AND_COMMIT and self._running:
-            reconcile(self._running[1], store)
-        self._commit(config, store, recorder)
+        elif action != _Config.VERIFY:
+            if action == _Config.RECONCILE_AND_COMMIT and self._running:
+                reconcile(self._running[1], store)
+            self._commit(config, store, recorder)
 
     def _commit_saved(self, request: Any) -> None:
         if request.HasField("config"):
@@ -268,12 +329,14 @@ class RuntimeService:
 
     # Streams.
 
-    def _listen(self, requests: Iterator[bytes], mailbox: Mailbox) -> None:
+    def _listen(self, requests: Iterator[bytes], mailbox: Mailbox, place: Place) -> None:
         """Work on what a client sends, until it ends the stream or has to be refused."""
         refusal: Refusal | None = Refusal(Code.INTERNAL, "the switch could not work on a message of the stream")
         try:
             for data in _until_lost(requests):
                 self._handle(parse(p4runtime_pb2.StreamMessageRequest, data), mailbox)
+                if mailbox in self._arbitration:
+                    place.keep()
             refusal = None
         except Refusal as reason:
             refusal = reason
@@ -305,7 +368,7 @@ class RuntimeService:
         except NetworkError as reason:
             error.canonical_code, error.message = Code.UNAVAILABLE, str(reason)
         if error.canonical_code:
-            mailbox.put_news(p4runtime_pb2.StreamMessageResponse(error=error))
+            self._put_news(mailbox, p4runtime_pb2.StreamMessageResponse(error=error))
 
     def _arbitrate(self, message: Any, mailbox: Mailbox) -> None:
         if message.device_id != self._device_id:
@@ -330,13 +393,15 @@ class RuntimeService:
                 response.arbitration.election_id.SetInParent()
             response.arbitration.status.code = one.code
             response.arbitration.status.message = _ADVICE[one.code]
-            mailbox.put_advice(response)
+            mailbox.put_advice(response.SerializeToString())
 
     def _packet_out(self, packet: Any, mailbox: Mailbox) -> None:
         if not self._arbitration.is_primary_client(mailbox):
             raise Refusal(Code.PERMISSION_DENIED, "only the primary may send packets")
         if self._running is None:
             raise Refusal(Code.FAILED_PRECONDITION, "no pipeline runs; send SetForwardingPipelineConfig first")
+        if len(packet.payload) > _LONGEST_FRAME:
+            raise invalid(f"a frame of {len(packet.payload)} bytes; accepted: at most {_LONGEST_FRAME}")
         header = encode_header(self._running[0].schema.packet_out, packet.metadata)
         self._data_path.packet_out(header + packet.payload)
 
@@ -366,8 +431,14 @@ class RuntimeService:
 
     def _send_news(self, response: Any) -> None:
         primary = self._arbitration.primary("")
-        if primary is not None and primary.put_news(response):
-            self.dropped_messages += 1
+        if primary is not None:
+            self._put_news(primary, response)
+
+    def _put_news(self, mailbox: Mailbox, response: Any) -> None:
+        dropped = mailbox.put_news(response.SerializeToString())
+        if dropped:
+            with self._lock:
+                self.dropped_messages += dropped
 
     def _packet_in(self, notice: PacketIn) -> None:
         if self._running is None:
@@ -432,15 +503,6 @@ def _until_lost(requests: Iterator[bytes]) -> Iterator[bytes]:
         return
 
 
-def parse(kind: Any, data: bytes) -> Any:
-    """Return the message in these bytes; Refusal when there is none."""
-    try:
-        return kind.FromString(data)
-    except Exception:
-        # Bytes that are no message, or one nested deeper than Python's stack, raise whatever the parser stumbles over.
-        raise invalid(f"not a {kind.DESCRIPTOR.name} message") from None
-
-
 _ADVICE = {
     Code.OK: "you are the primary",
     Code.ALREADY_EXISTS: "you are a backup",
@@ -448,12 +510,40 @@ _ADVICE = {
 }
 
 
-def _read_entity(store: Store, entity: Any, found: list[Iterator[Any]]) -> Refusal | None:
-    try:
-        found.append(store.read(entity))
-    except Refusal as refusal:
-        return refusal
-    return None
+@dataclass(frozen=True)
+class Messages(Collection[Any]):
+    """Serialised messages of one kind, each parsed when it is its turn: together they may take much memory."""
+
+    kind: Any
+    serialised: list[bytes]
+
+    def __len__(self) -> int:
+        return len(self.serialised)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (parse(self.kind, data) for data in self.serialised)
+
+    def __contains__(self, message: object) -> bool:
+        return any(message == each for each in self)
+
+
+def _push_out(mailbox: Mailbox) -> None:
+    """End the stream of a client that has not said who it is."""
+    mailbox.close(Refusal(Code.RESOURCE_EXHAUSTED, "another client needed the place of this stream"))
+    mailbox.cut()
+
+
+def _responses(found: list[Iterator[Any]]) -> Iterator[Any]:
+    """Yield all entities, in messages of a size that clients take."""
+    response = p4runtime_pb2.ReadResponse()
+    for entities in found:
+        for entity in entities:
+            response.entities.append(entity)
+            if len(response.entities) >= _ENTITIES_PER_RESPONSE:
+                yield response
+                response = p4runtime_pb2.ReadResponse()
+    if response.entities:
+        yield response
 
 
 def _election_id(message: Any) -> int | None:
@@ -461,50 +551,3 @@ def _election_id(message: Any) -> int | None:
     if not message.HasField("election_id"):
         return None
     return int(message.election_id.high) << 64 | int(message.election_id.low)
-
-
-@contextmanager
-def refusing(context: Any) -> Iterator[None]:
-    """End the request with the code of whatever refuses it."""
-    try:
-        yield
-    except Refusal as refusal:
-        _abort(context, refusal)
-    except ProgramError as error:
-        _abort(context, invalid(str(error)))
-    except NetworkError as error:
-        _abort(context, Refusal(Code.UNAVAILABLE, str(error)))
-
-
-def _abort(context: Any, refusal: Refusal) -> NoReturn:
-    context.abort(_GRPC_CODES[refusal.code], str(refusal))
-    raise AssertionError("context.abort raises")
-
-
-def _take(semaphore: threading.BoundedSemaphore, limit: str) -> None:
-    if not semaphore.acquire(blocking=False):
-        raise Refusal(Code.RESOURCE_EXHAUSTED, f"{limit} already, which is the most; end one of them")
-
-
-def _abort_batch(context: Any, refusals: list[Refusal | None]) -> NoReturn:
-    """End a request with one p4.v1.Error for each of its parts; without their texts where those are too long."""
-    message = f"{sum(refusal is not None for refusal in refusals)} of {len(refusals)} refused"
-    details = _status(message, refusals, with_text=True)
-    if len(details) > _LARGEST_STATUS_BYTES:
-        details = _status(message, refusals, with_text=False)
-    context.set_trailing_metadata((("grpc-status-details-bin", details),))
-    context.abort(grpc.StatusCode.UNKNOWN, message)
-    raise AssertionError("context.abort raises")
-
-
-def _status(message: str, refusals: list[Refusal | None], *, with_text: bool) -> bytes:
-    status = status_pb2.Status(code=Code.UNKNOWN, message=message)
-    for refusal in refusals:
-        error = p4runtime_pb2.Error()
-        if refusal:
-            error.canonical_code = refusal.code
-            error.message = str(refusal) if with_text else ""
-        packed = any_pb2.Any()
-        packed.Pack(error)
-        status.details.append(packed)
-    return bytes(status.SerializeToString())

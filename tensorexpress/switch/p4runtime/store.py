@@ -6,19 +6,21 @@ Only what packets change (counters, registers, idle times) is asked of the data 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from p4.v1 import p4runtime_pb2
 
 from tensorexpress.switch.operations import DataPath, Key, Operation, Query, SetValueSet
 from tensorexpress.switch.p4runtime import messages
+from tensorexpress.switch.p4runtime.answers import not_done
 from tensorexpress.switch.p4runtime.arrays import Arrays
 from tensorexpress.switch.p4runtime.batch import (
     DELETE,
     INSERT,
     MODIFY,
     Batch,
+    Found,
     Reader,
     Writer,
     check_modify,
@@ -95,23 +97,32 @@ class Store:
             "digest_entry": self._read_digests,
         }
 
-    def write(self, updates: Iterable[Any], *, all_or_none: bool = False) -> list[Refusal | None]:
+    def write(
+        self, updates: Collection[Any], *, all_or_none: bool = False, most_told: int | None = None
+    ) -> list[Refusal | None]:
         """Do Update messages in order and return, for each, why it was refused, or None.
 
         The operations of all of them reach the data path between two packets, which is more than any atomicity of
         P4Runtime asks for. With `all_or_none` a refusal leaves everything as it was, and the other updates are
-        answered with ABORTED.
+        answered with ABORTED. In a batch of more than `most_told` updates, for each of which nobody could be told what
+        became of it, a refusal leaves everything as it was and is raised for the whole batch.
         """
-        updates = list(updates)
         batch = Batch()
         refusals: list[Refusal | None] = []
-        for number, update in enumerate(updates):
-            refusal = self._attempt(batch, update)
-            refusals.append(refusal)
-            if refusal and all_or_none:
-                batch.take_back()
-                others = Refusal(Code.ABORTED, f"not done, because update {number} was refused")
-                return [refusal if i == number else others for i in range(len(updates))]
+        try:
+            for update in updates:
+                refusals.append(self._attempt(batch, update))
+                if refusals[-1] and all_or_none:
+                    break
+            if any(refusals) and most_told is not None and len(updates) > most_told:
+                raise not_done(refusals, len(updates))
+        except BaseException:
+            batch.take_back()
+            raise
+        if any(refusals) and all_or_none:
+            batch.take_back()
+            others = Refusal(Code.ABORTED, f"not done, because update {len(refusals) - 1} was refused")
+            return [others] * (len(refusals) - 1) + refusals[-1:] + [others] * (len(updates) - len(refusals))
         if batch.operations:
             self._hand_over(batch)
         return refusals
@@ -124,7 +135,10 @@ class Store:
             _check_entity_kind(kind, self._writers)
             self._writers[kind](batch, update.type, getattr(update.entity, kind))
         except Refusal as refusal:
-            return refusal
+            # Its traceback would keep the messages of a whole batch in memory.
+            return Refusal(refusal.code, str(refusal))
+        except RecursionError:
+            return invalid("an entity that is nested too deeply")
         return None
 
     def _hand_over(self, batch: Batch) -> None:
@@ -140,10 +154,14 @@ class Store:
 
         The state is looked at before this returns; the messages are made as they are taken.
         """
+        return self.select(request)[1]
+
+    def select(self, request: Any) -> tuple[int, Iterator[Any]]:
+        """Return how many Entity messages a request selects, and these."""
         kind = request.WhichOneof("entity")
         _check_entity_kind(kind, self._readers)
         found = self._readers[kind](getattr(request, kind))
-        return (p4runtime_pb2.Entity(**content) for content in found)
+        return found.count, (p4runtime_pb2.Entity(**content) for content in found.contents)
 
     def run_on(self, data_path: DataPath) -> None:
         """Hand further operations to another data path, which has had all that were handed on so far."""
@@ -163,10 +181,11 @@ class Store:
         batch.put(self._value_sets, value_set.id, members)
         batch.operations.append(SetValueSet(value_set.name, members))
 
-    def _read_value_sets(self, request: Any) -> Iterable[dict[str, Any]]:
+    def _read_value_sets(self, request: Any) -> Found:
         chosen = declared_or_all("value set", self.schema.value_sets, request.value_set_id)
         found = [(one, self._value_sets.get(one.id, ())) for one in chosen]
-        return ({"value_set_entry": messages.write_value_set(one, members)} for one, members in found)
+        contents = ({"value_set_entry": messages.write_value_set(one, members)} for one, members in found)
+        return Found(len(found), contents)
 
     def _write_digest(self, batch: Batch, kind: int, message: Any) -> None:
         digest = find("digest", self.schema.digests, message.digest_id)
@@ -179,11 +198,11 @@ class Store:
         check_presence(kind, digest.id in self._digests, what)
         batch.put(self._digests, digest.id, config)
 
-    def _read_digests(self, request: Any) -> Iterable[dict[str, Any]]:
+    def _read_digests(self, request: Any) -> Found:
         if request.digest_id:
             find("digest", self.schema.digests, request.digest_id)
         found = stored_or_all("configuration of digest", self._digests, request.digest_id)
-        return ({"digest_entry": messages.write_digest(id, config)} for id, config in found)
+        return Found(len(found), ({"digest_entry": messages.write_digest(id, config)} for id, config in found))
 
 
 def _check_entity_kind(kind: str | None, known: Mapping[str, Any]) -> None:

@@ -1,0 +1,102 @@
+"""Protobuf's bytes, looked at before messages are made of them: a byte can become a kilobyte of Python objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tensorexpress.switch.p4runtime.status import Code, Refusal, invalid
+
+#: Parts that one parsed message may have: submessages, strings and repeated numbers. Each takes up to a kilobyte.
+LARGEST_NUMBER_OF_PARTS = 50_000
+#: Messages of so few bytes have not that many parts.
+_SMALL_BYTES = 1 << 14
+_DEEPEST = 100
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+def varint(data: bytes, position: int) -> tuple[int, int]:
+    """Return the number at a position, and the position behind it; IndexError or ValueError when there is none."""
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value, position
+        if shift > 63:
+            raise ValueError("a number of more than 64 bits")
+
+
+def fields(data: bytes, start: int = 0, end: int | None = None) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the fields of a message: number, where it begins, where its content begins, where it ends.
+
+    The content of what is no bytes begins at its end. IndexError or ValueError says that this is no message.
+    """
+    position, end = start, len(data) if end is None else end
+    while position < end:
+        begin = position
+        tag, position = varint(data, position)
+        kind, content = tag & 7, None
+        if kind == _BYTES:
+            size, content = varint(data, position)
+            position = content + size
+        elif kind == _VARINT:
+            _, position = varint(data, position)
+        elif kind in (_FIXED64, _FIXED32):
+            position += 8 if kind == _FIXED64 else 4
+        else:
+            raise ValueError("a group, which these messages do not have")
+        if position > end:
+            raise ValueError("a field behind the end of its message")
+        yield tag >> 3, begin, position if content is None else content, position
+
+
+def split(kind: Any, data: bytes, repeated: str) -> tuple[Any, list[bytes]]:
+    """Return a message without one of its repeated fields, and the serialised messages in that field."""
+    number = kind.DESCRIPTOR.fields_by_name[repeated].number
+    rest, parts = [], []
+    try:
+        for found, begin, content, end in fields(data):
+            if found == number:
+                parts.append(data[content:end])
+            else:
+                rest.append(data[begin:end])
+    except (IndexError, ValueError):
+        raise invalid(f"not a {kind.DESCRIPTOR.name} message") from None
+    return parse(kind, b"".join(rest)), parts
+
+
+def parse(kind: Any, data: bytes) -> Any:
+    """Return the message in these bytes; Refusal when there is none, or one that would take too much memory."""
+    name = kind.DESCRIPTOR.name
+    try:
+        if len(data) > _SMALL_BYTES and _parts(data, kind.DESCRIPTOR) > LARGEST_NUMBER_OF_PARTS:
+            raise Refusal(
+                Code.RESOURCE_EXHAUSTED, f"a {name} message of more than {LARGEST_NUMBER_OF_PARTS} parts; send less"
+            )
+        return kind.FromString(data)
+    except Refusal:
+        raise
+    except Exception:
+        # Bytes that are no message, or one nested deeper than Python's stack, raise whatever the parser stumbles over.
+        raise invalid(f"not a {name} message") from None
+
+
+def _parts(data: bytes, descriptor: Any, start: int = 0, end: int | None = None, depth: int = 0) -> int:
+    """Return how many parts a message has; stops counting above the limit."""
+    if depth > _DEEPEST:
+        raise ValueError("nested too deeply")
+    known, count = descriptor.fields_by_number, 0
+    for number, _, content, stop in fields(data, start, end):
+        field = known.get(number)
+        count += 1
+        if field is not None and field.message_type is not None:
+            count += _parts(data, field.message_type, content, stop, depth + 1)
+        elif field is not None and field.label == field.LABEL_REPEATED and field.type != field.TYPE_BYTES:
+            count += (stop - content) // 4  # numbers, packed
+        if count > LARGEST_NUMBER_OF_PARTS:
+            break
+    return count
