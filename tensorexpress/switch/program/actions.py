@@ -21,14 +21,20 @@ from tensorexpress.switch.program.bmv2 import (
 )
 from tensorexpress.switch.program.checksum import ChecksumWriter
 from tensorexpress.switch.program.expressions import Code, masked, number, wrapped
-from tensorexpress.switch.program.flow import Flow, Node
+from tensorexpress.switch.program.flow import Body, Flow, Node
 from tensorexpress.switch.program.scope import NEXT, Lines, Scope, Var
 
-#: Steps that an action with a loop may take for one packet; BMv2 would go on for ever.
-_MOST_STEPS = 2**20
+_DECISION = "decision"
 
-#: Variables that stand for what a pass decides about the packet itself.
-DECISIONS = "$packet$"
+
+def decision(what: str) -> Var:
+    """Return the variable that stands for something that a pass decides about the packet itself."""
+    return Var("", (_DECISION, what))
+
+
+def is_decision(var: Var) -> bool:
+    """Whether a variable stands for a decision about the packet."""
+    return isinstance(var.part, tuple) and var.part[0] == _DECISION
 
 
 class ActionWriter(ChecksumWriter):
@@ -133,9 +139,15 @@ class ActionWriter(ChecksumWriter):
         elif any(step.op == "exit" for step in steps):
             raise self.unsupported("exit within a loop")
         else:
-            flow.write_loop(self.lines, f"for _ in range({_MOST_STEPS}):", body)
-            with self.lines.block("else:"):
-                self.lines.add(f"broken_claim('the bound on loops', {self.where!r})")
+            self.loop(flow, body)
+
+    def loop(self, flow: Flow, body: Body) -> None:
+        """Write a graph with a cycle; a packet that has used up its steps ends there."""
+        cost = flow.write_loop(self.lines, "for _ in steps:", body)
+        with self.lines.block("else:"):
+            self.lines.add("endless()")
+        costs = self.scope.loop_costs
+        costs[self.scope.stage] = max(cost, costs.get(self.scope.stage, 0))
 
     def branch(self, condition: Expression, successors: list[Node], go: Callable[[Node], None]) -> None:
         """Write an `if` whose second successor is taken when the condition does not hold."""
@@ -293,9 +305,9 @@ class ActionWriter(ChecksumWriter):
         """Write that the packet has more or fewer bytes for whoever sees it next: egress, or egress again."""
         if self.scope.stage == "egress" and not self.clones_at_egress():
             return
-        name = self.scope.fill(Var(DECISIONS, "size"))
+        name = self.scope.fill(decision("size"))
         if name is not None and more_bytes:
-            self.scope.carry(Var(DECISIONS, "size"))
+            self.scope.carry(decision("size"))
             self.lines.add(f"{name} {'+' if more_bytes > 0 else '-'}= {abs(more_bytes)}")
 
     def clones_at_egress(self) -> bool:
@@ -422,7 +434,7 @@ class ActionWriter(ChecksumWriter):
 
     def decide(self, what: str, value: Expression) -> None:
         """Write a decision about the packet itself."""
-        self.put(Var(DECISIONS, what), self.value(value).text)
+        self.put(decision(what), self.value(value).text)
 
     def digest(self, receiver: Expression, fields: Expression) -> None:
         """Send a digest when ingress ends; the last one asked for is the one that is sent."""
@@ -441,14 +453,18 @@ class ActionWriter(ChecksumWriter):
     def claim(self, word: str, condition: Expression) -> None:
         """Report when a condition does not hold."""
         with self.lines.block(f"if not {self.inner_condition(condition)}:"):
-            self.lines.add(f"broken_claim({word!r}, {self.where!r})")
+            self.lines.add(f"broken_claim({self.text(f'{word} does not hold in {self.where}')})")
 
     def log(self, message: Expression, values: Expression) -> None:
         """Log a message with the values in the place of its braces."""
         assert isinstance(message, Text)
         assert isinstance(values, Several)
         texts = [self.value(item).text for item in values.items]
-        self.lines.add(f"log_message({', '.join([repr(message.text), *texts])})")
+        self.lines.add(f"log_message({', '.join([self.text(message.text), *texts])})")
+
+    def text(self, text: str) -> str:
+        """Return the identifier under which generated code finds a text of the program."""
+        return self.scope.object("text", text)
 
 
 #: P4_14's primitives for arithmetic, which p4c emits for programs of that version.

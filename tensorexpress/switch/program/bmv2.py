@@ -15,6 +15,9 @@ HIGHEST_PRIORITY = 2**31 - 1
 
 _JSON_MAJOR_VERSION = 2
 
+#: The field by which BMv2 JSON asks whether a header is valid; no field has this name.
+VALIDITY = "$valid$"
+
 #: Cells that a register, counter or meter array may have, so that a program cannot exhaust the memory.
 _LARGEST_ARRAY = 2**24
 
@@ -574,7 +577,7 @@ class _Reader:
             header: Expression = self.operation(value[0])
         else:
             header = Named("header", self.header(value[0]))
-        if value[1].text() == "$valid$":
+        if value[1].text() == VALIDITY:
             return Operation("valid", (header,))
         return self.field_ref(value)
 
@@ -733,10 +736,10 @@ class _Reader:
         kind, target = node["match_type"].text(), node["target"]
         if kind not in ("exact", "lpm", "ternary", "range", "valid"):
             raise node.error(f"has the match kind {kind!r}; accepted: exact, lpm, ternary, range, valid")
-        if kind == "valid" or target[1].value == "$valid$":
+        if kind == "valid" or target[1].value == VALIDITY:
             header = target.text() if kind == "valid" else target[0].text()
             kind = "exact" if kind == "valid" else kind
-            return KeyField(node.get("name", header).text(), FieldRef(header, "$valid$"), kind, 1, None)
+            return KeyField(node.get("name", header).text(), FieldRef(header, VALIDITY), kind, 1, None)
         reference = self.field_ref(target)
         mask = node.get("mask")
         found = self.headers[reference.header].type.field(reference.field)

@@ -104,10 +104,11 @@ class ChecksumWriter(HeaderWriter):
         variable = {item.header for item in items if item.is_bytes}
         if variable & {None, known_valid}:
             return [], None
-        needed = {item.header for item in items} - {None, known_valid}
+        needed = dict.fromkeys(item.header for item in items)
         guards = [
             f"not {self.valid(header)}" if header in variable else self.valid(header)
-            for header in sorted(str(header) for header in needed)
+            for header in needed
+            if header is not None and header != known_valid
         ]
         return guards, [item for item in items if item.header not in variable]
 
