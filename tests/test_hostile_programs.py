@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fuzz_configs import fuzz, peak_bytes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from p4.v1 import p4runtime_pb2
@@ -126,14 +128,14 @@ HOSTILE = [
     "\U0001f600",
     "",
     " ",
-    "a" * 900,
+    "a" * 400,
     "scalars",
     "0",
     "-1",
 ]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.sampled_from(sorted(set(DOCUMENTS) - {"tensorexpress"})),
     st.lists(st.sampled_from(HOSTILE) | st.text(max_size=20), min_size=1, max_size=8),
@@ -298,3 +300,176 @@ def test_all_loops_of_a_pass_draw_from_the_same_steps() -> None:
 
 def is_ingress(node: ast.stmt) -> bool:
     return isinstance(node, ast.FunctionDef) and node.name == "ingress"
+
+
+# Budgets.
+
+
+FIELD = {"type": "field", "value": ["ethernet", "source"]}
+
+
+def hexadecimal(value: int) -> Any:
+    return {"type": "hexstr", "value": hex(value)}
+
+
+def operation(op: str, *operands: Any) -> Any:
+    keys = ["cond", "left", "right"] if len(operands) == 3 else ["left", "right"][-len(operands) :]
+    return {"type": "expression", "value": {"op": op, "left": None} | dict(zip(keys, operands, strict=True))}
+
+
+def with_destination(expression: Any) -> Any:
+    """Return the program that computes the destination of a frame by an expression."""
+    value = json.loads(DOCUMENTS["switchboard"])
+    target = {"type": "field", "value": ["ethernet", "destination"]}
+    for action in value["actions"]:
+        action["primitives"] = [{"op": "assign", "parameters": [target, expression]}]
+    return value
+
+
+def nested(op: str, depth: int) -> Any:
+    """Return an expression with an operator within itself, on the right and, where there is one, as a condition."""
+    expression: Any = FIELD
+    for number in range(depth):
+        if op == "?":
+            condition = operation("==", expression, hexadecimal(number))
+            expression = operation("?", condition, hexadecimal(number), FIELD)
+        elif op == "~":
+            expression = operation("&", operation("~", expression), hexadecimal(2**48 - 1))
+        elif op == "two_comp_mod":
+            expression = operation("two_comp_mod", operation("+", expression, hexadecimal(9)), hexadecimal(48))
+        elif op == "and":
+            expression = operation("b2d", operation("and", operation("d2b", FIELD), operation("d2b", expression)))
+        else:
+            expression = operation(op, hexadecimal(10**12 + number), operation("+", expression, hexadecimal(1)))
+    return expression
+
+
+def calculated(op: str, depth: int, value: int) -> int:
+    """Return what `nested` comes to in 48 bits."""
+    result, mask = value, 2**48 - 1
+    for number in range(depth):
+        match op:
+            case "?":
+                result = number if result == number else value
+            case "~":
+                result = ~result & mask
+            case "two_comp_mod":
+                result = (result + 9 + 2**47 & mask) - 2**47
+            case "and":
+                result = int(bool(value) and bool(result))
+            case "/":
+                result = (10**12 + number) // (result + 1) if result + 1 else 0
+            case "%":
+                result = (10**12 + number) % (result + 1) if result + 1 else 0
+            case "-":
+                result = 10**12 + number - (result + 1)
+            case "<<" | ">>":
+                amount = min(max(result + 1, 0), 4096) if op == "<<" else result + 1
+                result = 10**12 + number << amount if op == "<<" else 10**12 + number >> amount
+    return result & mask
+
+
+@pytest.mark.parametrize("op", ["/", "%", "-", ">>", "?", "~", "two_comp_mod", "and"])
+@pytest.mark.parametrize("depth", [1, 2, 30])
+def test_source_grows_no_faster_than_the_expressions_it_is_made_from(op: str, depth: int) -> None:
+    text = json.dumps(with_destination(nested(op, depth))).encode()
+    pipeline = Pipeline(text)
+    assert len(pipeline.source) < len(text)
+    for source in (0, 1, 5, 2**40 + 12345):
+        frame = bytes(5) + b"\7" + source.to_bytes(6, "big") + bytes(50)
+        left = through(pipeline, frame)
+        assert left is not None
+        assert int.from_bytes(left[:6], "big") == calculated(op, depth, source)
+
+
+def product(factors: int) -> Any:
+    if factors == 1:
+        return hexadecimal(2**4000)
+    return operation("*", product(factors // 2), product(factors - factors // 2))
+
+
+def change(path: str, new: Any, name: str = "stateful") -> bytes:
+    """Return a program with another value at a path of keys and indices."""
+    value = json.loads(DOCUMENTS[name])
+    place = value
+    *way, last = [int(step) if step.isdigit() else step for step in path.split(".")]
+    for step in way:
+        place = place[step]
+    place[last] = new
+    return json.dumps(value).encode()
+
+
+def many_registers() -> bytes:
+    value = json.loads(DOCUMENTS["stateful"])
+    value["register_arrays"] += [
+        value["register_arrays"][0] | {"name": f"more{number}", "size": 2**20, "bitwidth": 8} for number in range(5)
+    ]
+    return json.dumps(value).encode()
+
+
+def many_tables() -> bytes:
+    """Return a program with one long action that hundreds of tables share."""
+    value = json.loads(DOCUMENTS["switchboard"])
+    control, step = value["pipelines"][0], value["actions"][1]["primitives"][0]
+    value["actions"][1]["primitives"] = [step] * 400
+    table = next(table for table in control["tables"] if table["name"] == "Choose.l2")
+    control["tables"] = [
+        table
+        | {"name": f"t{number}", "next_tables": {}, "base_default_next": f"t{number + 1}" if number < 499 else None}
+        for number in range(500)
+    ]
+    control["conditionals"], control["init_table"] = [], "t0"
+    return json.dumps(value).encode()
+
+
+def many_states() -> bytes:
+    value = json.loads(DOCUMENTS["switchboard"])
+    states = value["parsers"][0]["parse_states"]
+    states += [states[0] | {"name": f"state{number}"} for number in range(5000)]
+    return json.dumps(value).encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b" " * (2**22 + 1), "has 4194305 bytes of BMv2 JSON; accepted: up to 4194304"),
+        (b"[" * 100_000, "not JSON"),
+        (b'{"header_types": ' + b"9" * 10**6 + b"}", "not JSON"),
+        (change("register_arrays.0.size", 2**24), "has 16777216 cells; accepted: up to 4194304"),
+        (change("register_arrays.0.size", 10**400), "more than 64 bits"),
+        (change("register_arrays.0.size", 1e999), "not a whole number"),
+        (many_registers(), "cells in all registers, counters and meters; accepted: up to 4194304"),
+        (change("register_arrays.0", {"name": "r", "size": 2**20, "bitwidth": 4096}), "bits in all registers"),
+        (change("register_arrays.0.bitwidth", 5000), "has 5000 bits; accepted: up to 4096"),
+        (change("header_types.2.fields.0.1", 10**10), "has 10000000000 bits; accepted: up to 4096"),
+        (change("header_types.2.fields.0.1", -8), "has -8 bits; accepted: up to 4096"),
+        (change("header_types.2.fields.0.0", "$valid$"), "stands for the header's validity"),
+        (change("header_types.2.fields", [[f"f{n}", 4096, False] for n in range(130)]), "accepted: up to 65536"),
+        (change("header_stacks.0.header_ids", [2] * 257, "headers"), "has 257 elements; accepted: up to 256"),
+        (change("actions.0.name", "a" * 513), "has 513 characters; accepted: up to 512"),
+        (json.dumps(with_destination(nested("/", 129))).encode(), "nests more than 128 expressions"),
+        (json.dumps(with_destination(product(17))).encode(), "bits; accepted: up to 65536"),
+        (json.dumps(with_destination(operation("two_comp_mod", FIELD, hexadecimal(10**9)))).encode(), "1 to 4096 bits"),
+        (many_tables(), "more than 524288 characters of code"),
+        (many_states(), "states, tables or primitives in one graph; accepted: up to 4096"),
+    ],
+)
+def test_what_is_beyond_a_budget_is_refused_by_its_name(text: bytes, says: str) -> None:
+    assert says in refusal(text)
+
+
+def test_a_push_by_any_number_of_elements_is_one_by_all_of_them() -> None:
+    value = json.loads(DOCUMENTS["headers"])
+    pushes = [step for action in value["actions"] for step in action["primitives"] if step["op"] in ("push", "pop")]
+    assert pushes
+    for step in pushes:
+        step["parameters"][1]["value"] = hex(2**60)
+    through(Pipeline(json.dumps(value).encode()), bytes(200))
+
+
+def test_damaged_configs_run_or_are_refused_in_one_line_with_bounded_source_and_memory() -> None:
+    """A bounded run; `python -P tests/fuzz_configs.py --count 10000` is the long one."""
+    before = peak_bytes()
+    seen = fuzz(int(os.environ.get("TENSOREXPRESS_FUZZ_CONFIGS", "80")), seed=7)
+    assert seen["taken"] > 0 < seen["program refused"]
+    assert peak_bytes() - before < 150 * 10**6

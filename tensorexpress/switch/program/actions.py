@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from inspect import signature
+from inspect import Signature, signature
 
 from tensorexpress.errors import ProgramError, unknown
 from tensorexpress.switch.packet import DROP_PORT
@@ -42,6 +42,7 @@ class ActionWriter(ChecksumWriter):
 
     def __init__(self, scope: Scope, lines: Lines):
         super().__init__(scope, lines)
+        self._signatures: dict[str, Signature] = {}
         self._primitives: dict[str, Callable[..., None]] = {
             "assign": self.assign,
             "modify_field": self.assign,
@@ -99,11 +100,16 @@ class ActionWriter(ChecksumWriter):
             known = [name for name in self._primitives if name not in ("set",)]
             raise ProgramError(f"{self.where} uses an {unknown('primitive', primitive.op, known)}")
         try:
-            signature(write).bind(*primitive.parameters)
+            self._signature(primitive.op).bind(*primitive.parameters)
         except TypeError:
             count = len(primitive.parameters)
             raise self.unsupported(f"{primitive.op!r} with {count} parameters") from None
         write(*primitive.parameters)
+
+    def _signature(self, op: str) -> Signature:
+        if op not in self._signatures:
+            self._signatures[op] = signature(self._primitives[op])
+        return self._signatures[op]
 
     def with_jumps(self, info: ActionInfo) -> None:
         """Write an action that has conditions: p4c lowers them to jumps, which become conditions again."""
@@ -122,7 +128,7 @@ class ActionWriter(ChecksumWriter):
                 successors[str(position)] = [None]
             else:
                 successors[str(position)] = [place(position + 1)]
-        flow = Flow(place(0), successors)
+        flow = self.flow_of(place(0), successors)
 
         def body(node: str, go: Callable[[Node], None]) -> None:
             step = steps[int(node)]
@@ -140,6 +146,11 @@ class ActionWriter(ChecksumWriter):
             raise self.unsupported("exit within a loop")
         else:
             self.loop(flow, body)
+
+    def flow_of(self, start: Node, successors: dict[str, list[Node]]) -> Flow:
+        """Return a graph to write; finding out where its paths meet is work too."""
+        self.scope.work.spend(len(successors) + len(successors) ** 2 // 1024)
+        return Flow(start, successors)
 
     def loop(self, flow: Flow, body: Body) -> None:
         """Write a graph with a cycle; a packet that has used up its steps ends there."""
@@ -312,8 +323,7 @@ class ActionWriter(ChecksumWriter):
 
     def clones_at_egress(self) -> bool:
         """Whether any action clones a packet that has been through egress."""
-        actions = self.scope.program.actions.values()
-        return any(step.op == "clone_egress_pkt_to_egress" for action in actions for step in action.primitives)
+        return "clone_egress_pkt_to_egress" in self.scope.program.primitives
 
     def standard(self, name: str) -> FieldRef | None:
         """Return the field that simple_switch knows by this name, None if the program has none."""
@@ -342,21 +352,13 @@ class ActionWriter(ChecksumWriter):
         if info is None:
             raise self.unsupported(f"the counter {counter.name!r}, which is not there")
         name = self.scope.object("counter", counter.name)
-        code = self.bound_index(index)
+        code = self.bound(self.value(index))
         self.guarded(
             code,
             info.size,
             lambda: self.lines.add(f"{name}_packets[{code.text}] += 1"),
             lambda: self.lines.add(f"{name}_bytes[{code.text}] += length"),
         )
-
-    def bound_index(self, index: Expression) -> Code:
-        """Return the text of an index that is used more than once."""
-        code = self.value(index)
-        if code.atom:
-            return code
-        self.lines.add(f"index = {code.text}")
-        return Code("index", code.bits, code.signed, atom=True)
 
     def guarded(self, index: Code, size: int, *statements: Callable[[], None]) -> None:
         """Write statements that need an index within an array."""
@@ -389,7 +391,7 @@ class ActionWriter(ChecksumWriter):
         """target = register[index]."""
         assert isinstance(register, Named)
         if self.needs(target):
-            self.set_field(target, self.register(register.name, self.bound_index(index)))
+            self.set_field(target, self.register(register.name, self.bound(self.value(index))))
 
     def register_write(self, register: Expression, index: Expression, value: Expression) -> None:
         """register[index] = value; a cell that is not there stays so."""
@@ -398,7 +400,7 @@ class ActionWriter(ChecksumWriter):
         if info is None:
             raise self.unsupported(f"the register {register.name!r}, which is not there")
         cells = self.scope.object("register", register.name)
-        code = self.bound_index(index)
+        code = self.bound(self.value(index))
         text = masked(self.value(value), info.bits).text
         self.guarded(code, info.size, lambda: self.lines.add(f"{cells}[{code.text}] = {text}"))
 
@@ -427,7 +429,7 @@ class ActionWriter(ChecksumWriter):
     def random(self, target: Expression, low: Expression, high: Expression) -> None:
         """target = a number from low to high; left alone when low is above high."""
         if self.needs(target):
-            lowest, highest = self.value(low), self.value(high)
+            lowest, highest = self.bound(self.value(low)), self.bound(self.value(high))
             with self.lines.block(f"if {lowest.inner} <= {highest.inner}:"):
                 self.lines.add(f"data = randint({lowest.text}, {highest.text})")
                 self.set_field(target, Code("data", highest.bits, atom=True))
@@ -447,7 +449,7 @@ class ActionWriter(ChecksumWriter):
 
     def truncate(self, size: Expression) -> None:
         """Let no more than that many bytes leave; the smallest number asked for counts."""
-        text = self.value(size).inner
+        text = self.bound(self.value(size)).inner
         self.lines.add(f"packet.truncate_bytes = min(packet.truncate_bytes or {text}, {text})")
 
     def claim(self, word: str, condition: Expression) -> None:

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from tensorexpress.errors import ProgramError
 from tensorexpress.switch.packet import DROP_PORT, EGRESS_CLONE, INGRESS_CLONE
 from tensorexpress.switch.program.actions import decision, is_decision
-from tensorexpress.switch.program.bmv2 import CONTRADICTIONS, FieldList, FieldRef, Program, contradiction
+from tensorexpress.switch.program.bmv2 import FieldList, FieldRef, Program
+from tensorexpress.switch.program.budgets import MOST_LOOP_CHARACTERS, MOST_STEPS, Work
 from tensorexpress.switch.program.control import ControlWriter
 from tensorexpress.switch.program.expressions import unsigned
 from tensorexpress.switch.program.parser import ParserWriter
@@ -61,12 +62,6 @@ _NO_DECISION = {
     "size": "packet.length",
 }
 
-#: Steps that all loops of a program together may take for one packet in one pass; BMv2 would go on for ever.
-MOST_STEPS = 2**16
-
-#: The steps are fewer where one of them runs much code, so that they take a fraction of a second in any case.
-_MOST_LOOP_CHARACTERS = 2**27
-
 #: Each generation leaves out what only the one before needed, so this bounds the longest chain of such needs.
 _MOST_GENERATIONS = 200
 
@@ -85,16 +80,10 @@ class Generated:
 
 def generate(program: Program) -> Generated:
     """Return the source of a program; ProgramError names what it cannot run."""
-    try:
-        return _generate(program)
-    except CONTRADICTIONS as error:
-        raise contradiction(error) from None
-
-
-def _generate(program: Program) -> Generated:
     usage: Usage | None = None
+    work = Work()
     for _ in range(_MOST_GENERATIONS):
-        generation = _Generation(program, usage)
+        generation = _Generation(program, usage, work)
         generation.run()
         if generation.scope.usage == usage:
             return Generated(generation.source(), generation.scope.objects, generation.scope.labels)
@@ -110,9 +99,9 @@ def _slot(var: Var) -> str:
 class _Generation:
     """One run over the program, with what the run before found out."""
 
-    def __init__(self, program: Program, previous: Usage | None):
+    def __init__(self, program: Program, previous: Usage | None, work: Work):
         self.program = program
-        self.scope = Scope(program, previous)
+        self.scope = Scope(program, previous, work)
         self.functions: list[list[str]] = []
         self.standard = self._standard_fields()
 
@@ -155,12 +144,12 @@ class _Generation:
         lines.add("length = len(frame)")
         cost = self.scope.loop_costs.get(self.scope.stage)
         if cost is not None:
-            lines.add(f"steps = iter(range({min(MOST_STEPS, _MOST_LOOP_CHARACTERS // cost)}))")
+            lines.add(f"steps = iter(range({min(MOST_STEPS, MOST_LOOP_CHARACTERS // cost)}))")
         return lines
 
     def clones(self, primitive: str) -> bool:
         """Whether any action may ask for that kind of copy of the packet."""
-        return any(step.op == primitive for action in self.program.actions.values() for step in action.primitives)
+        return primitive in self.program.primitives
 
     def ingress_body(self) -> Lines:
         """Return parser, verification and control."""

@@ -8,7 +8,7 @@ from tensorexpress.errors import ProgramError
 from tensorexpress.switch.program.actions import ActionWriter
 from tensorexpress.switch.program.bmv2 import VALIDITY, ActionInfo, Condition, Control, KeyField, TableInfo
 from tensorexpress.switch.program.expressions import Code, masked, number, unsigned
-from tensorexpress.switch.program.flow import Flow, Node
+from tensorexpress.switch.program.flow import Node
 from tensorexpress.switch.program.scope import Var
 
 
@@ -23,7 +23,7 @@ class ControlWriter(ActionWriter):
             for successor in _successors(node):
                 if successor is not None and successor not in control.nodes:
                     raise ProgramError(f"BMv2 JSON: after {name!r} follows {successor!r}, which is not there")
-        flow = Flow(control.start, {name: _successors(node) for name, node in control.nodes.items()})
+        flow = self.flow_of(control.start, {name: _successors(node) for name, node in control.nodes.items()})
         if flow.cycle is not None:
             kind = "table" if isinstance(control.nodes[flow.cycle], TableInfo) else "condition"
             raise ProgramError(
@@ -168,6 +168,7 @@ class ControlWriter(ActionWriter):
 
     def unpack_and_run(self, table: TableInfo, action: ActionInfo, row: str, go: Callable[[Node], None] | None) -> None:
         """Write one action with the arguments of a row."""
+        self.scope.work.spend()
         names = [f"a{index}" for index in range(len(action.parameters))]
         if names:
             self.lines.add(f"{', '.join(names)}{',' if len(names) == 1 else ''} = {row}.arguments")

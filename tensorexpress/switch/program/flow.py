@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 
+from tensorexpress.switch.program.budgets import MOST_NODES, beyond
 from tensorexpress.switch.program.scope import Lines
 
 Node = str | None  #: None is the end.
@@ -25,6 +26,8 @@ class Flow:
     """A graph by the successors of its nodes. All successors of a node are nodes or None, the end."""
 
     def __init__(self, start: Node, successors: Mapping[str, Sequence[Node]]):
+        if len(successors) > MOST_NODES:
+            raise beyond("the program", len(successors), MOST_NODES, "states, tables or primitives in one graph")
         self.start = start
         self.successors = successors
         #: A node that leads back to itself, None if there is none.

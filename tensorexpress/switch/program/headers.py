@@ -188,6 +188,7 @@ class HeaderWriter(Expressions):
     def shift_stack(self, stack: str, distance: int) -> None:
         """Write a push (to higher indices) or pop (distance below zero) of a stack of headers or unions."""
         elements = self.stack_elements(stack)
+        distance = max(-len(elements), min(distance, len(elements)))
         kept = [
             (elements[position], elements[position - distance])
             for position in range(len(elements))

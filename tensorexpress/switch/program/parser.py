@@ -16,7 +16,7 @@ from tensorexpress.switch.program.bmv2 import (
     Transition,
 )
 from tensorexpress.switch.program.expressions import Code, masked
-from tensorexpress.switch.program.flow import Flow, Node
+from tensorexpress.switch.program.flow import Node
 from tensorexpress.switch.program.scope import NEXT, Lines, Scope, Var
 
 
@@ -27,7 +27,7 @@ class ParserWriter(ActionWriter):
         super().__init__(scope, lines)
         self.states = scope.program.states
         successors = {name: _successors(state) for name, state in self.states.items()}
-        self.flow = Flow(scope.program.first_state, successors)
+        self.flow = self.flow_of(scope.program.first_state, successors)
         self.nested = self.flow.is_nestable()
         self.offsets = self._offsets() if self.nested else {}
         self.position: int | None = None

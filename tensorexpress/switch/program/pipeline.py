@@ -31,7 +31,7 @@ from tensorexpress.switch.operations import (
     WriteRegister,
 )
 from tensorexpress.switch.packet import EndlessLoop, Packet
-from tensorexpress.switch.program.bmv2 import read_program
+from tensorexpress.switch.program.bmv2 import CONTRADICTIONS, contradiction, read_program
 from tensorexpress.switch.program.codegen import generate
 from tensorexpress.switch.program.externs import Counter, MeterArray, ValueSet
 from tensorexpress.switch.program.hashes import hash_function
@@ -52,6 +52,12 @@ class Pipeline:
     def __init__(self, document: bytes, seed: int = 0):
         self.program = read_program(document)
         self._random = Random(seed)
+        try:
+            self._load()
+        except CONTRADICTIONS as error:
+            raise contradiction(error) from None
+
+    def _load(self) -> None:
         self._profiles = {name: Profile() for name in self.program.profiles}
         self._tables = {
             name: make_table(info, self._profiles[info.profile] if info.profile is not None else None)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from tensorexpress.errors import ProgramError
 from tensorexpress.switch.program.bmv2 import Field, Header, HeaderType, Program
+from tensorexpress.switch.program.budgets import LONGEST_SOURCE, Work
 
 #: struct's codes for a number of that many bytes; where there are two, the first holds the higher bytes.
 _CODES = {1: "B", 2: "H", 3: "BH", 4: "I", 5: "BI", 6: "HI", 8: "Q", 9: "BQ", 10: "HQ", 12: "IQ", 16: "QQ"}
@@ -57,12 +58,18 @@ class Lines:
 
     def __init__(self) -> None:
         self.text: list[str] = []
-        self.depth = self.deepest = 0
+        self.depth = self.deepest = self._size = 0
         self._settled: list[set[Var]] = [set()]
 
     def add(self, line: str) -> None:
         """Append one line at the present depth."""
         self.text.append("    " * self.depth + line)
+        self._size += len(self.text[-1])
+        if self._size > LONGEST_SOURCE:
+            raise ProgramError(
+                f"the program becomes more than {LONGEST_SOURCE} characters of code; make it smaller: fewer tables "
+                "that share long actions, smaller header stacks"
+            )
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
@@ -195,8 +202,9 @@ class Slot:
 class Scope:
     """What the writers of generated code share in one generation of a program."""
 
-    def __init__(self, program: Program, previous: Usage | None):
+    def __init__(self, program: Program, previous: Usage | None, work: Work):
         self.program = program
+        self.work = work
         self.previous = previous
         self.usage = Usage()
         self.stage = "ingress"
@@ -210,6 +218,8 @@ class Scope:
         #: Characters of code that one step of a loop runs at most, by stage; only stages with loops are there.
         self.loop_costs: dict[str, int] = {}
         self._slots: dict[str, tuple[Slot, ...]] = {}
+        self._rebuilt: dict[str, bool] = {}
+        self._used = None if previous is None else previous.wanted | previous.changed
         self.union_of = {header: union for union in program.unions.values() for header in union.headers}
         self._peers: dict[str, list[str]] = {}
         for header in program.headers.values():
@@ -217,6 +227,7 @@ class Scope:
 
     def name(self, var: Var) -> str:
         """Return the identifier of a variable."""
+        self.work.spend()
         known = self._names.get(var)
         if known is None:
             part = var.part if isinstance(var.part, str) else " ".join(var.part)
@@ -263,6 +274,7 @@ class Scope:
 
     def is_live(self, var: Var) -> bool:
         """Whether anything needs the value of a variable."""
+        self.work.spend()
         return self.previous is None or any(var in live for live in self.previous.live.values())
 
     def write(self, var: Var) -> str | None:
@@ -283,19 +295,18 @@ class Scope:
 
     def is_rebuilt(self, header: str) -> bool:
         """Whether headers of this one's type are put together from variables, not copied from the frame."""
-        if self.previous is None:
-            return True
-        fields = self.header(header).type.fields
-        return any(
-            Var(peer, item.name) in self.previous.changed
-            for peer in self._peers[self.header(header).type.name]
-            for item in fields
-        )
+        kind = self.header(header).type
+        if kind.name not in self._rebuilt:
+            self._rebuilt[kind.name] = self.previous is None or any(
+                Var(peer, item.name) in self.previous.changed for peer in self._peers[kind.name] for item in kind.fields
+            )
+        return self._rebuilt[kind.name]
 
     def slots(self, header: str) -> tuple[Slot, ...]:
         """Return the slots of a header's type, those that nobody looks into merged."""
         kind = self.header(header).type
         if kind.name not in self._slots:
+            self.work.spend(len(kind.fields) * len(self._peers[kind.name]))
             self._slots[kind.name] = self._merged([self._mode(kind, group) for group in groups_of(kind)])
         return self._slots[kind.name]
 
@@ -309,10 +320,9 @@ class Scope:
         return Slot((group,), "raw")
 
     def _is_used(self, kind: HeaderType, parts: Sequence[Part]) -> bool:
-        if self.previous is None:
+        if self._used is None:
             return True
-        used = self.previous.wanted | self.previous.changed
-        return any(Var(peer, part) in used for peer in self._peers[kind.name] for part in parts)
+        return any(Var(peer, part) in self._used for peer in self._peers[kind.name] for part in parts)
 
     @staticmethod
     def _merged(slots: list[Slot]) -> tuple[Slot, ...]:
