@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -68,18 +69,18 @@ def test_frames_of_any_bytes_and_length_never_raise(name: str, frame: bytes, por
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_the_source_names_every_table_and_action(name: str) -> None:
+def test_every_identifier_of_the_source_can_be_looked_up(name: str) -> None:
     loaded = load(name)
-    for table in loaded.program.tables.values():
-        if table.key:
-            assert f"# {table.name}\n" in loaded.source
+    assert {table.name for table in loaded.program.tables.values() if table.key} <= set(loaded.names.values())
+    assert set(re.findall(r"\b[b-z]\d+\b", loaded.source)) <= set(loaded.names)
 
 
 def test_a_field_that_nobody_reads_is_not_extracted_and_its_header_leaves_as_it_came() -> None:
-    source = load("parsing").source
-    assert "mark_high" in source
-    assert "mark_low" not in source
-    assert "mark_wire = frame[at : at + 2]" in source
+    loaded = load("parsing")
+    identifiers = {label: name for name, label in loaded.names.items()}
+    assert "mark.high" in identifiers
+    assert "mark.low" not in identifiers
+    assert f"{identifiers['mark.bytes']} = frame[at : at + 2]" in loaded.source
 
 
 def test_a_program_may_use_the_names_that_the_generated_code_uses() -> None:

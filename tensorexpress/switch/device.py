@@ -33,6 +33,7 @@ from tensorexpress.switch.packet import (
     RECIRCULATED,
     REPLICATED,
     RESUBMITTED,
+    EndlessLoop,
     Packet,
 )
 from tensorexpress.switch.program.pipeline import Pipeline
@@ -434,6 +435,9 @@ class Switch:
 
     def _fail(self, number: int, error: Exception) -> None:
         """Count an exception that no packet should cause; log the first of its kind with its traceback."""
+        if isinstance(error, EndlessLoop):
+            self.count_drop(number, LOOP)
+            return
         self.count_drop(number, FAILED)
         kind = type(error).__name__
         self._failures[kind] += 1

@@ -11,6 +11,10 @@ DROP_PORT = 511
 NORMAL, INGRESS_CLONE, EGRESS_CLONE, COALESCED, RECIRCULATED, REPLICATED, RESUBMITTED = range(7)
 
 
+class EndlessLoop(Exception):
+    """Raised by a program whose loops took more steps for a packet than one pass may."""
+
+
 class Packet:
     """What is known of one packet. The pipeline fills in what it decided, the traffic manager what happened.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from inspect import signature
+from inspect import Signature, signature
 
 from tensorexpress.errors import ProgramError, unknown
 from tensorexpress.switch.packet import DROP_PORT
@@ -21,14 +21,20 @@ from tensorexpress.switch.program.bmv2 import (
 )
 from tensorexpress.switch.program.checksum import ChecksumWriter
 from tensorexpress.switch.program.expressions import Code, masked, number, wrapped
-from tensorexpress.switch.program.flow import Flow, Node
+from tensorexpress.switch.program.flow import Body, Flow, Node
 from tensorexpress.switch.program.scope import NEXT, Lines, Scope, Var
 
-#: Steps that an action with a loop may take for one packet; BMv2 would go on for ever.
-_MOST_STEPS = 2**20
+_DECISION = "decision"
 
-#: Variables that stand for what a pass decides about the packet itself.
-DECISIONS = "$packet$"
+
+def decision(what: str) -> Var:
+    """Return the variable that stands for something that a pass decides about the packet itself."""
+    return Var("", (_DECISION, what))
+
+
+def is_decision(var: Var) -> bool:
+    """Whether a variable stands for a decision about the packet."""
+    return isinstance(var.part, tuple) and var.part[0] == _DECISION
 
 
 class ActionWriter(ChecksumWriter):
@@ -36,6 +42,7 @@ class ActionWriter(ChecksumWriter):
 
     def __init__(self, scope: Scope, lines: Lines):
         super().__init__(scope, lines)
+        self._signatures: dict[str, Signature] = {}
         self._primitives: dict[str, Callable[..., None]] = {
             "assign": self.assign,
             "modify_field": self.assign,
@@ -93,11 +100,16 @@ class ActionWriter(ChecksumWriter):
             known = [name for name in self._primitives if name not in ("set",)]
             raise ProgramError(f"{self.where} uses an {unknown('primitive', primitive.op, known)}")
         try:
-            signature(write).bind(*primitive.parameters)
+            self._signature(primitive.op).bind(*primitive.parameters)
         except TypeError:
             count = len(primitive.parameters)
             raise self.unsupported(f"{primitive.op!r} with {count} parameters") from None
         write(*primitive.parameters)
+
+    def _signature(self, op: str) -> Signature:
+        if op not in self._signatures:
+            self._signatures[op] = signature(self._primitives[op])
+        return self._signatures[op]
 
     def with_jumps(self, info: ActionInfo) -> None:
         """Write an action that has conditions: p4c lowers them to jumps, which become conditions again."""
@@ -116,7 +128,7 @@ class ActionWriter(ChecksumWriter):
                 successors[str(position)] = [None]
             else:
                 successors[str(position)] = [place(position + 1)]
-        flow = Flow(place(0), successors)
+        flow = self.flow_of(place(0), successors)
 
         def body(node: str, go: Callable[[Node], None]) -> None:
             step = steps[int(node)]
@@ -133,9 +145,20 @@ class ActionWriter(ChecksumWriter):
         elif any(step.op == "exit" for step in steps):
             raise self.unsupported("exit within a loop")
         else:
-            flow.write_loop(self.lines, f"for _ in range({_MOST_STEPS}):", body)
-            with self.lines.block("else:"):
-                self.lines.add(f"broken_claim('the bound on loops', {self.where!r})")
+            self.loop(flow, body)
+
+    def flow_of(self, start: Node, successors: dict[str, list[Node]]) -> Flow:
+        """Return a graph to write; finding out where its paths meet is work too."""
+        self.scope.work.spend(len(successors) + len(successors) ** 2 // 1024)
+        return Flow(start, successors)
+
+    def loop(self, flow: Flow, body: Body) -> None:
+        """Write a graph with a cycle; a packet that has used up its steps ends there."""
+        cost = flow.write_loop(self.lines, "for _ in steps:", body)
+        with self.lines.block("else:"):
+            self.lines.add("endless()")
+        costs = self.scope.loop_costs
+        costs[self.scope.stage] = max(cost, costs.get(self.scope.stage, 0))
 
     def branch(self, condition: Expression, successors: list[Node], go: Callable[[Node], None]) -> None:
         """Write an `if` whose second successor is taken when the condition does not hold."""
@@ -293,15 +316,14 @@ class ActionWriter(ChecksumWriter):
         """Write that the packet has more or fewer bytes for whoever sees it next: egress, or egress again."""
         if self.scope.stage == "egress" and not self.clones_at_egress():
             return
-        name = self.scope.fill(Var(DECISIONS, "size"))
+        name = self.scope.fill(decision("size"))
         if name is not None and more_bytes:
-            self.scope.carry(Var(DECISIONS, "size"))
+            self.scope.carry(decision("size"))
             self.lines.add(f"{name} {'+' if more_bytes > 0 else '-'}= {abs(more_bytes)}")
 
     def clones_at_egress(self) -> bool:
         """Whether any action clones a packet that has been through egress."""
-        actions = self.scope.program.actions.values()
-        return any(step.op == "clone_egress_pkt_to_egress" for action in actions for step in action.primitives)
+        return "clone_egress_pkt_to_egress" in self.scope.program.primitives
 
     def standard(self, name: str) -> FieldRef | None:
         """Return the field that simple_switch knows by this name, None if the program has none."""
@@ -330,21 +352,13 @@ class ActionWriter(ChecksumWriter):
         if info is None:
             raise self.unsupported(f"the counter {counter.name!r}, which is not there")
         name = self.scope.object("counter", counter.name)
-        code = self.bound_index(index)
+        code = self.bound(self.value(index))
         self.guarded(
             code,
             info.size,
             lambda: self.lines.add(f"{name}_packets[{code.text}] += 1"),
             lambda: self.lines.add(f"{name}_bytes[{code.text}] += length"),
         )
-
-    def bound_index(self, index: Expression) -> Code:
-        """Return the text of an index that is used more than once."""
-        code = self.value(index)
-        if code.atom:
-            return code
-        self.lines.add(f"index = {code.text}")
-        return Code("index", code.bits, code.signed, atom=True)
 
     def guarded(self, index: Code, size: int, *statements: Callable[[], None]) -> None:
         """Write statements that need an index within an array."""
@@ -377,7 +391,7 @@ class ActionWriter(ChecksumWriter):
         """target = register[index]."""
         assert isinstance(register, Named)
         if self.needs(target):
-            self.set_field(target, self.register(register.name, self.bound_index(index)))
+            self.set_field(target, self.register(register.name, self.bound(self.value(index))))
 
     def register_write(self, register: Expression, index: Expression, value: Expression) -> None:
         """register[index] = value; a cell that is not there stays so."""
@@ -386,7 +400,7 @@ class ActionWriter(ChecksumWriter):
         if info is None:
             raise self.unsupported(f"the register {register.name!r}, which is not there")
         cells = self.scope.object("register", register.name)
-        code = self.bound_index(index)
+        code = self.bound(self.value(index))
         text = masked(self.value(value), info.bits).text
         self.guarded(code, info.size, lambda: self.lines.add(f"{cells}[{code.text}] = {text}"))
 
@@ -415,14 +429,14 @@ class ActionWriter(ChecksumWriter):
     def random(self, target: Expression, low: Expression, high: Expression) -> None:
         """target = a number from low to high; left alone when low is above high."""
         if self.needs(target):
-            lowest, highest = self.value(low), self.value(high)
+            lowest, highest = self.bound(self.value(low)), self.bound(self.value(high))
             with self.lines.block(f"if {lowest.inner} <= {highest.inner}:"):
                 self.lines.add(f"data = randint({lowest.text}, {highest.text})")
                 self.set_field(target, Code("data", highest.bits, atom=True))
 
     def decide(self, what: str, value: Expression) -> None:
         """Write a decision about the packet itself."""
-        self.put(Var(DECISIONS, what), self.value(value).text)
+        self.put(decision(what), self.value(value).text)
 
     def digest(self, receiver: Expression, fields: Expression) -> None:
         """Send a digest when ingress ends; the last one asked for is the one that is sent."""
@@ -435,20 +449,24 @@ class ActionWriter(ChecksumWriter):
 
     def truncate(self, size: Expression) -> None:
         """Let no more than that many bytes leave; the smallest number asked for counts."""
-        text = self.value(size).inner
+        text = self.bound(self.value(size)).inner
         self.lines.add(f"packet.truncate_bytes = min(packet.truncate_bytes or {text}, {text})")
 
     def claim(self, word: str, condition: Expression) -> None:
         """Report when a condition does not hold."""
         with self.lines.block(f"if not {self.inner_condition(condition)}:"):
-            self.lines.add(f"broken_claim({word!r}, {self.where!r})")
+            self.lines.add(f"broken_claim({self.text(f'{word} does not hold in {self.where}')})")
 
     def log(self, message: Expression, values: Expression) -> None:
         """Log a message with the values in the place of its braces."""
         assert isinstance(message, Text)
         assert isinstance(values, Several)
         texts = [self.value(item).text for item in values.items]
-        self.lines.add(f"log_message({', '.join([repr(message.text), *texts])})")
+        self.lines.add(f"log_message({', '.join([self.text(message.text), *texts])})")
+
+    def text(self, text: str) -> str:
+        """Return the identifier under which generated code finds a text of the program."""
+        return self.scope.object("text", text)
 
 
 #: P4_14's primitives for arithmetic, which p4c emits for programs of that version.

@@ -5,18 +5,39 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
-from tensorexpress.errors import ProgramError, unknown
+from tensorexpress.errors import ProgramError
 from tensorexpress.switch.operations import ActionCall, Entry, MatchValue
+from tensorexpress.switch.program.budgets import (
+    DEEPEST_EXPRESSION,
+    LARGEST_DOCUMENT,
+    LARGEST_HEADER,
+    LARGEST_SELECT,
+    LARGEST_STACK,
+    LONGEST_NAME,
+    LONGEST_TEXT,
+    MOST_CELLS,
+    MOST_REGISTER_BITS,
+    WIDEST_BITS,
+    WIDEST_NUMBER_BITS,
+    beyond,
+)
 
 #: P4Runtime priorities grow with urgency and those of BMv2 fall; the one is this minus the other.
 HIGHEST_PRIORITY = 2**31 - 1
 
 _JSON_MAJOR_VERSION = 2
 
-#: Cells that a register, counter or meter array may have, so that a program cannot exhaust the memory.
-_LARGEST_ARRAY = 2**24
+#: The field by which BMv2 JSON asks whether a header is valid; no field has this name.
+VALIDITY = "$valid$"
+
+#: Operators whose second operand is the width of the result.
+_CASTS = frozenset({"two_comp_mod", "sat_cast", "usat_cast"})
+
+#: Whole numbers of the document (ids, sizes, ...) are below this.
+_NUMBERS_END = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +56,11 @@ class HeaderType:
 
     name: str
     fields: tuple[Field, ...]
+    by_name: Mapping[str, Field] = field(repr=False, compare=False)
 
     def field(self, name: str) -> Field | None:
         """Return the field of that name, None if there is none."""
-        return next((found for found in self.fields if found.name == name), None)
+        return self.by_name.get(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +340,12 @@ class Program:
     #: simple_switch's name of a field -> the field of this program.
     aliases: Mapping[str, FieldRef] = field(default_factory=dict)
 
-    @property
+    @cached_property
+    def primitives(self) -> frozenset[str]:
+        """The names of all primitives that actions consist of."""
+        return frozenset(step.op for action in self.actions.values() for step in action.primitives)
+
+    @cached_property
     def tables(self) -> Mapping[str, TableInfo]:
         """All tables by name, ingress first."""
         nodes = [*self.ingress.nodes.values(), *self.egress.nodes.values()]
@@ -332,21 +359,32 @@ class Program:
 
 
 #: What a document that p4c never wrote may cause where its parts do not fit together: more than is worth naming.
-CONTRADICTIONS = (AssertionError, AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError)
+CONTRADICTIONS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 
 
 def contradiction(error: Exception) -> ProgramError:
     """Return the error for a document whose parts do not fit together."""
-    what = " ".join(f"{type(error).__name__} {error}".split())
+    what = " ".join(f"{type(error).__name__} {error}".split())[:LONGEST_NAME]
     return ProgramError(f"BMv2 JSON: its parts do not fit together ({what}); compile the program again with p4c-bm2-ss")
 
 
 def read_program(document: bytes) -> Program:
     """Read a BMv2 JSON document; ProgramError says which part of it cannot be used."""
+    if len(document) > LARGEST_DOCUMENT:
+        raise beyond("the program", len(document), LARGEST_DOCUMENT, "bytes of BMv2 JSON")
     try:
         value = json.loads(document)
     except (ValueError, RecursionError) as error:
-        raise ProgramError(f"the program is not JSON ({error}); give the file that p4c-bm2-ss wrote with -o") from None
+        what = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise ProgramError(f"the program is not JSON ({what}); give the file that p4c-bm2-ss wrote with -o") from None
     root = _Node(value, "program")
     if not isinstance(value, dict) or "header_types" not in value:
         raise ProgramError("the program is JSON but not BMv2's: it has no 'header_types'; compile with p4c-bm2-ss")
@@ -381,9 +419,11 @@ class _Node:
             raise self.error("is not a list")
         return (_Node(item, f"{self.path}[{index}]") for index, item in enumerate(self.value))
 
-    def text(self) -> str:
+    def text(self, longest: int = LONGEST_NAME) -> str:
         if not isinstance(self.value, str):
             raise self.error("is not a string")
+        if len(self.value) > longest:
+            raise beyond(f"BMv2 JSON: {self.path}", len(self.value), longest, "characters")
         return self.value
 
     def optional_text(self) -> str | None:
@@ -392,11 +432,23 @@ class _Node:
     def number(self) -> int:
         if isinstance(self.value, bool) or not isinstance(self.value, int):
             raise self.error("is not a whole number")
+        if not -_NUMBERS_END < self.value < _NUMBERS_END:
+            raise self.error("is a number of more than 64 bits")
         return self.value
+
+    def at_most(self, most: int, unit: str) -> int:
+        """Return a number that a budget bounds."""
+        number = self.number()
+        if not 0 <= number <= most:
+            raise beyond(f"BMv2 JSON: {self.path}", number, most, unit)
+        return number
+
+    def width(self) -> int:
+        return self.at_most(WIDEST_BITS, "bits")
 
     def hexadecimal(self) -> int:
         try:
-            return int(self.text(), 16)
+            return int(self.text(LONGEST_TEXT), 16)
         except ValueError:
             raise self.error("is not a hexadecimal number") from None
 
@@ -419,15 +471,16 @@ class _Reader:
         self.headers: dict[str, Header] = {}
         for node in root["headers"]:
             self.read_header(node)
-        self.stacks = {
-            node["name"].text(): self.by_id(node["header_ids"], self.header_names)
-            for node in root.get("header_stacks", [])
-        }
+        self.depth = 0
+        #: Bits that the result of an operation may have, by the operation's identity.
+        self.results: dict[int, int] = {}
+        self.stacks = self.read_stacks("header_stacks", "header_ids", self.header_names)
         self.unions = self.read_unions()
+        self.union_stacks = self.read_stacks("header_union_stacks", "header_union_ids", self.union_names)
         self.calculations = {node["name"].text(): self.calculation(node) for node in root["calculations"]}
         self.actions = {node["id"].number(): self.action(node) for node in root["actions"]}
         self.value_sets = {
-            node["name"].text(): node["compressed_bitwidth"].number() for node in root.get("parse_vsets", [])
+            node["name"].text(): node["compressed_bitwidth"].width() for node in root.get("parse_vsets", [])
         }
 
     def program(self) -> Program:
@@ -441,20 +494,23 @@ class _Reader:
             raise ProgramError("the program has not one parser and one deparser; only v1model programs can run")
         profiles = [node for control in controls.values() for node in control.get("action_profiles", [])]
         states = {node["name"].text(): self.state(node) for node in parsers[0]["parse_states"]}
+        arrays = {
+            kind: {node["name"].text(): self.array(node) for node in self.root[f"{kind}_arrays"]}
+            for kind in ("register", "counter", "meter")
+        }
+        _check_cells(arrays)
         for state in states.values():
             for transition in state.transitions:
                 if transition.next_state is not None and transition.next_state not in states:
                     raise ProgramError(
-                        f"BMv2 JSON: parser state {state.name!r}: {unknown('state', transition.next_state, states)}"
+                        f"BMv2 JSON: parser state {state.name!r} is followed by {transition.next_state!r}, "
+                        "which is not there; compile the program again with p4c-bm2-ss"
                     )
         return Program(
             headers=self.headers,
             stacks=self.stacks,
             unions=self.unions,
-            union_stacks={
-                node["name"].text(): self.by_id(node["header_union_ids"], self.union_names)
-                for node in self.root.get("header_union_stacks", [])
-            },
+            union_stacks=self.union_stacks,
             errors={node[0].text(): node[1].number() for node in self.root.get("errors", [])},
             states=states,
             first_state=parsers[0]["init_state"].optional_text(),
@@ -464,9 +520,9 @@ class _Reader:
             ingress=self.control(controls["ingress"]),
             egress=self.control(controls["egress"]),
             profiles={node["name"].text(): self.profile(node) for node in profiles},
-            registers={node["name"].text(): self.array(node) for node in self.root["register_arrays"]},
-            counters={node["name"].text(): self.array(node) for node in self.root["counter_arrays"]},
-            meters={node["name"].text(): self.array(node) for node in self.root["meter_arrays"]},
+            registers=arrays["register"],
+            counters=arrays["counter"],
+            meters=arrays["meter"],
             calculations=self.calculations,
             checksums=tuple(self.checksum(node) for node in self.root["checksums"]),
             digests={node["id"].number(): self.field_list(node) for node in self.root["learn_lists"]},
@@ -479,23 +535,36 @@ class _Reader:
 
     def header_type(self, node: _Node) -> HeaderType:
         name = node["name"].text()
-        fixed_bits = sum(item[1].number() for item in node["fields"] if item[1].value != "*")
+        fixed_bits = sum(item[1].width() for item in node["fields"] if item[1].value != "*")
         fields = []
         for item in node["fields"]:
             signed = len(item.value) > 2 and bool(item[2].value)
             if item[1].value == "*":
-                longest = node["max_length"].number() * 8 - fixed_bits
-                fields.append(Field(item[0].text(), longest, signed, varbit=True))
+                longest = node["max_length"].at_most(LARGEST_HEADER, "bytes") * 8 - fixed_bits
+                fields.append(Field(item[0].text(), max(longest, 0), signed, varbit=True))
             else:
-                fields.append(Field(item[0].text(), item[1].number(), signed))
-        return HeaderType(name, tuple(fields))
+                fields.append(Field(item[0].text(), item[1].width(), signed))
+            if fields[-1].name == VALIDITY:
+                raise item.error(f"is a field named {VALIDITY!r}, which stands for the header's validity")
+        return HeaderType(name, tuple(fields), {found.name: found for found in fields})
 
     def read_header(self, node: _Node) -> None:
         name, type_name = node["name"].text(), node["header_type"].text()
         if type_name not in self.types:
             raise node.error(f"is of type {type_name!r}, which the program does not have")
-        self.headers[name] = Header(name, self.types[type_name], bool(node["metadata"].value))
+        header = Header(name, self.types[type_name], bool(node["metadata"].value))
+        size = sum(item.bits for item in header.type.fields) // 8
+        if size > LARGEST_HEADER and not header.metadata:
+            raise beyond(f"header {name!r}", size, LARGEST_HEADER, "bytes")
+        self.headers[name] = header
         self.header_names[node["id"].number()] = name
+
+    def read_stacks(self, kind: str, ids: str, names: Mapping[int, str]) -> dict[str, tuple[str, ...]]:
+        stacks = {node["name"].text(): self.by_id(node[ids], names) for node in self.root.get(kind, [])}
+        for name, elements in stacks.items():
+            if len(elements) > LARGEST_STACK:
+                raise beyond(f"header stack {name!r}", len(elements), LARGEST_STACK, "elements")
+        return stacks
 
     def read_unions(self) -> dict[str, Union]:
         types = {
@@ -530,6 +599,14 @@ class _Reader:
         return reference
 
     def expression(self, node: _Node) -> Expression:
+        self.depth += 1
+        if self.depth > DEEPEST_EXPRESSION:
+            raise ProgramError(f"the program nests more than {DEEPEST_EXPRESSION} expressions; use a variable between")
+        found = self.one_expression(node)
+        self.depth -= 1
+        return found
+
+    def one_expression(self, node: _Node) -> Expression:
         kind, value = node["type"].text(), node["value"]
         match kind:
             case "expression":
@@ -539,7 +616,7 @@ class _Reader:
             case "bool":
                 return Const(int(bool(value.value)), 1)
             case "string":
-                return Text(value.text())
+                return Text(value.text(LONGEST_TEXT))
             case "field":
                 return self.field_expression(value)
             case "stack_field":
@@ -547,7 +624,7 @@ class _Reader:
             case "union_stack_field":
                 return LastField(value[0].text(), value[2].text(), value[1].text())
             case "lookahead":
-                return Lookahead(value[0].number(), value[1].number())
+                return Lookahead(value[0].at_most(8 * LARGEST_HEADER, "bits"), value[1].width())
             case "runtime_data" | "local":
                 return Parameter(value.number())
             case "register":
@@ -574,7 +651,7 @@ class _Reader:
             header: Expression = self.operation(value[0])
         else:
             header = Named("header", self.header(value[0]))
-        if value[1].text() == "$valid$":
+        if value[1].text() == VALIDITY:
             return Operation("valid", (header,))
         return self.field_ref(value)
 
@@ -582,8 +659,39 @@ class _Reader:
         op = node["op"].text()
         if op in ("access_field", "access_union_header"):
             return Operation(op, (self.expression(node["left"]), Const(node["right"].number())))
-        operands = [node[part] for part in (["cond"] if op == "?" else []) + ["left", "right"]]
-        return Operation(op, tuple(self.expression(operand) for operand in operands if operand.value is not None))
+        parts = [node[part] for part in (["cond"] if op == "?" else []) + ["left", "right"]]
+        operation = Operation(op, tuple(self.expression(part) for part in parts if part.value is not None))
+        bits = self.result_bits(op, operation.operands)
+        if bits > WIDEST_NUMBER_BITS:
+            raise beyond(f"BMv2 JSON: {node.path}: the result of {op!r}", bits, WIDEST_NUMBER_BITS, "bits")
+        self.results[id(operation)] = bits
+        return operation
+
+    def result_bits(self, op: str, operands: tuple[Expression, ...]) -> int:
+        """Return how many bits the result of an operation may have: numbers have no width while they are computed."""
+        bits = [self.bits(operand) for operand in operands]
+        constants = [operand.value for operand in operands[1:] if isinstance(operand, Const)]
+        if op in _CASTS:
+            if not constants or not 1 <= constants[0] <= WIDEST_BITS:
+                raise ProgramError(f"BMv2 JSON: {op!r} to another width than 1 to {WIDEST_BITS} bits")
+            return constants[0]
+        if op == "*":
+            return sum(bits)
+        if op == "<<":
+            return bits[0] + min(max(constants[0], 0) if constants else WIDEST_BITS, WIDEST_BITS)
+        if op == "&" and constants and constants[0] >= 0:
+            return min(bits)
+        return max(bits, default=0) + (op in ("+", "-"))
+
+    def bits(self, expression: Expression) -> int:
+        match expression:
+            case Const(value):
+                return value.bit_length()
+            case FieldRef(header, name):
+                return self.headers[header].type.by_name[name].bits
+            case Operation():
+                return self.results.get(id(expression), 1)
+        return WIDEST_BITS
 
     def primitive(self, node: _Node) -> Primitive:
         return Primitive(node["op"].text(), tuple(self.expression(item) for item in node["parameters"]))
@@ -592,12 +700,14 @@ class _Reader:
         return ActionInfo(
             id=node["id"].number(),
             name=node["name"].text(),
-            parameters=tuple((item["name"].text(), item["bitwidth"].number()) for item in node["runtime_data"]),
+            parameters=tuple((item["name"].text(), item["bitwidth"].width()) for item in node["runtime_data"]),
             primitives=tuple(self.primitive(item) for item in node["primitives"]),
         )
 
     def state(self, node: _Node) -> ParserState:
         key = tuple(self.expression(item) for item in node["transition_key"])
+        if len(key) > LARGEST_SELECT:
+            raise beyond(f"BMv2 JSON: {node.path}", len(key), LARGEST_SELECT, "parts in its key")
         return ParserState(
             name=node["name"].text(),
             steps=tuple(self.parser_step(item) for item in node["parser_ops"]),
@@ -661,7 +771,7 @@ class _Reader:
             case LastField(stack, name, None):
                 found = self.headers[self.stacks[stack][0]].type.field(name)
             case LastField(stack, name, member):
-                union = self.unions[self.by_id_stack(stack)]
+                union = self.unions[self.union_stacks[stack][0]]
                 found = self.headers[union.headers[union.members.index(str(member))]].type.field(name)
             case Lookahead(_, bits):
                 return bits
@@ -671,12 +781,6 @@ class _Reader:
                 raise ProgramError("BMv2 JSON: a parser selects on something that is neither a field nor lookahead")
         assert found is not None
         return found.bits
-
-    def by_id_stack(self, stack: str) -> str:
-        for node in self.root.get("header_union_stacks", []):
-            if node["name"].text() == stack:
-                return self.union_names[node["header_union_ids"][0].number()]
-        raise ProgramError(f"BMv2 JSON: the program has no stack of unions {stack!r}")
 
     def control(self, node: _Node) -> Control:
         nodes: dict[str, TableInfo | Condition] = {}
@@ -694,7 +798,7 @@ class _Reader:
             raise node.error("has 'action_calls', which the embedded switch does not support")
         start = node["init_table"].optional_text()
         if start is not None and start not in nodes:
-            raise ProgramError(f"BMv2 JSON: {node.path} starts with an {unknown('node', start, nodes)}")
+            raise node.error(f"starts with {start!r}, which is not there")
         return Control(node["name"].text(), start, nodes)
 
     def table(self, node: _Node) -> TableInfo:
@@ -733,10 +837,10 @@ class _Reader:
         kind, target = node["match_type"].text(), node["target"]
         if kind not in ("exact", "lpm", "ternary", "range", "valid"):
             raise node.error(f"has the match kind {kind!r}; accepted: exact, lpm, ternary, range, valid")
-        if kind == "valid" or target[1].value == "$valid$":
+        if kind == "valid" or target[1].value == VALIDITY:
             header = target.text() if kind == "valid" else target[0].text()
             kind = "exact" if kind == "valid" else kind
-            return KeyField(node.get("name", header).text(), FieldRef(header, "$valid$"), kind, 1, None)
+            return KeyField(node.get("name", header).text(), FieldRef(header, VALIDITY), kind, 1, None)
         reference = self.field_ref(target)
         mask = node.get("mask")
         found = self.headers[reference.header].type.field(reference.field)
@@ -793,7 +897,7 @@ class _Reader:
             return CalculationInput(kind, Named(kind, self.header(node["value"])))
         value = self.expression(node)
         if isinstance(value, Const):
-            return CalculationInput("const", value, node["bitwidth"].number())
+            return CalculationInput("const", value, node["bitwidth"].width())
         if isinstance(value, FieldRef):
             return CalculationInput("field", value, self.width(value))
         if value == Operation("valid", getattr(value, "operands", ())):
@@ -823,14 +927,10 @@ class _Reader:
     def array(self, node: _Node) -> ArrayInfo:
         direct = bool(node.get("is_direct", False).value)
         result = node.get("result_target")
-        if not direct and not 0 <= node["size"].number() <= _LARGEST_ARRAY:
-            raise ProgramError(
-                f"{node['name'].text()!r} has {node['size'].value} cells; accepted: up to {_LARGEST_ARRAY} in one array"
-            )
         return ArrayInfo(
             name=node["name"].text(),
-            size=0 if direct else node["size"].number(),
-            bits=node.get("bitwidth", 0).number(),
+            size=0 if direct else node["size"].at_most(MOST_CELLS, "cells"),
+            bits=node.get("bitwidth", 0).width(),
             in_bytes=node.get("type").value == "bytes",
             table=node["binding"].text() if direct else None,
             result=self.field_ref(result) if result.value else None,
@@ -842,3 +942,13 @@ class _Reader:
             node["name"].text(),
             tuple(self.expression(item) for item in node["elements"]),
         )
+
+
+def _check_cells(arrays: Mapping[str, Mapping[str, ArrayInfo]]) -> None:
+    """Refuse arrays that together would take too much memory."""
+    cells = sum(array.size for kind in arrays.values() for array in kind.values())
+    if cells > MOST_CELLS:
+        raise beyond("the program", cells, MOST_CELLS, "cells in all registers, counters and meters")
+    bits = sum(array.size * array.bits for array in arrays["register"].values())
+    if bits > MOST_REGISTER_BITS:
+        raise beyond("the program", bits, MOST_REGISTER_BITS, "bits in all registers")

@@ -37,6 +37,7 @@ class ChecksumWriter(HeaderWriter):
                 case None:
                     with_payload = True
                 case Named(_, header):
+                    self.scope.work.spend(len(self.scope.header(header).type.fields))
                     references += [(header, item.name) for item in self.scope.header(header).type.fields]
                     continue
                 case FieldRef(header, name):
@@ -56,7 +57,7 @@ class ChecksumWriter(HeaderWriter):
         position = 0
         while position < len(references):
             header, name = references[position]
-            slot = self.unit_slot(header, references[position:])
+            slot = self.unit_slot(references, position)
             if slot is not None:
                 self.scope.usage.wanted.add(Var(header, slot.groups[0].unit))
                 items.append(Item(self.unit_value(header, slot), slot.size * 8, header))
@@ -70,14 +71,16 @@ class ChecksumWriter(HeaderWriter):
             position += 1
         return items
 
-    def unit_slot(self, header: str, references: list[tuple[str, str]]) -> Slot | None:
-        """Return the slot whose fields the references begin with, all of them; None if there is none."""
+    def unit_slot(self, references: list[tuple[str, str]], position: int) -> Slot | None:
+        """Return the slot all of whose fields stand from a position on; None if there is none."""
+        header = references[position][0]
         if self.scope.header(header).metadata:
             return None
         for slot in self.scope.slots(header):
             for group in slot.groups:
+                self.scope.work.spend()
                 fields = [(header, item.name) for item in group.fields]
-                if slot.mode != "varbit" and references[: len(fields)] == fields:
+                if slot.mode != "varbit" and references[position : position + len(fields)] == fields:
                     # What nobody looked into before is a number of its own from the next generation on.
                     return slot if slot.mode != "raw" else Slot((group,), "fields" if len(fields) == 1 else "unit")
         return None
@@ -104,10 +107,11 @@ class ChecksumWriter(HeaderWriter):
         variable = {item.header for item in items if item.is_bytes}
         if variable & {None, known_valid}:
             return [], None
-        needed = {item.header for item in items} - {None, known_valid}
+        needed = dict.fromkeys(item.header for item in items)
         guards = [
             f"not {self.valid(header)}" if header in variable else self.valid(header)
-            for header in sorted(str(header) for header in needed)
+            for header in needed
+            if header is not None and header != known_valid
         ]
         return guards, [item for item in items if item.header not in variable]
 

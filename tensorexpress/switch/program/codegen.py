@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 from tensorexpress.errors import ProgramError
 from tensorexpress.switch.packet import DROP_PORT, EGRESS_CLONE, INGRESS_CLONE
-from tensorexpress.switch.program.actions import DECISIONS
-from tensorexpress.switch.program.bmv2 import CONTRADICTIONS, FieldList, FieldRef, Program, contradiction
+from tensorexpress.switch.program.actions import decision, is_decision
+from tensorexpress.switch.program.bmv2 import FieldList, FieldRef, Program
+from tensorexpress.switch.program.budgets import MOST_LOOP_CHARACTERS, MOST_STEPS, Work
 from tensorexpress.switch.program.control import ControlWriter
 from tensorexpress.switch.program.expressions import unsigned
 from tensorexpress.switch.program.parser import ParserWriter
@@ -67,42 +68,40 @@ _MOST_GENERATIONS = 200
 
 @dataclass(frozen=True)
 class Generated:
-    """Source text, and the identifiers under which it finds objects, by kind and name: ("table", "In.routes"), ..."""
+    """Source text, and the identifiers under which it finds objects, by kind and name: ("table", "In.routes"), ...
+
+    `labels` says what every counted identifier stands for, in the program's words; none of these is in the source.
+    """
 
     source: str
     objects: dict[tuple[str, str], str]
+    labels: dict[str, str]
 
 
 def generate(program: Program) -> Generated:
     """Return the source of a program; ProgramError names what it cannot run."""
-    try:
-        return _generate(program)
-    except CONTRADICTIONS as error:
-        raise contradiction(error) from None
-
-
-def _generate(program: Program) -> Generated:
     usage: Usage | None = None
+    work = Work()
     for _ in range(_MOST_GENERATIONS):
-        generation = _Generation(program, usage)
+        generation = _Generation(program, usage, work)
         generation.run()
         if generation.scope.usage == usage:
-            return Generated(generation.source(), generation.scope.objects)
+            return Generated(generation.source(), generation.scope.objects, generation.scope.labels)
         usage = generation.scope.usage
     raise ProgramError("the program is too large: what it uses is not settled; leave out what no packet needs")
 
 
-def _slot(decision: Var) -> str:
+def _slot(var: Var) -> str:
     """Return the slot of a packet that takes a decision."""
-    return "length" if decision.part == "size" else decision.part
+    return "length" if var == decision("size") else var.part[1]
 
 
 class _Generation:
     """One run over the program, with what the run before found out."""
 
-    def __init__(self, program: Program, previous: Usage | None):
+    def __init__(self, program: Program, previous: Usage | None, work: Work):
         self.program = program
-        self.scope = Scope(program, previous)
+        self.scope = Scope(program, previous, work)
         self.functions: list[list[str]] = []
         self.standard = self._standard_fields()
 
@@ -129,8 +128,7 @@ class _Generation:
 
     def source(self) -> str:
         """Return the whole text."""
-        preamble = ["from struct import Struct", ""]
-        preamble += [f"{name} = {text}" for name, text in sorted(self.scope.preamble.items())]
+        preamble = [f"{name} = {text}" for name, text in self.scope.preamble.items()]
         return "\n".join([*preamble, *(line for lines in self.functions for line in ["", "", *lines])]) + "\n"
 
     @staticmethod
@@ -139,9 +137,19 @@ class _Generation:
         lines = [f"def {name}(packet):"]
         return lines + [f"    {line}" for part in (start, body, end) for line in part.text]
 
+    def function_start(self) -> Lines:
+        """Return what every function begins with; all loops of a pass draw from the same steps."""
+        lines = Lines()
+        lines.add("frame = packet.frame")
+        lines.add("length = len(frame)")
+        cost = self.scope.loop_costs.get(self.scope.stage)
+        if cost is not None:
+            lines.add(f"steps = iter(range({min(MOST_STEPS, MOST_LOOP_CHARACTERS // cost)}))")
+        return lines
+
     def clones(self, primitive: str) -> bool:
         """Whether any action may ask for that kind of copy of the packet."""
-        return any(step.op == primitive for action in self.program.actions.values() for step in action.primitives)
+        return primitive in self.program.primitives
 
     def ingress_body(self) -> Lines:
         """Return parser, verification and control."""
@@ -175,7 +183,7 @@ class _Generation:
         replaced = {self.standard[name] for name in _AT_EGRESS if name in self.standard}
         needed = usage.live["egress"] & (usage.written["ingress"] | self.preserved_variables())
         return sorted(
-            (var for var in needed if var not in replaced and var.header != DECISIONS),
+            (var for var in needed if var not in replaced and not is_decision(var)),
             key=lambda var: self.scope.name(var),
         )
 
@@ -203,6 +211,7 @@ class _Generation:
         for name, text in texts.items():
             var = self.standard.get(name)
             if var is not None:
+                assert isinstance(var.part, str)
                 bits = self.program.field(FieldRef(var.header, var.part)).bits
                 values[var] = f"{text} & {hex((1 << bits) - 1)}" if text in _MEASURED else text
         return values
@@ -210,18 +219,16 @@ class _Generation:
     def decisions(self, stage: str) -> dict[Var, str]:
         """Return the decisions that a stage may take, with what stands for none."""
         written = self.scope.usage.written[stage]
-        return {Var(DECISIONS, name): none for name, none in _NO_DECISION.items() if Var(DECISIONS, name) in written}
+        return {decision(name): none for name, none in _NO_DECISION.items() if decision(name) in written}
 
     def ingress_start(self) -> Lines:
         """Return the values that ingress starts with."""
         self.scope.stage = "ingress"
-        lines = Lines()
-        lines.add("frame = packet.frame")
-        lines.add("length = len(frame)")
+        lines = self.function_start()
         values = self.standard_values(_AT_INGRESS)
         needed = self.scope.usage.exposed["ingress"]
         decisions = self.decisions("ingress")
-        self.initial(lines, {var for var in needed if var.header != DECISIONS} | set(decisions), values | decisions)
+        self.initial(lines, {var for var in needed if not is_decision(var)} | set(decisions), values | decisions)
         self.restore(lines, needed)
         return lines
 
@@ -248,7 +255,7 @@ class _Generation:
 
     def keep(self, lines: Lines, stage: str) -> None:
         """Write what the next pass will want to have preserved, if there is to be one."""
-        names = [Var(DECISIONS, name) for name in ("clone_session", "resubmit_fields", "recirculate_fields")]
+        names = [decision(name) for name in ("clone_session", "resubmit_fields", "recirculate_fields")]
         asked = [self.scope.name(var) for var in names if var in self.scope.usage.written[stage]]
         if not asked:
             return
@@ -270,7 +277,7 @@ class _Generation:
                 lines.add(f"packet.{name} = {self.scope.carry(var)}")
         for var in self.decisions("ingress"):
             self.scope.carry(var)
-            if var.part == "digest":
+            if var == decision("digest"):
                 self.send_digests(lines)
             else:
                 lines.add(f"packet.{_slot(var)} = {self.scope.name(var)}")
@@ -281,7 +288,7 @@ class _Generation:
 
     def send_digests(self, lines: Lines) -> None:
         """Write the digest that was asked for, with the values that its fields have at the end of ingress."""
-        name = self.scope.name(Var(DECISIONS, "digest"))
+        name = self.scope.name(decision("digest"))
         writer = ControlWriter(self.scope, lines)
         for number, fields in self.program.digests.items():
             with lines.block(f"if {name} == {number}:"):
@@ -292,7 +299,7 @@ class _Generation:
                         code = unsigned(code, self.program.field(item))
                     texts.append(code.text)
                 values = f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
-                lines.add(f"packet.digests = [({fields.name!r}, {values})]")
+                lines.add(f"packet.digests = [({writer.text(fields.name)}, {values})]")
 
     def egress_body(self) -> Lines:
         """Return the egress control."""
@@ -304,9 +311,7 @@ class _Generation:
     def egress_start(self, carried: list[Var]) -> Lines:
         """Return the values that egress starts with."""
         self.scope.stage = "egress"
-        lines = Lines()
-        lines.add("frame = packet.frame")
-        lines.add("length = len(frame)")
+        lines = self.function_start()
         from_ingress = self.clones("clone_ingress_pkt_to_egress")
         from_egress = self.clones("clone_egress_pkt_to_egress")
         if from_ingress:
@@ -322,7 +327,7 @@ class _Generation:
         values = self.standard_values(_AT_INGRESS | _AT_EGRESS)
         needed = self.scope.usage.exposed["egress"] - set(carried)
         decisions = self.decisions("egress")
-        self.initial(lines, {var for var in needed if var.header != DECISIONS} | set(decisions), values | decisions)
+        self.initial(lines, {var for var in needed if not is_decision(var)} | set(decisions), values | decisions)
         return lines
 
     def deparser(self) -> Lines:
@@ -345,14 +350,14 @@ class _Generation:
         lines.add(f"packet.egress_spec = {self.scope.carry(spec) if may_drop and spec else 0}")
         for var in self.decisions("egress"):
             # Digests are for ingress alone.
-            if var.part != "digest":
+            if var != decision("digest"):
                 lines.add(f"packet.{_slot(var)} = {self.scope.carry(var)}")
-        if Var(DECISIONS, "clone_session") in written["ingress"] - written["egress"]:
+        if decision("clone_session") in written["ingress"] - written["egress"]:
             lines.add("packet.clone_session = -1")
         lines.add("kept = clone = None")
         self.keep(lines, "egress")
-        if Var(DECISIONS, "clone_session") in written["egress"]:
-            with lines.block(f"if {self.scope.name(Var(DECISIONS, 'clone_session'))} >= 0:"):
+        if decision("clone_session") in written["egress"]:
+            with lines.block(f"if {self.scope.name(decision('clone_session'))} >= 0:"):
                 lines.add(f"clone = {self.clone_state()}")
         if may_drop:
             with lines.block(f"if packet.egress_spec == {DROP_PORT}:"):
@@ -374,11 +379,9 @@ class _Generation:
 
     def reparse(self, carried: list[Var]) -> list[str]:
         """Return the function that parses the frame again: clones made in ingress carry the original headers."""
-        start, body, end = Lines(), Lines(), Lines()
-        start.add("frame = packet.frame")
-        start.add("length = len(frame)")
-        usage, self.scope.usage = self.scope.usage, Usage()
         self.scope.stage = "ingress"
+        start, body, end = self.function_start(), Lines(), Lines()
+        usage, self.scope.usage = self.scope.usage, Usage()
         ParserWriter(self.scope, body).parser()
         needed = self.scope.usage.exposed["ingress"] | set(carried)
         self.scope.usage = usage

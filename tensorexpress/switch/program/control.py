@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tensorexpress.errors import ProgramError, unknown
+from tensorexpress.errors import ProgramError
 from tensorexpress.switch.program.actions import ActionWriter
-from tensorexpress.switch.program.bmv2 import ActionInfo, Condition, Control, KeyField, TableInfo
+from tensorexpress.switch.program.bmv2 import VALIDITY, ActionInfo, Condition, Control, KeyField, TableInfo
 from tensorexpress.switch.program.expressions import Code, masked, number, unsigned
-from tensorexpress.switch.program.flow import Flow, Node
-from tensorexpress.switch.program.scope import VALID, Var
+from tensorexpress.switch.program.flow import Node
+from tensorexpress.switch.program.scope import Var
 
 
 class ControlWriter(ActionWriter):
@@ -19,13 +19,17 @@ class ControlWriter(ActionWriter):
         """Write a whole control; `exit` leaves the loop around it."""
         if control.start is None:
             return
-        flow = Flow(control.start, {name: _successors(node) for name, node in control.nodes.items()})
         for name, node in control.nodes.items():
             for successor in _successors(node):
                 if successor is not None and successor not in control.nodes:
-                    raise ProgramError(
-                        f"BMv2 JSON: after {name!r} follows an {unknown('node', successor, control.nodes)}"
-                    )
+                    raise ProgramError(f"BMv2 JSON: after {name!r} follows {successor!r}, which is not there")
+        flow = self.flow_of(control.start, {name: _successors(node) for name, node in control.nodes.items()})
+        if flow.cycle is not None:
+            kind = "table" if isinstance(control.nodes[flow.cycle], TableInfo) else "condition"
+            raise ProgramError(
+                f"BMv2 JSON: in {control.name!r} {kind} {flow.cycle!r} leads back to itself; controls have no loops; "
+                "compile the program again with p4c-bm2-ss"
+            )
 
         def body(name: str, go: Callable[[Node], None]) -> None:
             node = control.nodes[name]
@@ -54,7 +58,6 @@ class ControlWriter(ActionWriter):
     def table(self, table: TableInfo, go: Callable[[Node], None]) -> None:
         """Write the application of a table."""
         self.where = f"table {table.name!r}"
-        self.lines.add(f"# {table.name}")
         if not table.key and table.default is not None and table.default_is_const and not table.counts:
             action = self.scope.program.actions[table.actions[table.default.action]]
             self.action(action, [number(argument) for argument in table.default.arguments])
@@ -95,7 +98,7 @@ class ControlWriter(ActionWriter):
     def key(self, part: KeyField) -> str:
         """Return the text of one field of a key; a field of an invalid header is 0 there."""
         header, field = part.target.header, part.target.field
-        if field == VALID:
+        if field == VALIDITY:
             return self.valid(header)
         code = unsigned(self.field(header, field), self.scope.program.field(part.target))
         if part.mask is not None:
@@ -157,7 +160,7 @@ class ControlWriter(ActionWriter):
         for position, action in enumerate(actions):
             last = always and position == len(actions) - 1
             head = "else:" if last else f"{'el' if position else ''}if action == {action.id}:"
-            with self.lines.block(f"{head}  # {action.name}"):
+            with self.lines.block(head):
                 self.unpack_and_run(table, action, row, go)
         if go is not None and not always:
             with self.lines.block("else:"):
@@ -165,7 +168,8 @@ class ControlWriter(ActionWriter):
 
     def unpack_and_run(self, table: TableInfo, action: ActionInfo, row: str, go: Callable[[Node], None] | None) -> None:
         """Write one action with the arguments of a row."""
-        names = [self.scope.once(f"{action.id} {name}", name) for name, _ in action.parameters]
+        self.scope.work.spend()
+        names = [f"a{index}" for index in range(len(action.parameters))]
         if names:
             self.lines.add(f"{', '.join(names)}{',' if len(names) == 1 else ''} = {row}.arguments")
         self.action(

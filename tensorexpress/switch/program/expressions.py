@@ -18,10 +18,11 @@ from tensorexpress.switch.program.bmv2 import (
     Parameter,
     RegisterCell,
 )
+from tensorexpress.switch.program.budgets import WIDEST_BITS
 from tensorexpress.switch.program.scope import NEXT, VALID, Scope, Var
 
-#: No field is wider, so a number shifted further left has nothing left in it.
-WIDEST_BITS = 4096
+#: Text of an operand that is longer is computed before, so that no line grows with the depth of its expression.
+_LONGEST_OPERAND = 500
 
 _COMPARISONS = {"==", "!=", "<", "<=", ">", ">="}
 _BOOLEAN = _COMPARISONS | {"and", "or", "not", "valid", "valid_union", "d2b"}
@@ -104,6 +105,17 @@ class Expressions:
                 return self.operation(expression)
         raise self.unsupported(f"a {type(expression).__name__.lower()} where a number is expected")
 
+    def bound(self, code: Code) -> Code:
+        """Return a value that stands more than once: what has to be computed is, before, and has a name then.
+
+        Computing it in vain does no harm: expressions change nothing and cannot fail.
+        """
+        if code.atom:
+            return code
+        name = self.scope.fresh("value", "")
+        self.scope.lines.add(f"{name} = {code.text}")
+        return Code(name, code.bits, code.signed, atom=True)
+
     def unsupported(self, what: str) -> ProgramError:
         """Return the error for something that cannot be run, with the place it stands in."""
         return ProgramError(f"{self.where} uses {what}; the embedded switch does not support that")
@@ -165,6 +177,7 @@ class Expressions:
             return Code(f"{cells}[{index.text}]", info.bits, atom=True)
         if index.text.isdecimal() or index.text.startswith("0x"):
             return Code(f"{cells}[{index.text}]", info.bits, atom=True) if int(index.text, 0) < info.size else number(0)
+        index = self.bound(index)
         guard = f"{index.inner} < {info.size}" if index.bits is not None else f"0 <= {index.inner} < {info.size}"
         return Code(f"{cells}[{index.text}] if {guard} else 0", info.bits)
 
@@ -197,7 +210,7 @@ class Expressions:
         """Return the elements that an index may choose; out of range there is none."""
         if isinstance(index, Const):
             return [(None, names[index.value])] if 0 <= index.value < len(names) else []
-        text = self.value(index).inner
+        text = self.bound(self.value(index)).text
         return [(f"{text} == {position}", name) for position, name in enumerate(names)]
 
     def targets(self, expression: Expression) -> list[tuple[str | None, FieldRef]]:
@@ -234,13 +247,13 @@ class Expressions:
             case "b2d":
                 return self.truth(operands[0])
             case "?":
-                yes, no = self.value(operands[1]), self.value(operands[2])
+                yes, no = self.operand(operands[1]), self.operand(operands[2])
                 return self.either(self.condition(operands[0]), yes, no)
             case "last_stack_index" | "size_stack":
                 return self.stack_size(operands[0], 1 if op == "last_stack_index" else 0)
             case "two_comp_mod" | "sat_cast" | "usat_cast":
-                return self.cast(op, self.value(operands[0]), operands[1])
-        values = [self.value(operand) for operand in operands]
+                return self.cast(op, self.operand(operands[0]), operands[1])
+        values = [self.operand(operand) for operand in operands]
         if len(values) == 1:
             return self.unary(op, values[0])
         if op in ("<<", ">>"):
@@ -250,6 +263,11 @@ class Expressions:
         if op in _ARITHMETIC:
             return self.arithmetic(op, values[0], values[1], operands)
         raise self.unsupported(f"the operator {op!r}")
+
+    def operand(self, expression: Expression) -> Code:
+        """Return the text of a number within an expression."""
+        code = self.value(expression)
+        return code if len(code.text) <= _LONGEST_OPERAND else self.bound(code)
 
     def either(self, condition: str, yes: Code, no: Code) -> Code:
         """Return the text of a choice between two values."""
@@ -271,6 +289,11 @@ class Expressions:
                     [(condition, Code(self.valid(name), 1, atom=True)) for condition, name in self.headers(header)]
                 )
         return Code(f"1 if {self.condition(expression)} else 0", 1)
+
+    def inner_truth(self, expression: Expression) -> str:
+        """Return the text of a boolean as 0 or 1 that is an operand of something else."""
+        code = self.truth(expression)
+        return code.inner if len(code.text) <= _LONGEST_OPERAND else self.bound(code).text
 
     def stack_size(self, stack: Expression, less: int) -> Code:
         """Return the text of a stack's size, or of its last index."""
@@ -317,7 +340,8 @@ class Expressions:
         python = "//" if op == "/" else "%"
         if right.text.isdecimal() and int(right.text):
             return Code(f"{left.inner} {python} {right.text}", left.bits)
-        return Code(f"{left.inner} {python} {right.inner} if {right.inner} else 0", left.bits)
+        right = self.bound(right)
+        return Code(f"{left.inner} {python} {right.text} if {right.text} else 0", left.bits)
 
     def arithmetic(self, op: str, left: Code, right: Code, operands: Sequence[Expression]) -> Code:
         """Return the text of a sum, product or bitwise operation, with what is known of its width."""
@@ -347,7 +371,7 @@ class Expressions:
             case Const(value):
                 return "True" if value else "False"
             case Operation("d2b", (operand,)):
-                return self.value(operand).inner
+                return self.operand(operand).inner
             case Operation("not", (operand,)):
                 return f"not {self.inner_condition(operand)}"
             case Operation("and" | "or" as op, (left, right)):
@@ -359,14 +383,17 @@ class Expressions:
             case Operation("==" | "!=" as op, (left, right)):
                 return self.equality(op, left, right)
             case Operation(op, (left, right)) if op in _COMPARISONS:
-                return f"{self.value(left).inner} {op} {self.value(right).inner}"
+                return f"{self.operand(left).inner} {op} {self.operand(right).inner}"
             case Operation("?", (condition, yes, no)):
-                return f"{self.inner_condition(yes)} if {self.condition(condition)} else {self.inner_condition(no)}"
+                choice = self.inner_condition(condition)
+                return f"{self.inner_condition(yes)} if {choice} else {self.inner_condition(no)}"
         return self.value(expression).inner
 
     def inner_condition(self, expression: Expression) -> str:
         """Return the text of a boolean as an operand of something else."""
         text = self.condition(expression)
+        if len(text) > _LONGEST_OPERAND:
+            return self.bound(Code(text)).text
         return text if text.isidentifier() else f"({text})"
 
     def inner_or(self, union: Expression) -> str:
@@ -382,14 +409,14 @@ class Expressions:
     def equality(self, op: str, left: Expression, right: Expression) -> str:
         """Return the text of a comparison of numbers, booleans, headers or unions."""
         if _is_boolean(left) or _is_boolean(right):
-            return f"{self.truth(left).inner} {op} {self.truth(right).inner}"
+            return f"{self.inner_truth(left)} {op} {self.inner_truth(right)}"
         if isinstance(left, Named) and left.kind in ("header", "header_union"):
             same = self.same_header(left, right) if left.kind == "header" else self.same_union(left, right)
             return same if op == "==" else f"not ({same})"
         if isinstance(left, Operation) and left.op in ("dereference_header_stack", "access_union_header"):
             same = self.same_header(left, right)
             return same if op == "==" else f"not ({same})"
-        return f"{self.value(left).inner} {op} {self.value(right).inner}"
+        return f"{self.operand(left).inner} {op} {self.operand(right).inner}"
 
     def same_header(self, left: Expression, right: Expression) -> str:
         """Return the text of whether two headers are valid and equal."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 
+from tensorexpress.switch.program.budgets import MOST_NODES, beyond
 from tensorexpress.switch.program.scope import Lines
 
 Node = str | None  #: None is the end.
@@ -25,8 +26,12 @@ class Flow:
     """A graph by the successors of its nodes. All successors of a node are nodes or None, the end."""
 
     def __init__(self, start: Node, successors: Mapping[str, Sequence[Node]]):
+        if len(successors) > MOST_NODES:
+            raise beyond("the program", len(successors), MOST_NODES, "states, tables or primitives in one graph")
         self.start = start
         self.successors = successors
+        #: A node that leads back to itself, None if there is none.
+        self.cycle: Node = None
         self.order = self._topological()
         self._joins: dict[str, Node] = {}
         self._parents: dict[str, Node] = {}
@@ -52,6 +57,7 @@ class Flow:
                 for successor in self.successors[node]:
                     if successor is not None:
                         if done.get(successor) is False:
+                            self.cycle = successor
                             return None
                         stack.append((successor, False))
         return order[::-1]
@@ -130,11 +136,14 @@ class Flow:
             lines.add(f"{step} = 0")
         write(self.start, None)
 
-    def write_loop(self, lines: Lines, head: str, body: Body) -> None:
-        """Write a loop with that head over a number of the next node; the end leaves it by `break`."""
+    def write_loop(self, lines: Lines, head: str, body: Body) -> int:
+        """Write a loop with that head over a number of the next node; the end leaves it by `break`.
+
+        Returns the number of characters that one step runs at most.
+        """
         if self.start is None:
-            return
-        # A name of its own where loops nest; no name of the program ends like this.
+            return 0
+        # A name of its own where loops nest.
         step = f"step{lines.depth}_"
         numbers: dict[str, int] = {}
         waiting = [self.start]
@@ -148,10 +157,16 @@ class Flow:
             lines.add("break" if successor is None else f"{step} = {numbers[successor]}")
 
         lines.add(f"{step} = 0")
+        tests, longest = 0, 0
         with lines.block(head):
             for position, node in enumerate(numbers):
-                with lines.block(f"{'el' if position else ''}if {step} == {numbers[node]}:"):
+                test = f"{'el' if position else ''}if {step} == {numbers[node]}:"
+                start = len(lines.text)
+                with lines.block(test):
                     body(node, go)
+                tests += len(test)
+                longest = max(longest, sum(map(len, lines.text[start + 1 :])))
+        return tests + longest
 
 
 def _meet(left: Node, right: Node, tree: Mapping[str, Node], depth: Mapping[Node, int]) -> Node:

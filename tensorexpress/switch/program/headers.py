@@ -53,7 +53,7 @@ class HeaderWriter(Expressions):
             targets += names
             after += statements
         if targets:
-            unpack = self.scope.constant(f"unpack_{header}", f'Struct(">{_squeezed(codes)}").unpack_from')
+            unpack = self.scope.constant(f'Struct(">{_squeezed(codes)}").unpack_from')
             self.lines.add(f"{', '.join(targets)}{',' if len(targets) == 1 else ''} = {unpack}(frame, {at})")
         for statement in after:
             self.lines.add(statement)
@@ -70,7 +70,7 @@ class HeaderWriter(Expressions):
             name = self.scope.fill(Var(header, parts[0]))
             assert name is not None
             return [name], []
-        unit = self.scope.once(f"unit {header} {parts[0]}", f"{header}_{fields[0].name}_unit", ("", "_high", "_low"))
+        unit = self.scope.once("unit", f"{header}.{fields[0].name}", Var(header, fields[0].name))
         if len(codes) == 2:
             names = [f"{unit}_high", f"{unit}_low"]
             whole = f"{names[0]} << {code_bits(codes[1])} | {names[1]}"
@@ -110,7 +110,7 @@ class HeaderWriter(Expressions):
         for slot in slots:
             codes += "".join(slot.codes())
             values += self.slot_values(header, slot)
-        pack = self.scope.constant(f"pack_{self.scope.header(header).type.name}", f'Struct(">{_squeezed(codes)}").pack')
+        pack = self.scope.constant(f'Struct(">{_squeezed(codes)}").pack')
         return [f"{pack}({', '.join(values)})"]
 
     def slot_values(self, header: str, slot: Slot) -> list[str]:
@@ -158,7 +158,7 @@ class HeaderWriter(Expressions):
             if name is not None:
                 value = self.scope.nothing(var)
                 if var.part == BYTES:
-                    value = self.scope.constant(f"zero_{self.fixed_size(header)}", f"bytes({self.fixed_size(header)})")
+                    value = self.scope.constant(f"bytes({self.fixed_size(header)})")
                 zeros.setdefault(value, []).append(name)
         for value, names in zeros.items():
             self.lines.add(f"{' = '.join(names)} = {value}")
@@ -188,6 +188,7 @@ class HeaderWriter(Expressions):
     def shift_stack(self, stack: str, distance: int) -> None:
         """Write a push (to higher indices) or pop (distance below zero) of a stack of headers or unions."""
         elements = self.stack_elements(stack)
+        distance = max(-len(elements), min(distance, len(elements)))
         kept = [
             (elements[position], elements[position - distance])
             for position in range(len(elements))

@@ -16,11 +16,8 @@ from tensorexpress.switch.program.bmv2 import (
     Transition,
 )
 from tensorexpress.switch.program.expressions import Code, masked
-from tensorexpress.switch.program.flow import Flow, Node
+from tensorexpress.switch.program.flow import Node
 from tensorexpress.switch.program.scope import NEXT, Lines, Scope, Var
-
-#: Steps that a parser with a cycle may take; a header stack is never as deep.
-_MOST_STEPS = 4096
 
 
 class ParserWriter(ActionWriter):
@@ -30,7 +27,7 @@ class ParserWriter(ActionWriter):
         super().__init__(scope, lines)
         self.states = scope.program.states
         successors = {name: _successors(state) for name, state in self.states.items()}
-        self.flow = Flow(scope.program.first_state, successors)
+        self.flow = self.flow_of(scope.program.first_state, successors)
         self.nested = self.flow.is_nestable()
         self.offsets = self._offsets() if self.nested else {}
         self.position: int | None = None
@@ -48,9 +45,7 @@ class ParserWriter(ActionWriter):
                 self.flow.write_nested(self.lines, self.state)
                 self.lines.add("break")
             return
-        self.flow.write_loop(self.lines, f"for _ in range({_MOST_STEPS}):", self.state)
-        with self.lines.block("else:"):
-            self.lines.add(f"parser_error = {self.error('ParserTimeout')}")
+        self.loop(self.flow, self.state)
 
     def error(self, name: str) -> int:
         """Return the number of an error; 1 where the program does not declare it."""
@@ -99,7 +94,6 @@ class ParserWriter(ActionWriter):
         """Write one state."""
         state = self.states[name]
         self.where = f"parser state {name!r}"
-        self.lines.add(f"# {name}")
         self.position = self.offsets.get(name)
         for step in state.steps:
             self.step(step)
@@ -262,7 +256,7 @@ class ParserWriter(ActionWriter):
         if code.signed is not None:
             code = masked(code, code.signed)
         if isinstance(part, Lookahead) or not code.atom:
-            name = self.scope.once(f"select {index}", f"select_{index}")
+            name = f"select{index}_"
             self.lines.add(f"{name} = {code.text}")
             return Code(name, code.bits, atom=True)
         return code

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Callable
 from random import Random
+from struct import Struct
 from typing import Any
 
 from tensorexpress.errors import ProgramError
@@ -29,14 +30,17 @@ from tensorexpress.switch.operations import (
     WriteCounter,
     WriteRegister,
 )
-from tensorexpress.switch.packet import Packet
-from tensorexpress.switch.program.bmv2 import read_program
+from tensorexpress.switch.packet import EndlessLoop, Packet
+from tensorexpress.switch.program.bmv2 import CONTRADICTIONS, contradiction, read_program
 from tensorexpress.switch.program.codegen import generate
 from tensorexpress.switch.program.externs import Counter, MeterArray, ValueSet
 from tensorexpress.switch.program.hashes import hash_function
 from tensorexpress.switch.program.tables import NOTHING, Profile, Row, make_table
 
 _log = logging.getLogger(__name__)
+
+#: All of Python that generated code can call.
+_BUILTINS = {function.__name__: function for function in (bytes, int, iter, len, max, min, range)}
 
 
 class Pipeline:
@@ -48,6 +52,12 @@ class Pipeline:
     def __init__(self, document: bytes, seed: int = 0):
         self.program = read_program(document)
         self._random = Random(seed)
+        try:
+            self._load()
+        except CONTRADICTIONS as error:
+            raise contradiction(error) from None
+
+    def _load(self) -> None:
         self._profiles = {name: Profile() for name in self.program.profiles}
         self._tables = {
             name: make_table(info, self._profiles[info.profile] if info.profile is not None else None)
@@ -65,6 +75,8 @@ class Pipeline:
         self.broken_claims = 0
         generated = generate(self.program)
         self.source = generated.source
+        #: What the identifiers of `source` stand for, in the program's words.
+        self.names = generated.labels
         functions = self._compile(generated.objects)
         #: Parser, checksum verification and ingress control of one packet.
         self.ingress: Callable[[Packet], None] = functions["ingress"]
@@ -79,6 +91,8 @@ class Pipeline:
 
     def _compile(self, objects: dict[tuple[str, str], str]) -> dict[str, Any]:
         namespace: dict[str, Any] = {
+            "__builtins__": _BUILTINS,
+            "Struct": Struct,
             "malformed": self._malformed,
             "nothing": NOTHING,
             "randint": self._random.randint,
@@ -86,6 +100,7 @@ class Pipeline:
             "word_sum": word_sum,
             "broken_claim": self._broken_claim,
             "log_message": _log_message,
+            "endless": _endless,
         }
         for (kind, what), name in objects.items():
             match kind:
@@ -103,6 +118,8 @@ class Pipeline:
                     namespace[name] = self._value_sets[what]
                 case "hash":
                     namespace[name] = hash_function(what, self._random)
+                case "text":
+                    namespace[name] = what
         try:
             exec(compile(self.source, "<generated from BMv2 JSON>", "exec"), namespace)
         except (SyntaxError, RecursionError, MemoryError) as error:
@@ -120,9 +137,9 @@ class Pipeline:
         kept = packet.state[0]
         return (field_list, kept[field_list]) if kept and kept.get(field_list) else ()
 
-    def _broken_claim(self, word: str, where: str) -> None:
+    def _broken_claim(self, what: str) -> None:
         self.broken_claims += 1
-        _log.warning("%s does not hold in %s", word, where)
+        _log.warning("%s", what)
 
     def apply(self, operation: Operation) -> None:
         """Change a table, a profile, a register, a counter, a meter or a value set."""
@@ -237,6 +254,10 @@ def word_sum(data: bytes) -> int:
     513
     """
     return int.from_bytes(data, "big") << 8 * (len(data) & 1)
+
+
+def _endless() -> None:
+    raise EndlessLoop("a packet used up the steps that loops of its program may take")
 
 
 def _log_message(text: str, *values: int) -> None:

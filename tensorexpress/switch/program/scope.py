@@ -1,5 +1,8 @@
 """The names of generated code: which variable holds what, which stage uses it, and how headers are cut into variables.
 
+Generated code is executed, and a program may come from anyone. So its text holds no word of the program: every name in
+it is a letter and a number, counted here, and whatever text the code needs reaches it as an object under such a name.
+
 A program is generated several times. Each time records which variables the stages read and write; the next time leaves
 out what nobody reads, until nothing changes. So a field that is never looked at is never extracted, and a header that
 is never written to leaves as the bytes it came in.
@@ -7,34 +10,36 @@ is never written to leaves as the bytes it came in.
 
 from __future__ import annotations
 
-import builtins
-import keyword
-import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tensorexpress.errors import ProgramError
 from tensorexpress.switch.program.bmv2 import Field, Header, HeaderType, Program
+from tensorexpress.switch.program.budgets import LONGEST_SOURCE, Work
 
 #: struct's codes for a number of that many bytes; where there are two, the first holds the higher bytes.
 _CODES = {1: "B", 2: "H", 3: "BH", 4: "I", 5: "BI", 6: "HI", 8: "Q", 9: "BQ", 10: "HQ", 12: "IQ", 16: "QQ"}
 _CODE_BITS = {"B": 8, "H": 16, "I": 32, "Q": 64}
 
-#: Names that generated code uses for itself.
-_RESERVED = frozenset(
-    re.findall(
-        r"\w+",
-        """
-        packet frame length at step jump parser_error checksum_error size_bits varbit_size
-        row picked members action key index data total kept clone
-        Struct ingress egress reparse malformed nothing randint pack_bits word_sum broken_claim log_message
-        """,
-    )
-).union(keyword.kwlist, dir(builtins))
+#: What an identifier names, by its first letter: no other names of generated code are a letter and a number.
+_LETTERS = {
+    "variable": "f",
+    "table": "t",
+    "register": "r",
+    "counter": "c",
+    "meter": "m",
+    "value set": "s",
+    "hash": "h",
+    "text": "x",
+    "constant": "k",
+    "unit": "u",
+    "value": "e",
+}
 
-#: What is appended to the name of an object to name a part of it.
-_SUFFIXES = {"table": ("", "_known"), "counter": ("_packets", "_bytes")}
+#: A part of a header: the name of a field, or a tuple, which no name can be.
+Part = str | tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +47,10 @@ class Var:
     """A variable of generated code: a field of a header, or one of the parts below."""
 
     header: str
-    part: str
+    part: Part
 
 
-VALID, BYTES, NEXT = "$valid$", "$bytes$", "$next$"
+VALID, BYTES, NEXT = ("valid",), ("bytes",), ("next",)
 
 
 class Lines:
@@ -53,12 +58,18 @@ class Lines:
 
     def __init__(self) -> None:
         self.text: list[str] = []
-        self.depth = self.deepest = 0
+        self.depth = self.deepest = self._size = 0
         self._settled: list[set[Var]] = [set()]
 
     def add(self, line: str) -> None:
         """Append one line at the present depth."""
         self.text.append("    " * self.depth + line)
+        self._size += len(self.text[-1])
+        if self._size > LONGEST_SOURCE:
+            raise ProgramError(
+                f"the program becomes more than {LONGEST_SOURCE} characters of code; make it smaller: fewer tables "
+                "that share long actions, smaller header stacks"
+            )
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
@@ -69,7 +80,7 @@ class Lines:
         self._settled.append(set())
         start = len(self.text)
         yield
-        if all(line.lstrip().startswith("#") for line in self.text[start:]):
+        if len(self.text) == start:
             self.add("pass")
         self._settled.pop()
         self.depth -= 1
@@ -123,14 +134,14 @@ class Group:
     size: int
 
     @property
-    def unit(self) -> str:
+    def unit(self) -> Part:
         """The part that names the group as one number."""
-        return f"$unit {self.fields[0].name}$"
+        return ("unit", self.fields[0].name)
 
     @property
-    def opaque(self) -> str:
+    def opaque(self) -> Part:
         """The part that names the group as bytes."""
-        return f"$raw {self.fields[0].name}$"
+        return ("raw", self.fields[0].name)
 
 
 def groups_of(header_type: HeaderType) -> tuple[Group, ...]:
@@ -180,7 +191,7 @@ class Slot:
             return (f"{self.size}s",)
         return tuple(_CODES.get(self.size, "")) or (f"{self.size}s",)
 
-    def parts(self) -> tuple[str, ...]:
+    def parts(self) -> tuple[Part, ...]:
         """Return the parts of the header that are variables of this slot."""
         group = self.groups[0]
         if self.mode in ("fields", "varbit"):
@@ -191,17 +202,24 @@ class Slot:
 class Scope:
     """What the writers of generated code share in one generation of a program."""
 
-    def __init__(self, program: Program, previous: Usage | None):
+    def __init__(self, program: Program, previous: Usage | None, work: Work):
         self.program = program
+        self.work = work
         self.previous = previous
         self.usage = Usage()
         self.stage = "ingress"
         self.lines = Lines()
         self.preamble: dict[str, str] = {}
         self.objects: dict[tuple[str, str], str] = {}
-        self._names: dict[Var | str, str] = {}
-        self._taken = set(_RESERVED)
+        #: Identifier -> what it names, in the program's own words.
+        self.labels: dict[str, str] = {}
+        self._names: dict[Var | tuple[str, str | Var], str] = {}
+        self._counts: Counter[str] = Counter()
+        #: Characters of code that one step of a loop runs at most, by stage; only stages with loops are there.
+        self.loop_costs: dict[str, int] = {}
         self._slots: dict[str, tuple[Slot, ...]] = {}
+        self._rebuilt: dict[str, bool] = {}
+        self._used = None if previous is None else previous.wanted | previous.changed
         self.union_of = {header: union for union in program.unions.values() for header in union.headers}
         self._peers: dict[str, list[str]] = {}
         for header in program.headers.values():
@@ -209,42 +227,38 @@ class Scope:
 
     def name(self, var: Var) -> str:
         """Return the identifier of a variable."""
-        if var not in self._names:
-            part = {VALID: "valid", BYTES: "wire", NEXT: "next"}.get(var.part, var.part)
-            known = self.program.headers.get(var.header)
-            words = part if known is not None and var.header == "scalars" else f"{var.header}_{part}"
-            self._names[var] = self.fresh(words)
-        return self._names[var]
+        self.work.spend()
+        known = self._names.get(var)
+        if known is None:
+            part = var.part if isinstance(var.part, str) else " ".join(var.part)
+            known = self._names[var] = self.fresh("variable", f"{var.header}.{part}")
+        return known
 
-    def fresh(self, words: str, suffixes: tuple[str, ...] = ("",)) -> str:
-        """Return an identifier made of some words that nothing has yet, not even with one of the suffixes."""
-        base = re.sub(r"[\W_]+", "_", words).strip("_") or "value"
-        base = f"_{base}" if base[0].isdigit() else base
-        name, count = base, 1
-        while any(name + suffix in self._taken for suffix in suffixes):
-            count += 1
-            name = f"{base}_{count}"
-        self._taken.update(name + suffix for suffix in suffixes)
+    def fresh(self, kind: str, label: str) -> str:
+        """Return an identifier that nothing has yet; the label says what it is to people, never to Python."""
+        letter = _LETTERS[kind]
+        self._counts[letter] += 1
+        name = f"{letter}{self._counts[letter]}"
+        self.labels[name] = label
         return name
 
-    def once(self, key: str, words: str, suffixes: tuple[str, ...] = ("",)) -> str:
-        """Return the identifier of something that is asked for by the same key every time."""
-        if key not in self._names:
-            self._names[key] = self.fresh(words, suffixes)
-        return self._names[key]
+    def once(self, kind: str, label: str, key: Var | None = None) -> str:
+        """Return the identifier of something that is asked for by the same kind and label, or key, every time."""
+        found = (kind, key or label)
+        if found not in self._names:
+            self._names[found] = self.fresh(kind, label)
+        return self._names[found]
 
-    def constant(self, words: str, definition: str) -> str:
+    def constant(self, definition: str) -> str:
         """Return the identifier of a constant of the generated module."""
-        name = self.once(f"{words} = {definition}", words)
+        name = self.once("constant", definition)
         self.preamble[name] = definition
         return name
 
     def object(self, kind: str, name: str) -> str:
-        """Return the identifier under which the generated code finds a table, register, counter, meter, ..."""
-        words = f"hash_{name}" if kind == "hash" else name
-        identifier = self.once(f"{kind} {name}", words, _SUFFIXES.get(kind, ("",)))
-        self.objects[kind, name] = identifier
-        return identifier
+        """Return the identifier under which the generated code finds a table, register, counter, meter, text, ..."""
+        self.objects[kind, name] = self.once(kind, name)
+        return self.objects[kind, name]
 
     def read(self, var: Var) -> str:
         """Return the identifier of a variable whose value the program uses."""
@@ -260,6 +274,7 @@ class Scope:
 
     def is_live(self, var: Var) -> bool:
         """Whether anything needs the value of a variable."""
+        self.work.spend()
         return self.previous is None or any(var in live for live in self.previous.live.values())
 
     def write(self, var: Var) -> str | None:
@@ -280,19 +295,18 @@ class Scope:
 
     def is_rebuilt(self, header: str) -> bool:
         """Whether headers of this one's type are put together from variables, not copied from the frame."""
-        if self.previous is None:
-            return True
-        fields = self.header(header).type.fields
-        return any(
-            Var(peer, item.name) in self.previous.changed
-            for peer in self._peers[self.header(header).type.name]
-            for item in fields
-        )
+        kind = self.header(header).type
+        if kind.name not in self._rebuilt:
+            self._rebuilt[kind.name] = self.previous is None or any(
+                Var(peer, item.name) in self.previous.changed for peer in self._peers[kind.name] for item in kind.fields
+            )
+        return self._rebuilt[kind.name]
 
     def slots(self, header: str) -> tuple[Slot, ...]:
         """Return the slots of a header's type, those that nobody looks into merged."""
         kind = self.header(header).type
         if kind.name not in self._slots:
+            self.work.spend(len(kind.fields) * len(self._peers[kind.name]))
             self._slots[kind.name] = self._merged([self._mode(kind, group) for group in groups_of(kind)])
         return self._slots[kind.name]
 
@@ -305,11 +319,10 @@ class Scope:
             return Slot((group,), "fields" if len(group.fields) == 1 else "unit")
         return Slot((group,), "raw")
 
-    def _is_used(self, kind: HeaderType, parts: list[str]) -> bool:
-        if self.previous is None:
+    def _is_used(self, kind: HeaderType, parts: Sequence[Part]) -> bool:
+        if self._used is None:
             return True
-        used = self.previous.wanted | self.previous.changed
-        return any(Var(peer, part) in used for peer in self._peers[kind.name] for part in parts)
+        return any(Var(peer, part) in self._used for peer in self._peers[kind.name] for part in parts)
 
     @staticmethod
     def _merged(slots: list[Slot]) -> tuple[Slot, ...]:
@@ -337,9 +350,9 @@ class Scope:
         for slot in self.slots(var.header) if not self.header(var.header).metadata else ():
             if var.part in slot.parts():
                 if slot.mode == "raw":
-                    return self.constant(f"zero_{slot.size}", f"bytes({slot.size})")
+                    return self.constant(f"bytes({slot.size})")
                 return 'b""' if slot.mode == "varbit" else "0"
-        found = self.header(var.header).type.field(var.part)
+        found = self.header(var.header).type.field(var.part) if isinstance(var.part, str) else None
         return 'b""' if found is not None and found.varbit else "0"
 
 

@@ -1,0 +1,80 @@
+"""What a program may cost. Each budget is far above what programs need; one that asks for more is refused.
+
+A program comes from whoever controls the switch. Without bounds a few bytes of JSON could ask for all memory, or for
+code that takes a packet minutes.
+"""
+
+from __future__ import annotations
+
+from tensorexpress.errors import ProgramError
+
+#: Bytes of a BMv2 JSON document.
+LARGEST_DOCUMENT = 2**22
+
+#: Characters of a name, and of a text to log.
+LONGEST_NAME = 512
+LONGEST_TEXT = 4096
+
+#: Bits of a field, a parameter or a register's cell; a number shifted further left has nothing left in it.
+WIDEST_BITS = 4096
+
+#: Bits of a number on its way, before a field takes it.
+WIDEST_NUMBER_BITS = 2**16
+
+#: Bytes of a header on the wire; no frame is longer.
+LARGEST_HEADER = 2**16
+
+#: Elements of a header stack, and parts of a parser's select.
+LARGEST_STACK = 256
+LARGEST_SELECT = 64
+
+#: Cells of all registers, counters and meters together, and the bits of all registers.
+MOST_CELLS = 2**22
+MOST_REGISTER_BITS = 2**28
+
+#: Expressions within each other.
+DEEPEST_EXPRESSION = 128
+
+#: States of the parser, tables and conditions of a control, primitives of an action with conditions.
+MOST_NODES = 4096
+
+#: Characters of the code that a program becomes, and how often a variable is looked at to make that code.
+LONGEST_SOURCE = 2**19
+MOST_WORK = 2**20
+
+#: Steps that all loops of a program together may take for one packet in one pass; BMv2 would go on for ever. They are
+#: fewer where one step runs much code, so that they take a fraction of a second in any case.
+MOST_STEPS = 2**16
+MOST_LOOP_CHARACTERS = 2**27
+
+
+def beyond(what: str, found: int, most: int, unit: str) -> ProgramError:
+    """Return the refusal of a program that asks for more than a budget.
+
+    >>> print(beyond("register 'a'", 10**9, 4096, "bits in a cell"))
+    register 'a' has 1000000000 bits in a cell; accepted: up to 4096
+    """
+    return ProgramError(f"{what} has {_figure(found)} {unit}; accepted: up to {most}")
+
+
+def _figure(found: int) -> str:
+    # Python refuses to print numbers of many thousand digits, and nobody reads them.
+    return str(found) if abs(found) < 2**64 else f"about 2^{found.bit_length()}"
+
+
+class Work:
+    """What is left of the work that may be spent on the code of one program."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = MOST_WORK
+
+    def spend(self, amount: int = 1) -> None:
+        """Take note of some work; ProgramError when there was too much."""
+        self.left -= amount
+        if self.left < 0:
+            raise ProgramError(
+                f"the program takes more than {MOST_WORK} steps to compile; make it smaller: fewer tables that share "
+                "long actions, smaller header stacks"
+            )
