@@ -82,8 +82,9 @@ def port_option(number, far, near):
 
 
 def children(process):
-    """The processes that a process has started."""
-    return [int(child) for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    """The processes that a process has started, from any of its threads."""
+    lists = Path(f"/proc/{process.pid}/task").glob("*/children")
+    return [int(child) for each in lists for child in each.read_text().split()]
 
 
 def wait_for_end(pid):
@@ -150,6 +151,38 @@ def test_when_one_process_is_killed_the_other_ends(victim):
             assert errors == (
                 "tensorexpress: error: the process that forwards packets has ended; start the switch again\n"
             )
+
+
+SPIN = """
+from tensorexpress.switch.link import start_process
+
+class Loop:
+    def __reduce__(self):
+        return exec, ("print('spins', flush=True)\\nwhile True: pass",)
+
+link = start_process()
+print(link.pid, flush=True)
+link.start(Loop())
+"""
+
+
+def test_a_forwarding_process_that_is_in_an_endless_loop_ends_with_the_controlling_one():
+    with subprocess.Popen([sys.executable, "-P", "-c", SPIN], stdout=subprocess.PIPE, text=True) as process:
+        forwarding = int(process.stdout.readline())
+        assert process.stdout.readline() == "spins\n"
+        process.kill()
+        wait_for_end(forwarding)
+
+
+def test_a_switch_outlives_the_thread_that_started_it():
+    links = []
+    thread = threading.Thread(target=lambda: links.append(start_process()))
+    thread.start()
+    thread.join()
+    (link,) = links
+    link.start(LoopSettings({}))
+    assert link.statistics().failures == {}
+    assert link.stop() is not None
 
 
 @pytest.mark.parametrize(

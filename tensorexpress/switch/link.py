@@ -7,6 +7,7 @@ are never held up.
 
 from __future__ import annotations
 
+import os
 import pickle
 import socket
 import struct
@@ -17,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
+from tensorexpress import tied
 from tensorexpress.errors import NetworkError, TensorExpressError
 from tensorexpress.switch.device import Statistics
 from tensorexpress.switch.operations import Notice, Operation, Query
@@ -217,9 +219,10 @@ def start_process() -> DataLink:
     notices_here, notices_there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     notices_there.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _NOTICES_BUFFER_BYTES)
     descriptors = (there.fileno(), notices_there.fileno())
+    arguments = (os.getpid(), *descriptors)
     with there, notices_there:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", f"from tensorexpress.switch.loop import main; main{descriptors}"],
+        process = tied.start(
+            [sys.executable, "-P", "-c", f"from tensorexpress.switch.loop import main; main{arguments}"],
             pass_fds=descriptors,
             stdin=subprocess.DEVNULL,
             # Ctrl-C is for the controlling process, which then ends this one in good order.

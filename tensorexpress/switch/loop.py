@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tensorexpress import tied
 from tensorexpress.files import make_directory
 from tensorexpress.switch.device import CPU_PORT, Statistics, Switch
 from tensorexpress.switch.faults import Faults, FaultyPort
@@ -193,8 +194,9 @@ def _close(capture: PcapWriter) -> None:
         logger.error("a capture is not complete: %s", error.strerror)
 
 
-def main(requests: int, notices: int) -> None:
-    """Run the forwarding process on the descriptors of its link, until the other end is gone."""
+def main(parent: int, requests: int, notices: int) -> None:
+    """Run the forwarding process on the descriptors of its link, until the parent at the other end is gone."""
+    tied.end_with_parent(parent)  # a program that loops for ever never looks at the link
     for number in (signal.SIGINT, signal.SIGTERM):  # the controlling process decides when this one ends
         signal.signal(number, signal.SIG_IGN)
     logging.basicConfig(format="tensorexpress: %(message)s")
