@@ -1,7 +1,8 @@
 """P4Runtime of one device: its pipeline, its clients, and what passes between them.
 
 Where the specification leaves a choice, it is the one with which a controller works on BMv2 too:
-- all three atomicities are carried out, each as the strictest: a batch reaches the data path between two packets;
+- all three atomicities are carried out; packets pass between the updates of a batch unless it is DATAPLANE_ATOMIC, and
+  such a batch is bounded, since packets wait for it;
 - a client that never sends an election id stays a backup; one of zero is the lowest id there is;
 - when the primary goes, nobody is primary until a client claims that with an id at least as high;
 - roles have full access: there is no scheme of role configs, so that any `role.config` is refused;
@@ -44,6 +45,9 @@ API_VERSION = "1.4.1"
 #: A stream or a read that a client leaves unread holds a thread, so that their numbers are limited.
 LARGEST_NUMBER_OF_STREAMS = 32
 LARGEST_NUMBER_OF_READS = 16
+
+#: Updates that may be made between two packets.
+LARGEST_ATOMIC_BATCH = 1000
 
 #: Clients refuse 8 KiB of metadata or more by default, and with it all that it says.
 _LARGEST_STATUS_BYTES = 7 << 10
@@ -117,7 +121,14 @@ class RuntimeService:
             if request.atomicity not in p4runtime_pb2.WriteRequest.Atomicity.values():
                 raise invalid(f"unknown atomicity {request.atomicity}; accepted: 0, 1, 2")
             all_or_none = request.atomicity != p4runtime_pb2.WriteRequest.CONTINUE_ON_ERROR
-            refusals = store.write(request.updates, all_or_none=all_or_none)
+            atomic = request.atomicity == p4runtime_pb2.WriteRequest.DATAPLANE_ATOMIC
+            if atomic and len(request.updates) > LARGEST_ATOMIC_BATCH:
+                raise Refusal(
+                    Code.RESOURCE_EXHAUSTED,
+                    f"packets would wait for {len(request.updates)} updates with DATAPLANE_ATOMIC; "
+                    f"accepted: at most {LARGEST_ATOMIC_BATCH}, or another atomicity",
+                )
+            refusals = store.write(request.updates, all_or_none=all_or_none, atomic=atomic)
             self._configure_digests()
         if any(refusals):
             _abort_batch(context, refusals)
@@ -257,8 +268,7 @@ class RuntimeService:
         self._commit(*self._saved, self._recorder)
 
     def _commit(self, config: PipelineConfig, store: Store, recorder: Recorder) -> None:
-        self._data_path.load(config.document)
-        self._data_path.apply([*config.initial.renamed, *recorder.operations])
+        self._data_path.load(config.document, [*config.initial.renamed, *recorder.operations])
         # What the program before has noticed would be read by the P4Info of this one.
         self._inbox.clear()
         store.run_on(self._data_path)

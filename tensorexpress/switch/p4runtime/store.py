@@ -40,10 +40,10 @@ class Recorder:
     def __init__(self) -> None:
         self.operations: list[Operation] = []
 
-    def load(self, document: bytes) -> None:
+    def load(self, document: bytes, operations: Sequence[Operation] = ()) -> None:
         """Keep nothing: what is recorded is for the program that the operations are written for."""
 
-    def apply(self, operations: Sequence[Operation]) -> None:
+    def apply(self, operations: Sequence[Operation], *, atomic: bool = False) -> None:
         """Keep the operations."""
         self.operations += operations
 
@@ -95,12 +95,11 @@ class Store:
             "digest_entry": self._read_digests,
         }
 
-    def write(self, updates: Iterable[Any], *, all_or_none: bool = False) -> list[Refusal | None]:
+    def write(self, updates: Iterable[Any], *, all_or_none: bool = False, atomic: bool = False) -> list[Refusal | None]:
         """Do Update messages in order and return, for each, why it was refused, or None.
 
-        The operations of all of them reach the data path between two packets, which is more than any atomicity of
-        P4Runtime asks for. With `all_or_none` a refusal leaves everything as it was, and the other updates are
-        answered with ABORTED.
+        With `all_or_none` a refusal leaves everything as it was, and the other updates are answered with ABORTED. With
+        `atomic` the operations of all of them reach the data path between the same two packets.
         """
         updates = list(updates)
         batch = Batch()
@@ -113,7 +112,7 @@ class Store:
                 others = Refusal(Code.ABORTED, f"not done, because update {number} was refused")
                 return [refusal if i == number else others for i in range(len(updates))]
         if batch.operations:
-            self._hand_over(batch)
+            self._hand_over(batch, atomic)
         return refusals
 
     def _attempt(self, batch: Batch, update: Any) -> Refusal | None:
@@ -127,9 +126,9 @@ class Store:
             return refusal
         return None
 
-    def _hand_over(self, batch: Batch) -> None:
+    def _hand_over(self, batch: Batch, atomic: bool) -> None:
         try:
-            self._data_path.apply(batch.operations)
+            self._data_path.apply(batch.operations, atomic=atomic)
         except Exception:
             # What the data path was not told must not stand here.
             batch.take_back()
