@@ -64,15 +64,16 @@ class StrictDataPath:
         self.frames: list[bytes] = []
         self.batches: list[list[ops.Operation]] = []
 
-    def load(self, document: bytes) -> None:
+    def load(self, document: bytes, operations: Sequence[ops.Operation] = ()) -> None:
         self.clear()
         self.document = document
         self.sizes = {array.name: array.size for array in [*SCHEMA.counters.values(), *SCHEMA.meters.values()]}
         self.registers = {one.name: [0] * one.size for one in SCHEMA.registers.values()}
         for table in PROGRAM.tables.values():
             self.entries.update(table.entries)
+        self.apply(operations)
 
-    def apply(self, operations: Sequence[ops.Operation]) -> None:
+    def apply(self, operations: Sequence[ops.Operation], *, atomic: bool = False) -> None:
         self.batches.append(list(operations))
         for operation in operations:
             getattr(self, f"_{type(operation).__name__}")(operation)

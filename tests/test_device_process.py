@@ -21,7 +21,7 @@ from tensorexpress.cli import main
 from tensorexpress.errors import InputError, NetworkError, ProgramError
 from tensorexpress.switch.link import DataLink, LinkClosedError, SwitchEnd, start_process
 from tensorexpress.switch.loop import LoopSettings
-from tensorexpress.switch.operations import ActionCall, Entry, PacketIn, SetEntry
+from tensorexpress.switch.operations import ActionCall, Entry, PacketIn, ReadRegister, SetEntry
 from tensorexpress.switch.pcap import capture_name, read_pcap
 from tensorexpress.switch.ports import InterfaceSpec, WireSpec
 from tensorexpress.switch.running import RunningSwitch
@@ -82,8 +82,9 @@ def port_option(number, far, near):
 
 
 def children(process):
-    """The processes that a process has started."""
-    return [int(child) for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    """The processes that a process has started, from any of its threads."""
+    lists = Path(f"/proc/{process.pid}/task").glob("*/children")
+    return [int(child) for each in lists for child in each.read_text().split()]
 
 
 def wait_for_end(pid):
@@ -150,6 +151,38 @@ def test_when_one_process_is_killed_the_other_ends(victim):
             assert errors == (
                 "tensorexpress: error: the process that forwards packets has ended; start the switch again\n"
             )
+
+
+SPIN = """
+from tensorexpress.switch.link import start_process
+
+class Loop:
+    def __reduce__(self):
+        return exec, ("print('spins', flush=True)\\nwhile True: pass",)
+
+link = start_process()
+print(link.pid, flush=True)
+link.start(Loop())
+"""
+
+
+def test_a_forwarding_process_that_is_in_an_endless_loop_ends_with_the_controlling_one():
+    with subprocess.Popen([sys.executable, "-P", "-c", SPIN], stdout=subprocess.PIPE, text=True) as process:
+        forwarding = int(process.stdout.readline())
+        assert process.stdout.readline() == "spins\n"
+        process.kill()
+        wait_for_end(forwarding)
+
+
+def test_a_switch_outlives_the_thread_that_started_it():
+    links = []
+    thread = threading.Thread(target=lambda: links.append(start_process()))
+    thread.start()
+    thread.join()
+    (link,) = links
+    link.start(LoopSettings({}))
+    assert link.statistics().failures == {}
+    assert link.stop() is not None
 
 
 @pytest.mark.parametrize(
@@ -253,30 +286,35 @@ def test_a_link_whose_other_end_is_gone_says_so():
     assert end.dropped_notices == 1
     assert list(link.notices()) == []
     with pytest.raises(LinkClosedError):
-        link.load(b"")
+        link.packet_out(b"")
     assert link.stop() is None
 
 
 def test_a_long_answer_waits_for_its_reader():
+    """The forwarding end never waits for room: what does not fit is sent when the other end has read."""
     here, there = socket.socketpair()
     notices = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     link, end = DataLink(here, notices[0]), SwitchEnd(there, notices[1])
-    long = [[number] for number in range(10**5)]
+    long = [(0, number) for number in range(10**5)]
+    had_to_wait = []
 
     def serve():
         request = None
         while request is None:
             select.select([end], (), ())
             request = end.next_request()
-        end.answer(long)
+        end.part(long)
+        end.answer(None)
+        had_to_wait.append(end.has_answer)
         while end.has_answer:
             select.select((), [end], ())
             end.send_rest()
 
     server = threading.Thread(target=serve)
     server.start()
-    assert link.ask([]) == long
+    assert link.ask([ReadRegister("any", None)]) == [list(range(10**5))]
     server.join()
+    assert had_to_wait == [True]
     for each in (here, there, *notices):
         each.close()
 

@@ -439,7 +439,7 @@ def test_a_refusal_of_many_updates_still_reaches_a_client_with_default_limits(lo
 class GonePath(StrictDataPath):
     """A data path whose process has ended after the program was loaded."""
 
-    def apply(self, operations: Any) -> None:
+    def apply(self, operations: Any, *, atomic: bool = False) -> None:
         if operations:
             raise NetworkError("the process that forwards packets has ended")
 

@@ -158,8 +158,8 @@ def test_what_ip_refuses_is_one_line():
 def test_a_program_that_is_tied_ends_with_who_started_it():
     script = (
         "import subprocess\n"
-        "from tensorexpress.target import tied\n"
-        "child = subprocess.Popen(tied.command('sleep', '1000'))\n"
+        "from tensorexpress import tied\n"
+        "child = tied.start(tied.command('sleep', '1000'))\n"
         "print(child.pid, flush=True)\n"
         "child.wait()\n"
     )

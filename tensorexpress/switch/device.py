@@ -10,8 +10,9 @@ from __future__ import annotations
 import heapq
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Protocol
 
 from tensorexpress.switch.operations import (
@@ -36,6 +37,7 @@ from tensorexpress.switch.packet import (
     EndlessLoop,
     Packet,
 )
+from tensorexpress.switch.program.compiled import CompiledProgram
 from tensorexpress.switch.program.pipeline import Pipeline
 from tensorexpress.switch.traffic import EgressPort, PortSettings
 
@@ -52,8 +54,9 @@ MOST_PASSES = 256
 #: Packets that may go round because of one arrival or departure: clones of clones grow faster than their passes.
 MOST_ROUNDS = 4 * MOST_PASSES
 
-#: How often entries are looked at for idle timeouts.
+#: How often entries are looked at for idle timeouts, and at how many without a break.
 IDLE_CHECK_PS = 10**11
+_IDLE_CHECKS = 128
 
 _PLAIN = PortSettings()
 
@@ -94,13 +97,40 @@ class Program(Protocol):
         """Change tables and externs."""
         ...
 
-    def ask(self, query: Query) -> list[Any]:
+    def ask(self, query: Query) -> Iterable[Any]:
         """Read tables and externs."""
         ...
 
-    def idle_entries(self, now_us: int) -> list[Entry]:
-        """Return the entries whose idle timeout has passed."""
+    def idle_entries(self, now_us: int) -> Iterable[Entry | None]:
+        """Return the entries whose idle timeout has passed, and None for others that were looked at."""
         ...
+
+    def dismantle(self) -> Iterable[None]:
+        """Give all memory back in small steps; no packet comes any more."""
+        ...
+
+
+class Configuration:
+    """What a controller has set: a program with its state, and where copies of packets go."""
+
+    def __init__(self, program: Program | None = None) -> None:
+        self.program = program
+        #: Group -> (port, replication id) of its copies.
+        self.groups: dict[int, tuple[tuple[int, int], ...]] = {}
+        self.sessions: dict[int, SetCloneSession] = {}
+
+    def apply(self, operation: Operation) -> None:
+        """Do one operation."""
+        if isinstance(operation, SetMulticastGroup):
+            self.groups[operation.group] = operation.replicas
+        elif isinstance(operation, SetCloneSession):
+            self.sessions[operation.session] = operation
+        elif self.program is not None:
+            self.program.apply(operation)
+
+    def ask(self, query: Query) -> Iterable[Any]:
+        """Return the answer to a query."""
+        return self.program.ask(query) if self.program is not None else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +187,7 @@ class _Port(EgressPort):
 
 
 class Switch:
-    """A switch without a clock and without sockets; implements `operations.DataPath`.
+    """A switch without a clock and without sockets; implements `operations.DataPath`, and does everything at once.
 
     `transmit(port, frame, time_ps)` is called for every frame whose last bit leaves, `notify(notice)` for whatever the
     controller is to know. `ports` gives the settings of every port there is; None makes any port exist with the
@@ -184,15 +214,14 @@ class Switch:
             # Like the other ports, so that a controller can find out with a packet of its own which queues there are.
             fewest = min((ports or {0: default}).values(), key=lambda settings: settings.queues, default=default)
             self._ports[cpu_port] = _Port(cpu_port, replace(fewest, rate_bps=None, lowest_share=0), attached=True)
-        self._program = program
-        self._groups: dict[int, tuple[tuple[int, int], ...]] = {}
-        self._sessions: dict[int, SetCloneSession] = {}
+        self._use(Configuration(program))
         self._departures: list[tuple[int, int]] = []
         #: Packets that egress made, with where they go; an empty tuple sends one through ingress again.
         self._again: deque[tuple[Packet, tuple[tuple[int, int], ...]]] = deque()
         self._failures: Counter[str] = Counter()
         self._now_ps = 0
         self._idle_check_ps = IDLE_CHECK_PS
+        self._idle_check: Iterator[Entry | None] = iter(())
 
     # The data path.
 
@@ -224,7 +253,7 @@ class Switch:
             if self._again:
                 self._go_round(time_ps)
         self._now_ps = now_ps
-        if now_ps >= self._idle_check_ps:
+        if now_ps >= self._idle_check_ps or self.is_checking:
             self._report_idle_entries(now_ps)
 
     def next_event_ps(self) -> int | None:
@@ -243,28 +272,43 @@ class Switch:
 
     # What the controller asks for.
 
-    def load(self, document: bytes) -> None:
+    def load(self, document: bytes, operations: Sequence[Operation] = ()) -> None:
         """Replace the program and all of its state; ProgramError, with nothing changed, if it cannot run."""
-        self._program = Pipeline(document)
-        self._groups.clear()
-        self._sessions.clear()
+        configuration = self.prepare(document)
+        for operation in operations:
+            configuration.apply(operation)
+        self.switch_over(configuration)
+
+    def prepare(self, program: bytes | CompiledProgram) -> Configuration:
+        """Return a program that packets do not pass yet, for operations to be done before they do."""
+        pipeline = Pipeline(program)
+        pipeline.idle_entries(self._now_ps // PS_PER_US)  # no entry is there yet, but its clock is set
+        return Configuration(pipeline)
+
+    def switch_over(self, configuration: Configuration) -> Configuration:
+        """Let packets pass another program from now on and return the old one; packets in queues are dropped."""
+        replaced = self.configuration
+        self._use(configuration)
         for port in self._ports.values():
             while port.dequeue(0) is not None:
                 port.drops[RELOADED] += 1
+        return replaced
 
-    def apply(self, operations: Sequence[Operation]) -> None:
+    def _use(self, configuration: Configuration) -> None:
+        self.configuration = configuration
+        self._program = configuration.program
+        self._groups = configuration.groups
+        self._sessions = configuration.sessions
+        self.is_checking = False
+
+    def apply(self, operations: Sequence[Operation], *, atomic: bool = False) -> None:
         """Do all of them between two packets."""
         for operation in operations:
-            if isinstance(operation, SetMulticastGroup):
-                self._groups[operation.group] = operation.replicas
-            elif isinstance(operation, SetCloneSession):
-                self._sessions[operation.session] = operation
-            elif self._program is not None:
-                self._program.apply(operation)
+            self.configuration.apply(operation)
 
     def ask(self, queries: Sequence[Query]) -> list[list[Any]]:
         """Return the answer to every query, all of one instant."""
-        return [self._program.ask(query) if self._program is not None else [] for query in queries]
+        return [list(self.configuration.ask(query)) for query in queries]
 
     def packet_out(self, frame: bytes) -> None:
         """Let a frame, header of the controller included, enter at the CPU port now."""
@@ -423,10 +467,16 @@ class Switch:
     # Side effects.
 
     def _report_idle_entries(self, now_ps: int) -> None:
-        self._idle_check_ps = now_ps + IDLE_CHECK_PS
-        if self._program is not None:
-            for entry in self._program.idle_entries(now_ps // PS_PER_US):
+        """Begin to look at all entries, or go on; with many of them it takes several calls, so that none takes long."""
+        if not self.is_checking:
+            self._idle_check_ps = now_ps + IDLE_CHECK_PS
+            self._idle_check = iter(self._program.idle_entries(now_ps // PS_PER_US) if self._program else ())
+        looked_at = 0
+        for entry in islice(self._idle_check, _IDLE_CHECKS):
+            looked_at += 1
+            if entry is not None:
                 self._notify(IdleEntry(entry))
+        self.is_checking = looked_at == _IDLE_CHECKS
 
     def _new_port(self, number: int) -> _Port:
         port = _Port(number, self._default if self._any_port else _PLAIN, attached=self._any_port)

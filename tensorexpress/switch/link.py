@@ -1,27 +1,35 @@
 """The link between the process that controls and the process that forwards; each sees at once when the other is gone.
 
-Requests and answers take turns on a stream socket. Notices go the other way on a socket that keeps messages apart; the
-kernel's buffer of it is their bound: when the controlling side is slow, notices are dropped and counted, and packets
-are never held up.
+Requests and answers take turns on a stream socket. Each is short: what is long is sent in several, so that the
+forwarding side never reads or writes for longer than packets can wait. Notices go the other way on a socket that keeps
+messages apart; the kernel's buffer of it is their bound: when the controlling side is slow, notices are dropped and
+counted, and packets are never held up.
 """
 
 from __future__ import annotations
 
+import os
 import pickle
 import socket
 import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from enum import Enum
 from typing import Any
 
-from tensorexpress.errors import NetworkError, TensorExpressError
+from tensorexpress import tied
+from tensorexpress.errors import NetworkError, ProgramError, TensorExpressError
+from tensorexpress.switch.compiling import compile_beside
 from tensorexpress.switch.device import Statistics
 from tensorexpress.switch.operations import Notice, Operation, Query
 
 _LENGTH = struct.Struct("!Q")
+#: Operations and queries in one request, and the bytes that it may have: less than a millisecond's work to read.
+_PIECE = 128
+_LARGEST_PIECE_BYTES = 2**19
 _READ_BYTES = 2**20
 _NOTICE_BYTES = 2**18
 _NOTICES_BUFFER_BYTES = 2**21
@@ -32,9 +40,28 @@ class LinkClosedError(NetworkError):
     """The process at the other end is gone."""
 
 
+class Kind(Enum):
+    """What the forwarding end says to a request: any number of parts, then an answer or the error that it met."""
+
+    PART = 0
+    ANSWER = 1
+    ERROR = 2
+
+
 def _packed(message: object) -> bytes:
     content = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     return _LENGTH.pack(len(content)) + content
+
+
+def _pieces(what: str, items: Sequence[Operation | Query]) -> list[bytes]:
+    """Return requests for all items, in order; ProgramError if one of them is too long for any."""
+    pieces = [_packed((what, (items[first : first + _PIECE],))) for first in range(0, len(items), _PIECE)]
+    if any(len(piece) > _LARGEST_PIECE_BYTES for piece in pieces):
+        pieces = [_packed((what, ([item],))) for item in items]
+    longest = max(map(len, pieces), default=0)
+    if longest > _LARGEST_PIECE_BYTES:
+        raise ProgramError(f"one update takes {longest} bytes; accepted: at most {_LARGEST_PIECE_BYTES}")
+    return pieces
 
 
 class DataLink:
@@ -44,24 +71,50 @@ class DataLink:
         self._requests = requests
         self._notices = notices
         self._process = process
-        self._turn = threading.Lock()
+        self._turn = threading.RLock()
 
     @property
     def pid(self) -> int | None:
         """The process at the other end; None when this end did not start it."""
         return self._process.pid if self._process is not None else None
 
-    def load(self, document: bytes) -> None:
-        """Replace the program and all of its state; ProgramError, with nothing changed, if it cannot run."""
-        self._call("load", document)
+    def load(self, document: bytes, operations: Sequence[Operation] = ()) -> None:
+        """Replace the program and all of its state, and do the operations before the first packet passes.
 
-    def apply(self, operations: Sequence[Operation]) -> None:
-        """Do all of them between two packets."""
-        self._call("apply", list(operations))
+        ProgramError, with nothing changed, if the program cannot run. Packets pass the old program until the new one
+        is complete.
+        """
+        compiled = compile_beside(document)
+        pieces = _pieces("set_up", [*compiled.entries, *operations])
+        with self._turn:
+            self._call("prepare", compiled.program)
+            self._send_all(pieces)
+            self._call("switch_over")
+
+    def apply(self, operations: Sequence[Operation], *, atomic: bool = False) -> None:
+        """Do all of them, in order and in slices between packets; if `atomic`, all between the same two packets."""
+        pieces = _pieces("gather" if atomic else "apply", list(operations))
+        with self._turn:
+            self._send_all(pieces)
+            if atomic:
+                self._call("apply_gathered")
 
     def ask(self, queries: Sequence[Query]) -> list[list[Any]]:
-        """Return the answer to every query, all of one instant."""
-        answers: list[list[Any]] = self._call("ask", list(queries))
+        """Return the answer to every query; the cells of one array are those of one instant."""
+        answers: list[list[Any]] = []
+        with self._turn:
+            for first in range(0, len(queries), _PIECE):
+                answers += self._ask(queries[first : first + _PIECE])
+        return answers
+
+    def _ask(self, queries: Sequence[Query]) -> list[list[Any]]:
+        answers: list[list[Any]] = [[] for _ in queries]
+
+        def take(part: list[tuple[int, Any]]) -> None:
+            for number, cell in part:
+                answers[number].append(cell)
+
+        self._exchange(_packed(("ask", (list(queries),))), take)
         return answers
 
     def packet_out(self, frame: bytes) -> None:
@@ -112,15 +165,27 @@ class DataLink:
             yield pickle.loads(message)
 
     def _call(self, what: str, *arguments: object) -> Any:
+        return self._exchange(_packed((what, arguments)))
+
+    def _send_all(self, requests: Sequence[bytes]) -> None:
+        for request in requests:
+            self._exchange(request)
+
+    def _exchange(self, request: bytes, take: Callable[[Any], None] | None = None) -> Any:
+        """Send a request and return its answer, or raise the error; `take` is called with its parts."""
         try:
             with self._turn:
-                self._requests.sendall(_packed((what, arguments)))
-                (size,) = _LENGTH.unpack(self._read(_LENGTH.size))
-                answer = self._read(size)
+                self._requests.sendall(request)
+                while True:
+                    (size,) = _LENGTH.unpack(self._read(_LENGTH.size))
+                    kind, value = pickle.loads(self._read(size))
+                    if kind is not Kind.PART:
+                        break
+                    if take is not None:
+                        take(value)
         except OSError:
             raise _gone() from None
-        failed, value = pickle.loads(answer)
-        if failed:
+        if kind is Kind.ERROR:
             raise value
         return value
 
@@ -188,16 +253,22 @@ class SwitchEnd:
         self._incoming = bytearray()
         return request
 
+    def part(self, value: object) -> None:
+        """Send part of an answer; only while no other part of it waits."""
+        self._send(Kind.PART, value)
+
     def answer(self, value: object) -> None:
         """Answer the request that was made last."""
-        self._outgoing = _packed((False, value))
-        self.send_rest()
+        self._send(Kind.ANSWER, value)
 
     def refuse(self, error: Exception) -> None:
         """Answer the request that was made last with an error."""
         if not isinstance(error, TensorExpressError):
             error = NetworkError(f"the switch failed: {type(error).__name__}: {error}")
-        self._outgoing = _packed((True, error))
+        self._send(Kind.ERROR, error)
+
+    def _send(self, kind: Kind, value: object) -> None:
+        self._outgoing += _packed((kind, value))
         self.send_rest()
 
     def send_rest(self) -> None:
@@ -220,9 +291,10 @@ def start_process(inherited: Sequence[int] = ()) -> DataLink:
     notices_here, notices_there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     notices_there.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _NOTICES_BUFFER_BYTES)
     descriptors = (there.fileno(), notices_there.fileno())
+    arguments = (os.getpid(), *descriptors)
     with there, notices_there:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", f"from tensorexpress.switch.loop import main; main{descriptors}"],
+        process = tied.start(
+            [sys.executable, "-P", "-c", f"from tensorexpress.switch.loop import main; main{arguments}"],
             pass_fds=(*descriptors, *inherited),
             stdin=subprocess.DEVNULL,
             # Ctrl-C is for the controlling process, which then ends this one in good order.

@@ -6,22 +6,27 @@ starts where the last one ended, so that the rate over time is exact.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
+import pickle
 import select
 import signal
 import socket
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
+from tensorexpress import tied
 from tensorexpress.files import make_directory
-from tensorexpress.switch.device import CPU_PORT, Statistics, Switch
+from tensorexpress.switch.device import CPU_PORT, Configuration, Statistics, Switch
 from tensorexpress.switch.faults import Faults, FaultyPort
 from tensorexpress.switch.link import LinkClosedError, SwitchEnd
+from tensorexpress.switch.operations import Operation, Query
 from tensorexpress.switch.pcap import PcapWriter, capture_name
 from tensorexpress.switch.ports import FramePort, PortSpec, open_port
 from tensorexpress.switch.traffic import PortSettings
@@ -34,6 +39,13 @@ BATCH = 64
 
 #: The longest sleep: idle entries are looked for this often.
 _LONGEST_SLEEP_S = 0.1
+
+#: Requests are worked on for so long before packets have their turn, and answered in parts of so many cells.
+_SLICE_NS = 10**6
+_CELLS = 512
+
+#: Work in small steps; where it yields something, that is part of an answer.
+_Work = Iterator[object]
 
 #: Captures are handed to the operating system this often.
 _FLUSH_NS = 10**8
@@ -85,14 +97,26 @@ class Loop:
             ports={number: queues for number, (_, queues) in settings.ports.items()},
             cpu_port=settings.cpu_port,
         )
-        self._answers: dict[str, Callable[..., object]] = {
-            "load": self.switch.load,
-            "apply": self.switch.apply,
-            "ask": self.switch.ask,
+        #: A program that operations are done for before packets pass it, and operations to be done all at once.
+        self._next = Configuration()
+        self._gathered: list[Operation] = []
+        self._at_once: dict[str, Callable[..., object]] = {
+            "prepare": self._prepare,
+            "switch_over": self._switch_over,
+            "gather": self._gather,
+            "apply_gathered": self._apply_gathered,
             "packet_out": self.switch.packet_out,
             "statistics": self._statistics,
             "stop": self._statistics,
         }
+        self._in_slices: dict[str, Callable[..., _Work]] = {
+            "apply": lambda operations: _apply(self.switch.configuration, operations),
+            "set_up": lambda operations: _apply(self._next, operations),
+            "ask": lambda queries: _ask(self.switch.configuration, queries),
+        }
+        #: The request that is being worked on, and what nobody waits for.
+        self._request: _Work | None = None
+        self._chores: deque[_Work] = deque()
 
     def run(self) -> None:
         """Forward packets until the controlling process says stop or is gone."""
@@ -100,24 +124,31 @@ class Loop:
             numbers = {port.fileno(): number for number, port in self._ports.items()}
             waiting_for = [*numbers, self._control.fileno()]
             while True:
+                answering = self._control.has_answer
                 readable, _, _ = select.select(
-                    waiting_for, [self._control] if self._control.has_answer else (), (), self._sleep_s()
+                    waiting_for, [self._control] if answering else (), (), self._sleep_s(answering)
                 )
                 self.switch.advance(self._now_ps())
-                if self._control.has_answer:
+                if answering:
                     self._control.send_rest()
                 for descriptor in readable:
                     if descriptor in numbers:
                         self._take_frames(numbers[descriptor])
                     elif not self._take_request():
                         return
+                if self._request is not None:
+                    self._work_on_request(self._request)
+                elif self._chores:
+                    self._work_on_chore()
                 if self._captures:
                     self._flush_captures()
 
     def _now_ps(self) -> int:
         return (time.monotonic_ns() - self._started_ns) * _PS_PER_NS
 
-    def _sleep_s(self) -> float:
+    def _sleep_s(self, answering: bool) -> float:
+        if self._chores or self.switch.is_checking or (self._request is not None and not answering):
+            return 0.0
         due_ps = self.switch.next_event_ps()
         if due_ps is None:
             return _LONGEST_SLEEP_S
@@ -153,10 +184,58 @@ class Loop:
             return True
         what, arguments = request
         try:
-            self._control.answer(self._answers[what](*arguments))
+            if what in self._in_slices:
+                self._request = self._in_slices[what](*arguments)
+            else:
+                self._control.answer(self._at_once[what](*arguments))
         except Exception as error:  # it goes to whoever asked
             self._control.refuse(error)
         return what != "stop"
+
+    def _work_on_request(self, work: _Work) -> None:
+        """Go on with a request, for a slice of time, and answer it when it is done."""
+        until_ns = time.monotonic_ns() + _SLICE_NS
+        try:
+            while not self._control.has_answer:
+                part = next(work)
+                if part is not None:
+                    self._control.part(part)
+                if time.monotonic_ns() >= until_ns:
+                    return
+        except StopIteration:
+            self._request = None
+            self._control.answer(None)
+        except Exception as error:  # it goes to whoever asked
+            self._request = None
+            self._control.refuse(error)
+
+    def _work_on_chore(self) -> None:
+        """Go on with what nobody waits for, for a slice of time."""
+        until_ns = time.monotonic_ns() + _SLICE_NS
+        for _ in self._chores[0]:
+            if time.monotonic_ns() >= until_ns:
+                return
+        self._chores.popleft()
+
+    def _prepare(self, program: bytes) -> None:
+        self._discard(self._next)  # one that was never completed
+        self._next = Configuration()
+        self._next = self.switch.prepare(pickle.loads(program))
+
+    def _switch_over(self) -> None:
+        self._discard(self.switch.switch_over(self._next))
+        self._next = Configuration()
+
+    def _discard(self, configuration: Configuration) -> None:
+        if configuration.program is not None:
+            self._chores.append(iter(configuration.program.dismantle()))
+
+    def _gather(self, operations: list[Operation]) -> None:
+        self._gathered += operations
+
+    def _apply_gathered(self) -> None:
+        operations, self._gathered = self._gathered, []
+        self.switch.apply(operations)
 
     def _statistics(self) -> Statistics:
         return replace(self.switch.statistics(), dropped_notices=self._control.dropped_notices, faults=self._struck)
@@ -186,6 +265,20 @@ class Loop:
         self._captures.clear()
 
 
+def _apply(configuration: Configuration, operations: Iterable[Operation]) -> _Work:
+    """Do operations, one at each step."""
+    for operation in operations:
+        configuration.apply(operation)
+        yield None
+
+
+def _ask(configuration: Configuration, queries: Iterable[Query]) -> _Work:
+    """Yield the cells that queries ask for, each with the number of its query, in parts of a bounded size."""
+    cells = ((number, cell) for number, query in enumerate(queries) for cell in configuration.ask(query))
+    while part := list(islice(cells, _CELLS)):
+        yield part
+
+
 def _close(capture: PcapWriter) -> None:
     try:
         capture.close()
@@ -193,10 +286,14 @@ def _close(capture: PcapWriter) -> None:
         logger.error("a capture is not complete: %s", error.strerror)
 
 
-def main(requests: int, notices: int) -> None:
-    """Run the forwarding process on the descriptors of its link, until the other end is gone."""
+def main(parent: int, requests: int, notices: int) -> None:
+    """Run the forwarding process on the descriptors of its link, until the parent at the other end is gone."""
+    tied.end_with_parent(parent)  # a program that loops for ever never looks at the link
     for number in (signal.SIGINT, signal.SIGTERM):  # the controlling process decides when this one ends
         signal.signal(number, signal.SIG_IGN)
+    # Looking through a large table for garbage takes longer than packets can wait. There is none: nothing on the way of a
+    # packet or an operation refers to itself, and a program that is replaced is taken apart.
+    gc.disable()
     logging.basicConfig(format="tensorexpress: %(message)s")
     with _low_descriptor(requests) as request_socket, _low_descriptor(notices) as notice_socket:
         control = SwitchEnd(request_socket, notice_socket)

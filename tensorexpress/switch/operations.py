@@ -1,7 +1,7 @@
 """What a control plane may ask of the data path: plain values that cross from one process to another.
 
 Whoever makes them has checked them: names exist, values fit their widths, members are there. An operation therefore
-cannot fail, and a list of them applied between two packets is atomic. Names are those of P4Info.
+cannot fail. Names are those of P4Info.
 """
 
 from __future__ import annotations
@@ -244,18 +244,24 @@ Notice = PacketIn | Digest | IdleEntry
 
 
 class DataPath(Protocol):
-    """What the control plane sees of a switch: the switch itself, or a link to the process that it runs in."""
+    """What the control plane sees of a switch: the switch itself, or a link to the process that it runs in.
 
-    def load(self, document: bytes) -> None:
-        """Replace the program and all of its state; ProgramError, with nothing changed, if it cannot run."""
+    Requests are carried out in the order in which they are made: each one sees all of those before it.
+    """
+
+    def load(self, document: bytes, operations: Sequence[Operation] = ()) -> None:
+        """Replace the program and all of its state, and do the operations before the first packet passes.
+
+        ProgramError, with nothing changed, if the program cannot run.
+        """
         ...
 
-    def apply(self, operations: Sequence[Operation]) -> None:
-        """Do all of them between two packets."""
+    def apply(self, operations: Sequence[Operation], *, atomic: bool = False) -> None:
+        """Do all of them, in order and in slices between packets; if `atomic`, all between the same two packets."""
         ...
 
     def ask(self, queries: Sequence[Query]) -> list[list[Any]]:
-        """Return the answer to every query, all of one instant."""
+        """Return the answer to every query; the cells of one array are those of one instant."""
         ...
 
     def packet_out(self, frame: bytes) -> None:

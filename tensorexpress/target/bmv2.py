@@ -16,12 +16,13 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
+from tensorexpress import tied
 from tensorexpress.addresses import default_addresses
 from tensorexpress.doctor import BMV2, BMV2_VARIABLE, check_bmv2, find_bmv2
 from tensorexpress.errors import NetworkError
 from tensorexpress.plan import Plan
 from tensorexpress.switch.traffic import ETHERNET_OVERHEAD_BYTES
-from tensorexpress.target import HostAccess, KernelAccess, PortReport, namespaces, tied
+from tensorexpress.target import HostAccess, KernelAccess, PortReport, namespaces
 from tensorexpress.target.cabling import cables
 from tensorexpress.target.controlled import check_p4runtime, control_address, kept, private_directory, read_served
 
@@ -138,7 +139,7 @@ class _Switch:
         return self._process.pid
 
     def _start(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
+        return tied.start(
             self._command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -1,7 +1,8 @@
 """P4Runtime of one device: its pipeline, its clients, and what passes between them.
 
 Where the specification leaves a choice, it is the one with which a controller works on BMv2 too:
-- all three atomicities are carried out, each as the strictest: a batch reaches the data path between two packets;
+- all three atomicities are carried out; packets pass between the updates of a batch unless it is DATAPLANE_ATOMIC, and
+  such a batch is bounded, since packets wait for it;
 - a client that never sends an election id stays a backup; one of zero is the lowest id there is;
 - when the primary goes, nobody is primary until a client claims that with an id at least as high;
 - roles have full access: there is no scheme of role configs, so that any `role.config` is refused;
@@ -58,6 +59,8 @@ _REQUEST_WAIT_S = 10.0
 #: Entities that one read may ask for; that it may find, if it asks for several; and those in one response.
 LARGEST_READ = 4096
 LARGEST_FOUND = 1 << 16
+#: Updates that may be made between two packets.
+LARGEST_ATOMIC_BATCH = 1000
 _ENTITIES_PER_RESPONSE = 256
 #: The longest frame that a controller may send: more than any link takes.
 _LONGEST_FRAME = 1 << 16
@@ -134,11 +137,10 @@ class RuntimeService:
             with self._lock:
                 self._check_primary(request)
                 _, store = self._pipeline()
-                if request.atomicity not in p4runtime_pb2.WriteRequest.Atomicity.values():
-                    raise invalid(f"unknown atomicity {request.atomicity}; accepted: 0, 1, 2")
                 refusals = store.write(
                     Messages(p4runtime_pb2.Update, updates),
                     all_or_none=request.atomicity != p4runtime_pb2.WriteRequest.CONTINUE_ON_ERROR,
+                    atomic=_is_atomic(request.atomicity, len(updates)),
                     most_told=LARGEST_DETAILED_BATCH,
                 )
                 self._configure_digests()
@@ -318,8 +320,7 @@ class RuntimeService:
         self._commit(*self._saved, self._recorder)
 
     def _commit(self, config: PipelineConfig, store: Store, recorder: Recorder) -> None:
-        self._data_path.load(config.document)
-        self._data_path.apply([*config.initial.renamed, *recorder.operations])
+        self._data_path.load(config.document, [*config.initial.renamed, *recorder.operations])
         # What the program before has noticed would be read by the P4Info of this one.
         self._inbox.clear()
         store.run_on(self._data_path)
@@ -544,6 +545,22 @@ def _responses(found: list[Iterator[Any]]) -> Iterator[Any]:
                 response = p4runtime_pb2.ReadResponse()
     if response.entities:
         yield response
+
+
+def _is_atomic(atomicity: int, updates: int) -> bool:
+    """Whether so many updates are to be made between two packets; Refusal if those would wait too long."""
+    kinds = p4runtime_pb2.WriteRequest
+    if atomicity not in kinds.Atomicity.values():
+        raise invalid(f"unknown atomicity {atomicity}; accepted: 0, 1, 2")
+    if atomicity != kinds.DATAPLANE_ATOMIC:
+        return False
+    if updates > LARGEST_ATOMIC_BATCH:
+        raise Refusal(
+            Code.RESOURCE_EXHAUSTED,
+            f"packets would wait for {updates} updates with DATAPLANE_ATOMIC; "
+            f"accepted: at most {LARGEST_ATOMIC_BATCH}, or another atomicity",
+        )
+    return True
 
 
 def _election_id(message: Any) -> int | None:

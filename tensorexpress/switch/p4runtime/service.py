@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 
 from tensorexpress.control_address import parse_address
+from tensorexpress.switch.compiling import compile_beside
 from tensorexpress.switch.operations import DataPath, Notice
 from tensorexpress.switch.p4runtime.listening import TlsFiles, listen
 from tensorexpress.switch.p4runtime.runtime import (
@@ -85,8 +86,6 @@ def serve(
     NetworkError when the address cannot be used, InputError when it is none, when a file of `tls` cannot be read, or
     when other machines could control the switch and neither `tls` nor `insecure` says that they may.
     """
-    from tensorexpress.switch.program.pipeline import Pipeline
-
     wanted = parse_address(address, f"--grpc {address!r}", any_port=True)
     workers = futures.ThreadPoolExecutor(
         LARGEST_NUMBER_OF_STREAMS + LARGEST_NUMBER_OF_READS + LARGEST_NUMBER_OF_REQUESTS + _SPARE_THREADS
@@ -107,7 +106,7 @@ def serve(
         ],
     )
     listening = listen(server, wanted, tls, insecure=insecure)
-    service = RuntimeService(data_path, device_id=device_id, cpu_port=cpu_port, verify=Pipeline)
+    service = RuntimeService(data_path, device_id=device_id, cpu_port=cpu_port, verify=compile_beside)
     server.add_generic_rpc_handlers((_handlers(service),))
     server.start()
     return Server(str(listening), service, server, workers)

@@ -42,10 +42,10 @@ class Recorder:
     def __init__(self) -> None:
         self.operations: list[Operation] = []
 
-    def load(self, document: bytes) -> None:
+    def load(self, document: bytes, operations: Sequence[Operation] = ()) -> None:
         """Keep nothing: what is recorded is for the program that the operations are written for."""
 
-    def apply(self, operations: Sequence[Operation]) -> None:
+    def apply(self, operations: Sequence[Operation], *, atomic: bool = False) -> None:
         """Keep the operations."""
         self.operations += operations
 
@@ -98,14 +98,19 @@ class Store:
         }
 
     def write(
-        self, updates: Collection[Any], *, all_or_none: bool = False, most_told: int | None = None
+        self,
+        updates: Collection[Any],
+        *,
+        all_or_none: bool = False,
+        atomic: bool = False,
+        most_told: int | None = None,
     ) -> list[Refusal | None]:
         """Do Update messages in order and return, for each, why it was refused, or None.
 
-        The operations of all of them reach the data path between two packets, which is more than any atomicity of
-        P4Runtime asks for. With `all_or_none` a refusal leaves everything as it was, and the other updates are
-        answered with ABORTED. In a batch of more than `most_told` updates, for each of which nobody could be told what
-        became of it, a refusal leaves everything as it was and is raised for the whole batch.
+        With `all_or_none` a refusal leaves everything as it was, and the other updates are answered with ABORTED. With
+        `atomic` the operations of all of them reach the data path between the same two packets. In a batch of more than
+        `most_told` updates, for each of which nobody could be told what became of it, a refusal leaves everything as it
+        was and is raised for the whole batch.
         """
         batch = Batch()
         refusals: list[Refusal | None] = []
@@ -124,7 +129,7 @@ class Store:
             others = Refusal(Code.ABORTED, f"not done, because update {len(refusals) - 1} was refused")
             return [others] * (len(refusals) - 1) + refusals[-1:] + [others] * (len(updates) - len(refusals))
         if batch.operations:
-            self._hand_over(batch)
+            self._hand_over(batch, atomic)
         return refusals
 
     def _attempt(self, batch: Batch, update: Any) -> Refusal | None:
@@ -141,9 +146,9 @@ class Store:
             return invalid("an entity that is nested too deeply")
         return None
 
-    def _hand_over(self, batch: Batch) -> None:
+    def _hand_over(self, batch: Batch, atomic: bool) -> None:
         try:
-            self._data_path.apply(batch.operations)
+            self._data_path.apply(batch.operations, atomic=atomic)
         except Exception:
             # What the data path was not told must not stand here.
             batch.take_back()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tensorexpress.switch.operations import Key, MeterRates
 
 GREEN, YELLOW, RED = range(3)
@@ -16,14 +18,18 @@ class Counter:
 
     def write(self, index: int | None, packets: int, size_bytes: int) -> None:
         """Set one cell, or all when the index is None."""
-        for cell in range(len(self.packets)) if index is None else (index,):
-            self.packets[cell] = packets
-            self.bytes[cell] = size_bytes
+        if index is None:
+            self.packets[:] = [packets] * len(self.packets)
+            self.bytes[:] = [size_bytes] * len(self.bytes)
+        else:
+            self.packets[index] = packets
+            self.bytes[index] = size_bytes
 
-    def read(self, index: int | None) -> list[tuple[int, int]]:
-        """Return (packets, bytes) of one cell, or of all when the index is None."""
-        cells = range(len(self.packets)) if index is None else (index,)
-        return [(self.packets[cell], self.bytes[cell]) for cell in cells]
+    def read(self, index: int | None) -> Iterable[tuple[int, int]]:
+        """Return (packets, bytes) of one cell, or of all when the index is None: copies, made as they are taken."""
+        if index is None:
+            return zip(self.packets[:], self.bytes[:], strict=True)
+        return [(self.packets[index], self.bytes[index])]
 
 
 class Meter:
@@ -65,21 +71,31 @@ class Meter:
 
 
 class MeterArray:
-    """An array of meters; a cell is made when it is first configured, since most never are."""
+    """An array of meters; a cell is made when it is configured alone or used first, since most never are."""
 
     def __init__(self, size: int):
         self.size = size
         self._meters: dict[int, Meter] = {}
+        #: What all cells were set to that have not been made yet; a meter that nobody used has full buckets.
+        self._rates: MeterRates | None = None
 
     def configure(self, index: int | None, rates: MeterRates | None) -> None:
         """Set the rates of one cell, or of all when the index is None."""
-        for cell in range(self.size) if index is None else (index,):
-            self._meters.setdefault(cell, Meter()).configure(rates)
+        if index is None:
+            self._meters = {}
+            self._rates = rates
+        else:
+            self._meters.setdefault(index, Meter()).configure(rates)
 
     def execute(self, index: int, units: int, now_us: int) -> int:
         """Return the colour of a packet; green at a cell that is not configured or not there."""
         meter = self._meters.get(index)
-        return meter.execute(units, now_us) if meter else GREEN
+        if meter is None:
+            if self._rates is None or not 0 <= index < self.size:
+                return GREEN
+            meter = self._meters[index] = Meter()
+            meter.configure(self._rates)
+        return meter.execute(units, now_us)
 
 
 class ValueSet:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
+import marshal
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from random import Random
 from struct import Struct
 from typing import Any
 
-from tensorexpress.errors import ProgramError
 from tensorexpress.switch.operations import (
     DeleteEntry,
     DeleteGroup,
@@ -31,8 +31,8 @@ from tensorexpress.switch.operations import (
     WriteRegister,
 )
 from tensorexpress.switch.packet import EndlessLoop, Packet
-from tensorexpress.switch.program.bmv2 import CONTRADICTIONS, contradiction, read_program
-from tensorexpress.switch.program.codegen import generate
+from tensorexpress.switch.program.bmv2 import CONTRADICTIONS, contradiction
+from tensorexpress.switch.program.compiled import CompiledProgram, compile_program
 from tensorexpress.switch.program.externs import Counter, MeterArray, ValueSet
 from tensorexpress.switch.program.hashes import hash_function
 from tensorexpress.switch.program.tables import NOTHING, Profile, Row, make_table
@@ -42,6 +42,9 @@ _log = logging.getLogger(__name__)
 #: All of Python that generated code can call.
 _BUILTINS = {function.__name__: function for function in (bytes, int, iter, len, max, min, range)}
 
+#: Cells of an array that are freed in one step.
+_CELLS_AT_ONCE = 4096
+
 
 class Pipeline:
     """A BMv2 program, compiled when it is loaded, with the state that it keeps between packets.
@@ -49,11 +52,15 @@ class Pipeline:
     `source` is the Python text that packets run through. Nothing here looks at a clock: packets bring their times.
     """
 
-    def __init__(self, document: bytes, seed: int = 0):
-        self.program = read_program(document)
+    def __init__(self, program: bytes | CompiledProgram, seed: int = 0):
+        """Make a pipeline from BMv2 JSON, or from a compiled program; const entries of that are left to the caller."""
+        self.program = compile_program(program) if isinstance(program, bytes) else program
         self._random = Random(seed)
         try:
             self._load()
+            if isinstance(program, bytes):
+                for entry in self.program.entries:
+                    self.apply(entry)
         except CONTRADICTIONS as error:
             raise contradiction(error) from None
 
@@ -73,11 +80,10 @@ class Pipeline:
         self._now_us = 0
         #: Conditions of `assert` and `assume` that did not hold.
         self.broken_claims = 0
-        generated = generate(self.program)
-        self.source = generated.source
+        self.source = self.program.source
         #: What the identifiers of `source` stand for, in the program's words.
-        self.names = generated.labels
-        functions = self._compile(generated.objects)
+        self.names = self.program.labels
+        self._namespace = functions = self._functions()
         #: Parser, checksum verification and ingress control of one packet.
         self.ingress: Callable[[Packet], None] = functions["ingress"]
         #: Egress control, checksum update and, unless the packet is dropped, deparser. A clone that ingress asked for
@@ -89,7 +95,8 @@ class Pipeline:
         """Frames that ended the parser with an error."""
         return self._malformed[0]
 
-    def _compile(self, objects: dict[tuple[str, str], str]) -> dict[str, Any]:
+    def _functions(self) -> dict[str, Any]:
+        """Return the program's functions, with the objects that they use beside them."""
         namespace: dict[str, Any] = {
             "__builtins__": _BUILTINS,
             "Struct": Struct,
@@ -102,7 +109,7 @@ class Pipeline:
             "log_message": _log_message,
             "endless": _endless,
         }
-        for (kind, what), name in objects.items():
+        for (kind, what), name in self.program.objects.items():
             match kind:
                 case "table":
                     namespace[name] = self._tables[what]
@@ -120,10 +127,7 @@ class Pipeline:
                     namespace[name] = hash_function(what, self._random)
                 case "text":
                     namespace[name] = what
-        try:
-            exec(compile(self.source, "<generated from BMv2 JSON>", "exec"), namespace)
-        except (SyntaxError, RecursionError, MemoryError) as error:
-            raise ProgramError(f"the program is too deeply nested to run here ({error})") from None
+        exec(marshal.loads(self.program.code), namespace)
         return namespace
 
     def deparse(self, packet: Packet) -> bytes:
@@ -160,8 +164,10 @@ class Pipeline:
                 self._profiles[profile].delete_group(operation)
             case WriteRegister(register, index, value):
                 cells = self._registers[register]
-                for cell in range(len(cells)) if index is None else (index,):
-                    cells[cell] = value
+                if index is None:
+                    cells[:] = [value] * len(cells)
+                else:
+                    cells[index] = value
             case WriteCounter(counter, index, packets, size_bytes):
                 self._write_counter(counter, index, packets, size_bytes)
             case SetMeter(meter, index, rates):
@@ -202,35 +208,59 @@ class Pipeline:
             if row.meter is not None:
                 row.meter.configure(rates)
 
-    def ask(self, query: Query) -> list[Any]:
-        """Return what a register, a counter or an entry's idle time is."""
+    def ask(self, query: Query) -> Iterable[Any]:
+        """Return what a register, a counter or an entry's idle time is now; making the items may take longer."""
         match query:
             case ReadRegister(register, index):
                 cells = self._registers[register]
                 return list(cells) if index is None else [cells[index]]
             case ReadCounter(counter, index):
                 if counter in self._counters and not isinstance(index, Entry):
-                    return list(self._counters[counter].read(index))
+                    return self._counters[counter].read(index)
                 info = self.program.counters.get(counter)
                 rows = self._rows(counter, info.table if info else None, index)
+                if len(rows) > 1:
+                    return ((row.packets, row.bytes) for row in rows)
                 return [(row.packets, row.bytes) for row in rows] or [(0, 0)]
             case ReadIdleTime(entry):
                 row = self._tables[entry.table].row(entry)
                 return [max(0, self._now_us - row.hit_us) * 1000 if row else 0]
         raise TypeError(f"{type(query).__name__} is no query")
 
-    def idle_entries(self, now_us: int) -> list[Entry]:
-        """Return the entries whose idle timeout has passed since they were hit or reported last."""
+    def idle_entries(self, now_us: int) -> Iterator[Entry | None]:
+        """Yield the entries whose idle timeout has passed since they were hit or reported last.
+
+        There is a None for every other one, so that whoever takes the items decides how many are looked at.
+        """
         self._now_us = now_us
-        idle = []
+        return self._idle_entries(now_us)
+
+    def _idle_entries(self, now_us: int) -> Iterator[Entry | None]:
         for table in self._tables.values():
             if table.info.ages:
-                for row in table.rows.values():
+                for row in list(table.rows.values()):
                     if row.timeout_us and now_us - row.hit_us >= row.timeout_us:
                         row.hit_us = now_us
-                        assert row.entry is not None
-                        idle.append(row.entry)
-        return idle
+                        yield row.entry
+                    else:
+                        yield None
+
+    def dismantle(self) -> Iterator[None]:
+        """Give all memory back, a little at every step: a large table takes longer to free than packets can wait.
+
+        Functions and what they use refer to each other; taking that apart leaves nothing to a garbage collector.
+        """
+        self._namespace.clear()
+        for table in self._tables.values():
+            for row in list(table.rows.values()):
+                assert row.entry is not None
+                table.delete_entry(row.entry)
+                yield
+        arrays = [each for counter in self._counters.values() for each in (counter.packets, counter.bytes)]
+        for cells in (*self._registers.values(), *arrays):
+            while cells:
+                del cells[-_CELLS_AT_ONCE:]
+                yield
 
 
 def pack_bits(*pairs: tuple[int, int]) -> bytes:

@@ -6,10 +6,10 @@ what earlier packets found, because keys repeat; it is emptied when the table ch
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable
-from itertools import count
+from heapq import heappop, heappush
 from typing import Any
 
 from tensorexpress.switch.operations import (
@@ -81,7 +81,9 @@ class Profile:
         self.members: dict[int, Row] = {}
         self.groups: dict[int, Group] = {}
         self._numbers: dict[int, list[int]] = {}
-        self._taken: set[int] = set()
+        #: Numbers that were given back, a heap, and the lowest one that was never given.
+        self._free: list[int] = []
+        self._fresh = 0
 
     def set_member(self, operation: SetMember, actions: dict[str, int]) -> None:
         """Make a member or change it, in all groups and entries at once."""
@@ -93,7 +95,8 @@ class Profile:
     def delete_member(self, operation: DeleteMember) -> None:
         """Forget a member."""
         self.members.pop(operation.member, None)
-        self._taken.difference_update(self._numbers.pop(operation.member, ()))
+        for number in self._numbers.pop(operation.member, ()):
+            heappush(self._free, number)
 
     def set_group(self, operation: SetGroup) -> None:
         """Make a group or change it, for all entries at once."""
@@ -113,8 +116,11 @@ class Profile:
         """Return as many numbers of a member as its weight, taking free ones where it has too few."""
         numbers = self._numbers.setdefault(member, [])
         while len(numbers) < weight:
-            numbers.append(next(number for number in count() if number not in self._taken))
-            self._taken.add(numbers[-1])
+            if self._free:
+                numbers.append(heappop(self._free))
+            else:
+                numbers.append(self._fresh)
+                self._fresh += 1
         return numbers[:weight]
 
 
@@ -129,8 +135,6 @@ class Table:
         self.rows: dict[tuple[Key, int], Row] = {}
         self.known: dict[Any, Row] = {}
         self.set_default(None)
-        for entry, action in info.entries:
-            self.set_entry(SetEntry(entry, action), 0)
 
     def set_default(self, action: TableAction | None) -> None:
         """Set the default action; None puts the program's own back."""
@@ -295,9 +299,10 @@ class TernaryTable(Table):
     def _remove(self, row: Row) -> None:
         masks, values = self._masked(row)
         group = self._groups[masks]
-        group[values].remove(row)
+        rows = group[values]
+        del rows[bisect_left(rows, self._urgency(row), key=self._urgency)]
         del self._order[row]
-        if not group[values]:
+        if not rows:
             del group[values]
         if not group:
             del self._groups[masks]
@@ -334,7 +339,7 @@ def _mask(value: MatchValue, kind: str, bits: int) -> tuple[int, int]:
 
 
 def make_table(info: TableInfo, profile: Profile | None) -> Table:
-    """Return an empty table, with its const entries, of the class that its key needs."""
+    """Return an empty table of the class that its key needs."""
     kinds = {part.kind for part in info.key}
     if kinds <= {"exact"}:
         return ExactTable(info, profile)
