@@ -140,7 +140,7 @@ def test_the_command_forwards_and_stops_in_good_order(stop, tmp_path):
 
 @pytest.mark.parametrize("victim", ["controlling", "forwarding"])
 def test_when_one_process_is_killed_the_other_ends(victim):
-    with command("--no-grpc") as (process, ready):
+    with command("--no-grpc", "--program", str(PROGRAM)) as (process, ready):
         assert "ports none" in ready
         (forwarding,) = children(process)
         os.kill(process.pid if victim == "controlling" else forwarding, signal.SIGKILL)
@@ -206,7 +206,8 @@ def test_a_switch_outlives_the_thread_that_started_it():
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(arguments, status, message):
-    result = CliRunner().invoke(main, ["switch", "--no-grpc", *arguments])
+    serving = ["--no-grpc"] if "--program" in arguments else ["--grpc", "127.0.0.1:0"]
+    result = CliRunner().invoke(main, ["switch", *serving, *arguments])
     assert message in result.stderr
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (status, "", 1)
 

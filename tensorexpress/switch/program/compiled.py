@@ -12,7 +12,7 @@ from types import CodeType
 
 from tensorexpress.errors import ProgramError
 from tensorexpress.switch.operations import SetEntry
-from tensorexpress.switch.program.bmv2 import ArrayInfo, TableInfo, read_program
+from tensorexpress.switch.program.bmv2 import CONTRADICTIONS, ArrayInfo, TableInfo, contradiction, read_program
 from tensorexpress.switch.program.codegen import generate
 
 #: The most that a program's code may take; another process has to read it between two packets.
@@ -43,7 +43,10 @@ class CompiledProgram:
 def compile_program(document: bytes) -> CompiledProgram:
     """Compile a BMv2 JSON document; ProgramError says which part of it cannot be used."""
     program = read_program(document)
-    generated = generate(program)
+    try:
+        generated = generate(program)
+    except CONTRADICTIONS as error:
+        raise contradiction(error) from None
     tables = program.tables
     return CompiledProgram(
         code=_marshalled(generated.source),
