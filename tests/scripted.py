@@ -40,7 +40,7 @@ class Scripted:
         self._egress(packet)
 
     def deparse(self, packet):
-        return packet.state[0][: packet.truncate_bytes or None]
+        return packet.state[0][: packet.truncate_bytes]
 
     def preserve(self, packet, field_list):
         return ((field_list, packet.length),)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import struct
 from itertools import pairwise
@@ -557,6 +558,16 @@ def test_v1model_digest_truncate_and_endless_resubmission():
     assert [len(data) for data in switch.run({0: [bytes([TRUNCATE]).ljust(60, b"\0")]})[1]] == [10]
     assert switch.run({7: [bytes([FOR_EVER]).ljust(60, b"\0")]}) == {}
     assert switch.statistics().ports[7].drops == {device.LOOP: 1}
+
+
+@pytest.mark.parametrize("size", [0, 1, 9])
+def test_v1model_a_packet_is_truncated_to_any_size_even_to_nothing(size):
+    document = json.loads(ROUNDS.read_bytes())
+    (step,) = [step for action in document["actions"] for step in action["primitives"] if step["op"] == "truncate"]
+    step["parameters"][0]["value"] = hex(size)
+    switch = VirtualSwitch(json.dumps(document).encode())
+    frame = bytes([TRUNCATE]).ljust(60, b"\7")
+    assert [len(data) for data in switch.run({0: [frame]})[1]] == [size]
 
 
 def test_v1model_queueing_metadata_is_in_packets_and_microseconds():

@@ -216,7 +216,7 @@ def wider(field: str) -> Any:
         ({"document": b"{"}, "not JSON"),
         ({"document": b"{}"}, "header_types"),
         ({"p4info": wider("width")}, "'dst' of table 'MyIngress.routes' has 33 bits in P4Info, 32 in BMv2 JSON"),
-        ({"p4info": wider("name")}, "did you mean 'MyIngress.routes'"),
+        ({"p4info": wider("name")}, "table 'MyIngress.routes' only in BMv2 JSON"),
         ({"p4info": wider("kind")}, "is ternary in P4Info, lpm in BMv2 JSON"),
         ({"p4info": wider("size")}, "has 7 cells in P4Info"),
     ],

@@ -161,7 +161,7 @@ def changed(change: Any) -> Any:
     ("change", "named"),
     [
         (lambda info: info.tables[0].action_refs.add(id=5), "lists action 5"),
-        (lambda info: info.tables[0].match_fields[0].ClearField("bitwidth"), "'dst' without a width"),
+        (lambda info: info.value_sets[0].match[0].ClearField("bitwidth"), "without a width"),
         (lambda info: info.tables[0].match_fields[0].ClearField("match_type"), "accepted: exact, lpm"),
         (lambda info: info.tables.add().CopyFrom(info.tables[0]), "every id is above zero and used once"),
         (lambda info: setattr(info.counters[0].preamble, "id", 0), "every id is above zero"),
@@ -193,7 +193,7 @@ def action(info: Any, alias: str) -> Any:
     ("change", "named"),
     [
         (lambda info: table(info, "acl").match_fields.pop(), "3 match fields in P4Info, 4 in BMv2 JSON"),
-        (lambda info: table(info, "acl").action_refs.add(id=action(info, "forward").preamble.id), "unknown action"),
+        (lambda info: table(info, "acl").action_refs.add(id=action(info, "forward").preamble.id), "not in BMv2 JSON"),
         (lambda info: action(info, "forward").params.pop(), "0 parameters in P4Info, 1 in BMv2 JSON"),
         (
             lambda info: setattr(action(info, "forward").params[0], "bitwidth", 8),

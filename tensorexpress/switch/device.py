@@ -513,7 +513,7 @@ def _clone(program: Program, packet: Packet, session: SetCloneSession, instance_
     clone.instance_type = instance_type
     clone.passes = packet.passes + 1
     clone.preserved = program.preserve(packet, packet.clone_fields)
-    clone.truncate_bytes = session.packet_length_bytes
+    clone.truncate_bytes = session.packet_length_bytes or None
     clone.priority = session.class_of_service
     return clone
 

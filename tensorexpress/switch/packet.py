@@ -78,8 +78,8 @@ class Packet:
         #: The list of fields to preserve; -1 when the packet is not to be resubmitted or recirculated.
         self.resubmit_fields = -1
         self.recirculate_fields = -1
-        #: Bytes that leave at most; 0 when all do.
-        self.truncate_bytes = 0
+        #: Bytes that leave at most; None when all do.
+        self.truncate_bytes: int | None = None
         #: (digest name, values) of every digest sent in this pass.
         self.digests: list[tuple[str, tuple[int, ...]]] = []
 

@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from tensorexpress.errors import ProgramError, unknown
+from tensorexpress.errors import ProgramError
 from tensorexpress.switch.operations import DeleteEntry, Entry, Key, MatchValue, Operation, SetEntry
 from tensorexpress.switch.p4runtime.messages import Row
 from tensorexpress.switch.p4runtime.p4info import (
@@ -39,17 +39,22 @@ class Fitted:
 def fit(schema: Schema, document: bytes) -> Fitted:
     """Bring a P4Info and a program in BMv2 JSON together.
 
-    p4c leaves out of the program what nothing uses (a counter that no action counts in), and so does the schema that
-    is returned. Raises ProgramError, naming what does not fit, when a table of the P4Info is not in the program, or
-    something is there with other fields, actions, widths or sizes.
+    p4c leaves out of the program what nothing uses (a counter that no action counts in, a table that no packet
+    reaches). So does the schema that is returned, but for tables: those are there, and unusable. Raises ProgramError,
+    naming what does not fit, when something is there with other fields, actions, widths or sizes.
     """
     program = read_program(document)
-    for table in schema.tables.values():
-        _check_table(schema, program, table)
+    _check_names(schema, program)
+    tables = {id: _fitted_table(schema, program, table) for id, table in schema.tables.items()}
+    usable = {id for id, table in tables.items() if not table.unusable}
     digests = {digest.name: len(digest.fields) for digest in program.digests.values()}
     used = replace(
         schema,
-        profiles=_there(schema.profiles, program.profiles),
+        tables=tables,
+        profiles={
+            id: replace(profile, tables=tuple(table for table in profile.tables if table in usable))
+            for id, profile in _there(schema.profiles, program.profiles).items()
+        },
         counters=_there(schema.counters, program.counters),
         meters=_there(schema.meters, program.meters),
         registers=_there(schema.registers, program.registers),
@@ -74,11 +79,27 @@ def _there(declared: Mapping[int, _Declared], there: Container[str]) -> dict[int
     return {id: one for id, one in declared.items() if one.name in there}
 
 
+def _check_names(schema: Schema, program: Program) -> None:
+    """Refuse a P4Info where each of the two has a table that the other lacks; p4c only leaves tables out."""
+    listed = {table.name for table in schema.tables.values()}
+    left_out = [name for name in listed if name not in program.tables]
+    # Tables without a key are p4c's own as a rule, and in no P4Info.
+    strange = [name for name, info in program.tables.items() if info.key and name not in listed]
+    if left_out and strange:
+        raise _misfit(f"table {min(left_out)!r} is only in P4Info, table {strange[0]!r} only in BMv2 JSON")
+
+
+def _fitted_table(schema: Schema, program: Program, table: Table) -> Table:
+    """Return a table that fits the program, or can say why nobody can use it."""
+    if table.name not in program.tables:
+        return replace(table, unusable="p4c left this table out of the program, since no packet reaches it")
+    if not table.unusable:
+        _check_table(schema, program, table)
+    return table
+
+
 def _check_table(schema: Schema, program: Program, table: Table) -> None:
-    tables = program.tables
-    if table.name not in tables:
-        raise _misfit(unknown("table", table.name, tables))
-    info = tables[table.name]
+    info = program.tables[table.name]
     if len(table.fields) != len(info.key):
         raise _misfit(
             f"table {table.name!r} has {len(table.fields)} match fields in P4Info, {len(info.key)} in BMv2 JSON"
@@ -103,7 +124,7 @@ def _check_table(schema: Schema, program: Program, table: Table) -> None:
 
 def _check_action(program: Program, table: Table, info: TableInfo, action: Action) -> None:
     if action.name not in info.actions:
-        raise _misfit(f"table {table.name!r}: {unknown('action', action.name, info.actions)}")
+        raise _misfit(f"table {table.name!r} has the action {action.name!r} in P4Info, but not in BMv2 JSON")
     parameters = program.actions[info.actions[action.name]].parameters
     if len(action.parameters) != len(parameters):
         raise _misfit(
@@ -141,6 +162,8 @@ def _initial(schema: Schema, program: Program) -> Initial:
     rows, defaults = {}, {}
     renamed: list[Operation] = []
     for table in schema.tables.values():
+        if table.unusable:
+            continue
         info = program.tables[table.name]
         # A default that P4Info does not list (p4c makes some up) is none that a controller could name.
         if info.default and any(use.action.name == info.default.action for use in table.actions.values()):

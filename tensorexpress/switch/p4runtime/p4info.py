@@ -11,6 +11,7 @@ from p4.config.v1 import p4info_pb2
 
 from tensorexpress.errors import ProgramError
 from tensorexpress.switch.p4runtime.values import Bits, Bool, DataType, Members, Names
+from tensorexpress.switch.program.budgets import LARGEST_DOCUMENT, LONGEST_NAME, MOST_MEMBERS, WIDEST_BITS, beyond
 
 #: How a field of a key matches, as P4Info numbers it.
 MATCH_KINDS = {2: "exact", 3: "lpm", 4: "ternary", 5: "range", 6: "optional"}
@@ -55,7 +56,10 @@ class ActionUse:
 
 @dataclass(frozen=True)
 class Table:
-    """A table; `profile`, `counter` and `meter` are ids of what is attached to it, 0 for none."""
+    """A table; `profile`, `counter` and `meter` are ids of what is attached to it, 0 for none.
+
+    `unusable` says why the table takes no entries, nothing where it does.
+    """
 
     id: int
     name: str
@@ -68,6 +72,7 @@ class Table:
     const_default: bool
     const_entries: bool
     idle_timeout: bool
+    unusable: str = ""
 
     @property
     def needs_priority(self) -> bool:
@@ -181,6 +186,19 @@ def read_p4info(source: str | Any) -> Schema:
     Raises ProgramError for what is not P4Info, or declares something that no BMv2 program can have.
     """
     info = parse_p4info(source) if isinstance(source, str) else source
+    _check_size(info.ByteSize())
+    try:
+        return _schema(info)
+    except RecursionError:
+        raise ProgramError("P4Info: its types contain each other; no compiler writes that") from None
+
+
+def _check_size(size_bytes: int) -> None:
+    if size_bytes > LARGEST_DOCUMENT:
+        raise beyond("the program", size_bytes, LARGEST_DOCUMENT, "bytes of P4Info")
+
+
+def _schema(info: Any) -> Schema:
     actions = _by_id(
         Action(one.preamble.id, one.preamble.name, tuple(_field(parameter, one) for parameter in one.params))
         for one in info.actions
@@ -226,6 +244,7 @@ def read_p4info(source: str | Any) -> Schema:
 def parse_p4info(text: str) -> Any:
     """Return a P4Info message from its text form."""
     info = p4info_pb2.P4Info()
+    _check_size(len(text))
     try:
         # Newer compilers write fields that this version of the protocol lacks and no entity depends on.
         text_format.Parse(text, info, allow_unknown_field=True)
@@ -245,6 +264,8 @@ def _by_id(declared: Iterable[_Declared]) -> dict[int, _Declared]:
     for one in declared:
         if one.id == 0 or one.id in found:
             raise ProgramError(f"P4Info: {one.name!r} has the id {one.id}; every id is above zero and used once")
+        if len(one.name) > LONGEST_NAME:
+            raise beyond(f"P4Info: the name of {one.id}", len(one.name), LONGEST_NAME, "characters")
         found[one.id] = one
     return found
 
@@ -255,10 +276,16 @@ def _field(field: Any, owner: Any) -> Field:
             f"P4Info: {owner.preamble.name!r} has the field {field.name!r} without a width; "
             "values that are not numbers (strings, errors) are not supported"
         )
-    return Field(field.id, field.name, field.bitwidth)
+    return Field(field.id, field.name, _width(field.bitwidth, owner))
 
 
-def _match(field: Any, owner: Any) -> MatchField:
+def _width(bits: int, owner: Any) -> int:
+    if bits > WIDEST_BITS:
+        raise beyond(f"P4Info: a value of {owner.preamble.name!r}", bits, WIDEST_BITS, "bits")
+    return bits
+
+
+def _match(field: Any, owner: Any, needs_width: bool = True) -> MatchField:
     kind = MATCH_KINDS.get(field.match_type)
     if kind is None:
         found = field.other_match_type or field.match_type
@@ -266,8 +293,10 @@ def _match(field: Any, owner: Any) -> MatchField:
             f"P4Info: {owner.preamble.name!r} matches {field.name!r} by {found!r}; "
             f"accepted: {', '.join(MATCH_KINDS.values())}"
         )
-    plain = _field(field, owner)
-    return MatchField(plain.id, plain.name or f"field {plain.id}", plain.width, kind)
+    if needs_width:
+        _field(field, owner)
+    width = _width(max(field.bitwidth, 0), owner)
+    return MatchField(field.id, field.name or f"field {field.id}", width, kind)
 
 
 def _table(
@@ -285,7 +314,7 @@ def _table(
     return Table(
         id=one.preamble.id,
         name=one.preamble.name,
-        fields=tuple(_match(field, one) for field in one.match_fields),
+        fields=tuple(_match(field, one, needs_width=False) for field in one.match_fields),
         actions=uses,
         size=one.size,
         profile=one.implementation_id,
@@ -294,7 +323,14 @@ def _table(
         const_default=one.const_default_action_id != 0,
         const_entries=one.is_const_table,
         idle_timeout=one.idle_timeout_behavior != p4info_pb2.Table.NO_TIMEOUT,
+        unusable=_without_width(one.match_fields),
     )
+
+
+def _without_width(fields: Iterable[Any]) -> str:
+    """Return why a table with these fields in its key takes no entries, nothing if it does."""
+    names = [field.name for field in fields if field.bitwidth <= 0]
+    return f"match field {names[0]!r} has no width: errors and strings cannot be matched here" if names else ""
 
 
 def _profile(one: Any) -> Profile:
@@ -311,44 +347,60 @@ def _profile(one: Any) -> Profile:
 
 
 def _data_type(spec: Any, types: Any, owner: Any) -> DataType:
-    form = spec.WhichOneof("type_spec")
-    if form == "bitstring":
-        return _bits(spec.bitstring, owner)
-    if form == "bool":
-        return Bool()
-    if form == "error":
-        return Names(tuple(types.error.members), is_error=True)
-    if form == "tuple":
-        return Members("tuple", tuple(_data_type(member, types, owner) for member in spec.tuple.members))
-    if form in ("struct", "header", "enum", "serializable_enum", "new_type"):
-        return _named_type(form, getattr(spec, form).name, types, owner)
-    raise ProgramError(f"P4Info: {owner.preamble.name!r} has data of type {form!r}, which is not supported")
+    """Return the type of what a register or a digest holds."""
+    return _TypeReader(types, owner).read(spec)
 
 
-def _named_type(form: str, name: str, types: Any, owner: Any) -> DataType:
-    declared = getattr(types, {"serializable_enum": "serializable_enums"}.get(form, f"{form}s"))
-    if name not in declared:
-        raise ProgramError(f"P4Info: {owner.preamble.name!r} has data of type {name!r}, which type_info lacks")
-    spec = declared[name]
-    if form == "struct":
-        return Members("struct", tuple(_data_type(member.type_spec, types, owner) for member in spec.members))
-    if form == "header":
-        return Members("header", tuple(_bits(member.type_spec, owner) for member in spec.members))
-    if form == "enum":
-        return Names(tuple(member.name for member in spec.members))
-    if form == "serializable_enum":
-        return Bits(spec.underlying_type.bitwidth, is_enum=True)
-    if spec.HasField("original_type"):
-        return _data_type(spec.original_type, types, owner)
-    if spec.translated_type.sdn_bitwidth > 0:
-        return Bits(spec.translated_type.sdn_bitwidth)
-    raise ProgramError(f"P4Info: values of type {name!r} are strings (sdn_string), which is not supported")
+class _TypeReader:
+    """Reads the type of one owner's data; types within types may not have more than so many members in all."""
 
+    def __init__(self, types: Any, owner: Any):
+        self._types = types
+        self._owner = owner
+        self._name = owner.preamble.name
+        self._members = 0
 
-def _bits(spec: Any, owner: Any) -> Bits:
-    form = spec.WhichOneof("type_spec")
-    if form == "bit":
-        return Bits(spec.bit.bitwidth)
-    if form == "int":
-        return Bits(spec.int.bitwidth, signed=True)
-    raise ProgramError(f"P4Info: {owner.preamble.name!r} has data of type {form!r}; accepted: bit, int")
+    def read(self, spec: Any) -> DataType:
+        self._members += 1
+        if self._members > MOST_MEMBERS:
+            raise ProgramError(f"P4Info: {self._name!r} has data of more than {MOST_MEMBERS} members")
+        form = spec.WhichOneof("type_spec")
+        if form == "bitstring":
+            return self._bits(spec.bitstring)
+        if form == "bool":
+            return Bool()
+        if form == "error":
+            return Names(tuple(self._types.error.members), is_error=True)
+        if form == "tuple":
+            return Members("tuple", tuple(self.read(member) for member in spec.tuple.members))
+        if form in ("struct", "header", "enum", "serializable_enum", "new_type"):
+            return self._named(form, getattr(spec, form).name)
+        raise ProgramError(f"P4Info: {self._name!r} has data of type {form!r}, which is not supported")
+
+    def _named(self, form: str, name: str) -> DataType:
+        declared = getattr(self._types, {"serializable_enum": "serializable_enums"}.get(form, f"{form}s"))
+        if name not in declared:
+            raise ProgramError(f"P4Info: {self._name!r} has data of type {name!r}, which type_info lacks")
+        spec = declared[name]
+        if form == "struct":
+            return Members("struct", tuple(self.read(member.type_spec) for member in spec.members))
+        if form == "header":
+            self._members += len(spec.members)
+            return Members("header", tuple(self._bits(member.type_spec) for member in spec.members))
+        if form == "enum":
+            return Names(tuple(member.name for member in spec.members))
+        if form == "serializable_enum":
+            return Bits(_width(spec.underlying_type.bitwidth, self._owner), is_enum=True)
+        if spec.HasField("original_type"):
+            return self.read(spec.original_type)
+        if spec.translated_type.sdn_bitwidth > 0:
+            return Bits(_width(spec.translated_type.sdn_bitwidth, self._owner))
+        raise ProgramError(f"P4Info: values of type {name!r} are strings (sdn_string), which is not supported")
+
+    def _bits(self, spec: Any) -> Bits:
+        form = spec.WhichOneof("type_spec")
+        if form == "bit":
+            return Bits(_width(spec.bit.bitwidth, self._owner))
+        if form == "int":
+            return Bits(_width(spec.int.bitwidth, self._owner), signed=True)
+        raise ProgramError(f"P4Info: {self._name!r} has data of type {form!r}; accepted: bit, int")

@@ -12,9 +12,13 @@ from tensorexpress.switch.p4runtime.p4info import Schema, read_p4info
 from tensorexpress.switch.p4runtime.rows import Initial
 from tensorexpress.switch.p4runtime.store import Store
 from tensorexpress.switch.p4runtime.wire_format import varint
+from tensorexpress.switch.program.budgets import LARGEST_DOCUMENT, beyond
 
 #: Field 3, length-delimited: the program in the message that PI's clients wrap it in (p4.tmp.P4DeviceConfig).
 _DEVICE_DATA = 3 << 3 | 2
+
+#: That message has three fields; what has many more is something else.
+_MOST_FIELDS = 16
 
 
 @dataclass(frozen=True)
@@ -33,8 +37,8 @@ class PipelineConfig:
 
 def read_config(message: Any) -> PipelineConfig:
     """Check a ForwardingPipelineConfig; ProgramError says what of it cannot be used."""
-    schema = read_p4info(message.p4info)
     document = read_device_config(message.p4_device_config)
+    schema = read_p4info(message.p4info)
     fitted = fit(schema, document)
     return PipelineConfig(message, document, fitted.schema, fitted.initial)
 
@@ -45,6 +49,8 @@ def read_device_config(data: bytes) -> bytes:
     >>> read_device_config(b"\x08\x01\x1a\x02{}")
     b'{}'
     """
+    if len(data) > LARGEST_DOCUMENT:
+        raise beyond("the program", len(data), LARGEST_DOCUMENT, "bytes of p4_device_config")
     if data.lstrip()[:1] == b"{":
         return data
     try:
@@ -55,7 +61,7 @@ def read_device_config(data: bytes) -> bytes:
 
 def _unwrap(data: bytes) -> bytes:
     position = 0
-    while position < len(data):
+    for _ in range(_MOST_FIELDS):
         tag, position = varint(data, position)
         value, position = varint(data, position)
         if tag & 7 == 2:

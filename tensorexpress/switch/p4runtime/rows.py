@@ -87,6 +87,8 @@ class Rows:
     def write(self, batch: Batch, kind: int, message: Any) -> None:
         """Do an update of a table entry."""
         table = find_table(self._schema, message.table_id)
+        if table.unusable:
+            raise unimplemented(f"{table.name}: {table.unusable}; leave its entries out")
         if message.is_const:
             raise invalid(f"{table.name}: is_const is for reading; leave it out")
         if message.is_default_action:
@@ -184,10 +186,11 @@ class Rows:
         """Return the table entries that a request selects."""
         if request.HasField("meter_counter_data"):
             raise unimplemented("meters count no colours here; leave meter_counter_data out")
-        tables = self._requested_tables(request)
+        tables = [table for table in self._requested_tables(request) if not table.unusable]
         if request.is_default_action:
             return Found(len(tables), [{"table_entry": self._default_message(table)} for table in tables])
-        if request.table_id and request.HasField("time_since_last_hit") and not tables[0].idle_timeout:
+        is_about_idleness = bool(request.table_id) and request.HasField("time_since_last_hit")
+        if is_about_idleness and tables and not tables[0].idle_timeout:
             raise invalid(f"{tables[0].name}: time_since_last_hit of a table without idle timeouts; leave it out")
         found = [(table, row) for table in tables for row in self._selected(table, request)]
         counts = self._ask_counts(found) if request.HasField("counter_data") else {}

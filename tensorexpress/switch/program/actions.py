@@ -450,7 +450,8 @@ class ActionWriter(ChecksumWriter):
     def truncate(self, size: Expression) -> None:
         """Let no more than that many bytes leave; the smallest number asked for counts."""
         text = self.bound(self.value(size)).inner
-        self.lines.add(f"packet.truncate_bytes = min(packet.truncate_bytes or {text}, {text})")
+        known = "packet.truncate_bytes"
+        self.lines.add(f"{known} = {text} if {known} is None else min({known}, {text})")
 
     def claim(self, word: str, condition: Expression) -> None:
         """Report when a condition does not hold."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tensorexpress.errors import ProgramError
 
-#: Bytes of a BMv2 JSON document.
+#: Bytes of a BMv2 JSON document, and of a P4Info.
 LARGEST_DOCUMENT = 2**22
 
 #: Characters of a name, and of a text to log.
@@ -31,6 +31,9 @@ LARGEST_SELECT = 64
 #: Cells of all registers, counters and meters together, and the bits of all registers.
 MOST_CELLS = 2**22
 MOST_REGISTER_BITS = 2**28
+
+#: Members of the type of a digest or of a register's cell, structs in structs counted out.
+MOST_MEMBERS = 4096
 
 #: Expressions within each other.
 DEEPEST_EXPRESSION = 128

@@ -133,8 +133,7 @@ class Pipeline:
     def deparse(self, packet: Packet) -> bytes:
         """Return the bytes of a packet that has been through egress and is not dropped."""
         data: bytes = packet.state[1]
-        limit = packet.truncate_bytes
-        return data[:limit] if limit else data
+        return data[: packet.truncate_bytes]
 
     def preserve(self, packet: Packet, field_list: int) -> tuple[Any, ...]:
         """Return what the next pass of a packet takes as its `preserved`, for a list that this pass asked for."""
