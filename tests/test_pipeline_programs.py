@@ -17,7 +17,7 @@ from passes import BUILD, PROGRAMS, document, load
 from tensorexpress.errors import ProgramError
 from tensorexpress.p4 import compile_source, find_p4c
 from tensorexpress.p4 import load as load_own
-from tensorexpress.switch.packet import DROP_PORT, EGRESS_CLONE, INGRESS_CLONE, Packet
+from tensorexpress.switch.packet import DROP_PORT, EGRESS_CLONE, INGRESS_CLONE, EndlessLoop, Packet
 from tensorexpress.switch.program import bmv2, flow, hashes, headers, pipeline
 from tensorexpress.switch.program.flow import Flow, Node
 from tensorexpress.switch.program.pipeline import Pipeline
@@ -50,7 +50,11 @@ PIPELINES["tensorexpress"] = Pipeline(load_own().document)
 def test_frames_of_any_bytes_and_length_never_raise(name: str, frame: bytes, port: int) -> None:
     loaded = PIPELINES[name]
     packet = Packet(frame, port, 0)
-    loaded.ingress(packet)
+    try:
+        loaded.ingress(packet)
+    except EndlessLoop:
+        assert name == "stateful"  # the one program with a loop whose length a frame decides
+        return
     clone_fields = packet.clone_fields if packet.clone_session >= 0 else None
     for instance_type in (0, INGRESS_CLONE):
         if instance_type and clone_fields is None:

@@ -291,8 +291,8 @@ def main(parent: int, requests: int, notices: int) -> None:
     tied.end_with_parent(parent)  # a program that loops for ever never looks at the link
     for number in (signal.SIGINT, signal.SIGTERM):  # the controlling process decides when this one ends
         signal.signal(number, signal.SIG_IGN)
-    # Looking through a large table for garbage takes longer than packets can wait. There is none: nothing on the way of a
-    # packet or an operation refers to itself, and a program that is replaced is taken apart.
+    # Looking through a large table for garbage takes longer than packets can wait. There is none: nothing on the way of
+    # a packet or an operation refers to itself, and a program that is replaced is taken apart.
     gc.disable()
     logging.basicConfig(format="tensorexpress: %(message)s")
     with _low_descriptor(requests) as request_socket, _low_descriptor(notices) as notice_socket:
