@@ -124,7 +124,8 @@ class Tagger:
         """Tag for a job of the plan, by number or name, as its worker-th sender.
 
         A server tags as the worker that it answers. Tensors are given by number or by the name of their layer; what
-        the plan does not have is a PlanError. `payload_bytes` is what a full packet carries, where that is not what the plan assumes.
+        the plan does not have is a PlanError. `payload_bytes` is what a full packet carries, where that is not what
+        the plan assumes.
         """
         self.job = _number("job", job, [each.job.name for each in plan.jobs])
         self.plan: JobPlan = plan.jobs[self.job]
