@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from tensorexpress.errors import TensorExpressError
+from tensorexpress.files import failures_kept
 
 #: What a function that adds options takes and returns.
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -54,7 +55,8 @@ class Verbs(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         """Run a verb; what the user can mend is said on one line, without a traceback."""
         try:
-            return super().invoke(ctx)
+            with failures_kept():
+                return super().invoke(ctx)
         except TensorExpressError as error:
             click.echo(f"tensorexpress: error: {error}", err=True)
             sys.exit(error.exit_code)

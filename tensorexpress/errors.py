@@ -13,6 +13,7 @@
     │   └── CaptureError        a pcap file that cannot be read
     ├── SimulationError         the simulation could not go on (exit 1)
     │   └── StoppedError        it was told to stop
+    ├── StorageError            a disk that is full or fails (exit 1)
     └── NetworkError            what the network did: no answer, a refusal, a port that is taken (exit 1)
 
 Every message is one line: what was found, where, what is accepted, what to do next. Whatever it quotes, no character
@@ -82,6 +83,10 @@ class SimulationError(TensorExpressError):
 
 class StoppedError(SimulationError):
     """The simulation was told to stop before its end; there is no result."""
+
+
+class StorageError(TensorExpressError):
+    """A disk that is full or fails; free room, or give a file elsewhere."""
 
 
 class NetworkError(TensorExpressError):
