@@ -12,6 +12,7 @@ import click
 
 from tensorexpress.cli.signals import INTERRUPTED, stopped_by_signals
 from tensorexpress.errors import TensorExpressError, one_line
+from tensorexpress.files import failures_kept
 
 #: What a function that adds options takes and returns.
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -59,7 +60,7 @@ class Verbs(click.Group):
         if not extra.get("standalone_mode", True):
             return run()
         try:
-            with stopped_by_signals():
+            with stopped_by_signals(), failures_kept():
                 status = run()
         except TensorExpressError as error:
             _end(f"error: {error}", error.exit_code)

@@ -128,7 +128,7 @@ def deploy(
     from tensorexpress.control.report import changes_json, changes_table
 
     options = Options(
-        addresses=read_addresses(hosts_path, plan.scenario.cluster.hosts) if hosts_path else None,
+        addresses=read_addresses(hosts_path, plan.scenario.cluster) if hosts_path else None,
         strangers=strangers,
         limits=dict(map(_limit, limits)),
         miss=miss,

@@ -158,12 +158,12 @@ def _destination(path: str) -> str:
     return path if path == "-" or is_device else os.path.realpath(path)
 
 
-def write_output(path: str, text: str) -> None:
-    """Write text to a file at once, or to standard output for "-"."""
+def write_output(path: str, text: str) -> bool:
+    """Write text to a file at once, or to standard output for "-"; False where it could not be, which is said later."""
     if path == "-":
         click.echo(text.rstrip("\n"))
-    else:
-        write_atomic(path, text)
+        return True
+    return write_atomic(path, text)
 
 
 def write_json(path: str, document: Any) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,6 +21,9 @@ from tensorexpress.cli.options import (
     write_output,
 )
 from tensorexpress.cli.signals import INTERRUPTED
+
+if TYPE_CHECKING:
+    from tensorexpress.sim.predict import Prediction
 
 
 @click.command(short_help="Say what scheduling will gain for a model and a cluster.")
@@ -67,7 +72,7 @@ def predict(
       tensorexpress predict --policy fifo,p3,tensorexpress --json -
     """
     from tensorexpress.calibration import calibrate_scenario, read_calibration
-    from tensorexpress.files import make_directory
+    from tensorexpress.files import locked_directory
     from tensorexpress.scaling import scale_scenario
     from tensorexpress.sim import report
     from tensorexpress.sim.plot import check_suffix, plot_prediction
@@ -77,13 +82,16 @@ def predict(
     check_file("--trace", trace_path)
     if plot_path is not None:
         check_suffix(plot_path)
-    if directory is not None:
-        make_directory(directory)
     inputs = scale_scenario(read_inputs(scenario, overrides, policies), scale)
     if calibration is not None:
         inputs = calibrate_scenario(inputs, read_calibration(calibration))
-    with progress(len(inputs.policies), "simulating") as advance:
-        prediction = simulate_all(inputs, engine=engine, progress=lambda _: advance(), keeps_finished=True)
+    with ExitStack() as held:
+        if directory is not None:
+            held.enter_context(locked_directory(directory))
+        with progress(len(inputs.policies), "simulating") as advance:
+            prediction = simulate_all(inputs, engine=engine, progress=lambda _: advance(), keeps_finished=True)
+        if directory is not None:
+            _save(prediction, directory)
     if json_path is not None:
         write_json(json_path, report.as_json(prediction))
     if csv_path is not None:
@@ -94,14 +102,15 @@ def predict(
         from tensorexpress.chrome_trace import write_chrome
 
         write_chrome([result.trace for result in prediction.results.values()], trace_path)
-    if directory is not None:
-        from tensorexpress.trace_file import trace_path as path_in
-        from tensorexpress.trace_file import write_trace
-
-        for name, result in prediction.results.items():
-            write_trace(path_in(directory, name), result.trace, result.plan)
     if "-" not in (json_path, csv_path):
         click.echo(report.as_table(prediction))
     if len(prediction.results) < len(inputs.policies):
         say(f"stopped after {len(prediction.results)} of {len(inputs.policies)} policies")
         sys.exit(INTERRUPTED)
+
+
+def _save(prediction: Prediction, directory: str) -> None:
+    from tensorexpress.trace_file import trace_path, write_trace
+
+    for name, result in prediction.results.items():
+        write_trace(trace_path(directory, name), result.trace, result.plan)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -93,7 +94,7 @@ def run(
       tensorexpress run small.toml --faults loss=5%,duplicate=2%,reorder=5%,corrupt=0.1%
       tensorexpress run plan.json --target linux
     """
-    from tensorexpress.files import make_directory
+    from tensorexpress.files import locked_directory
     from tensorexpress.host.process import check_runnable
     from tensorexpress.sim import report
     from tensorexpress.target.runner import check_speed, run_calmly, run_plan
@@ -107,17 +108,15 @@ def run(
     for plan in plans:
         check_runnable(plan)
         check_speed(plan.scenario, target)
-    if directory is not None:
-        make_directory(directory)
     silence_s = with_option("--silence", parse_time, silence) / PS_PER_SECOND
-    _announce_long(plans)
 
     def run_once(plan: Plan, attempt: str) -> Run:
         with progress(plan.scenario.rounds, f"running {plan.policy.name}{attempt}") as advance:
             return run_plan(plan, target, silence_s=silence_s, progress=advance)
 
     runs = []
-    with stopped_by_signals():
+    with stopped_by_signals(), locked_directory(directory) if directory is not None else nullcontext():
+        _announce_long(plans)
         for plan in plans:
             runs.append(run_calmly(partial(run_once, plan), attempts))
             if directory is not None:

@@ -6,7 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,8 +97,7 @@ def sweep(
     if result.points:
         if json_path is not None:
             write_json(json_path, report.as_json(result, threshold))
-        if csv_path is not None:
-            write_output(csv_path, report.as_csv(tuple(varied), result.points))
+        if csv_path is not None and write_output(csv_path, report.as_csv(tuple(varied), result.points)):
             _partial(csv_path).unlink(missing_ok=True)
         if plot_path is not None:
             plot_sweep(result, plot_path, threshold)
@@ -137,7 +136,8 @@ def _kept_meanwhile(csv_path: str | None, keys: tuple[str, ...]) -> Iterator[Cal
     partial.unlink(missing_ok=True)
 
     def keep(point: Point) -> None:
-        with partial.open("a", newline="") as file:
+        # Where there is no room for it the point is still in memory, and writing the whole says what is wrong.
+        with suppress(OSError), partial.open("a", newline="") as file:
             file.write(as_csv(keys, [point], header=file.tell() == 0))
 
     try:

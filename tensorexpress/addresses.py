@@ -11,9 +11,12 @@ from ipaddress import IPv4Address, IPv6Address
 from os import PathLike
 from pathlib import Path
 from reprlib import repr as short_repr
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensorexpress.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    from tensorexpress.cluster import Cluster
 
 #: The address under which every switch is the hosts' router.
 GATEWAY_MAC = bytes.fromhex("025458000001")
@@ -55,8 +58,17 @@ def default_addresses(hosts: Sequence[str]) -> tuple[HostAddress, ...]:
     return tuple(map(default_address, range(len(hosts))))
 
 
-def read_addresses(path: str | PathLike[str], hosts: Sequence[str]) -> tuple[HostAddress, ...]:
-    """Return the addresses of all hosts of a cluster: what a TOML file says, the defaults for the rest.
+def addresses_of(cluster: Cluster) -> tuple[HostAddress, ...]:
+    """Return the addresses of all hosts of a cluster: those that its own file gave them, the defaults for the rest."""
+    given = {
+        own.host: {kind: value for kind, value in (("mac", own.mac), ("ipv4", own.ipv4)) if value is not None}
+        for own in cluster.addresses
+    }
+    return _merge(given, cluster.hosts, default_addresses(cluster.hosts))
+
+
+def read_addresses(path: str | PathLike[str], cluster: Cluster) -> tuple[HostAddress, ...]:
+    """Return the addresses of all hosts of a cluster: what a TOML file says, those of `addresses_of` for the rest.
 
     The file has a line for each host that differs: `h0 = {mac = "02:00:00:00:00:01", ipv4 = "192.168.0.1"}`.
     """
@@ -67,16 +79,16 @@ def read_addresses(path: str | PathLike[str], hosts: Sequence[str]) -> tuple[Hos
     except ValueError as error:
         raise InputError(f"{path}: is not TOML ({error})") from None
     try:
-        return _merge(document, hosts)
+        return _merge(document, cluster.hosts, addresses_of(cluster))
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 
 
-def _merge(document: Mapping[str, Any], hosts: Sequence[str]) -> tuple[HostAddress, ...]:
+def _merge(document: Mapping[str, Any], hosts: Sequence[str], others: Sequence[HostAddress]) -> tuple[HostAddress, ...]:
     for name in document:
         if name not in hosts:
             raise InputError(unknown("host", name, hosts))
-    addresses = tuple(_own(name, document.get(name, {}), default_address(i)) for i, name in enumerate(hosts))
+    addresses = tuple(_own(name, document.get(name, {}), other) for name, other in zip(hosts, others, strict=True))
     for kind in _READERS:
         value, uses = Counter(getattr(address, kind) for address in addresses).most_common(1)[0]
         if uses > 1:

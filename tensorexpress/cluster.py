@@ -11,7 +11,7 @@ import math
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, partial
 from os import PathLike
@@ -19,6 +19,7 @@ from reprlib import repr as short_repr
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias, TypedDict, Unpack
 
+from tensorexpress.addresses import addresses_of
 from tensorexpress.errors import ClusterError, InputError, UnitError, unknown
 from tensorexpress.files import read_json
 from tensorexpress.names import check_name
@@ -53,6 +54,15 @@ class Link:
     paced: tuple[bool, bool] = field(default=(False, False), repr=False)
 
 
+@dataclass(frozen=True)
+class GivenAddress:
+    """What the file of a cluster says that a host is called on the wire; None where it does not say."""
+
+    host: str
+    mac: str | None = None
+    ipv4: str | None = None
+
+
 class DirectedLinks(NamedTuple):
     """The two directions of every link, as columns: entry d of each describes directed link d."""
 
@@ -83,6 +93,8 @@ class Cluster:
     buffer_bytes: int = 16_000_000
     #: Strict-priority queues per switch port.
     queues: int = 8
+    #: Addresses of hosts, where the cluster's source gave them; `addresses.addresses_of` has those of all.
+    addresses: tuple[GivenAddress, ...] = ()
 
     def __post_init__(self) -> None:
         _check(self)
@@ -386,14 +398,15 @@ def read_p4_topology(
     The file holds "hosts", "switches" and "links"; a link is [node, node, latency, bandwidth], the last two optional:
     latency a number of milliseconds or a string such as "2ms", bandwidth a number of Mbit/s. A switch comes with its
     port, as "s1-p3". `bandwidth` and `delay` stand in where a link has none; the tutorials themselves take a missing
-    latency for 0. Nodes keep their names, in natural order (h2 before h10).
+    latency for 0. Nodes keep their names, in natural order (h2 before h10), and hosts their "ip" and "mac".
     """
     default = _wire(bandwidth, delay)
     topology = _read_json_object(path)
     try:
         nodes = {what: sorted(_names(what, topology[what]), key=_natural) for what in ("hosts", "switches")}
         links = _p4_links(topology["links"], {*nodes["hosts"], *nodes["switches"]}, default)
-        return _build("p4", nodes["hosts"], nodes["switches"], links, **ports)
+        cluster = _build("p4", nodes["hosts"], nodes["switches"], links, **ports)
+        return replace(cluster, addresses=_p4_addresses(topology["hosts"]))
     except InputError as error:
         raise ClusterError(f"{path}: {error}") from None
 
@@ -407,6 +420,21 @@ def _read_json_object(path: str | PathLike[str]) -> dict[str, object]:
         if key not in topology:
             raise ClusterError(f"{path}: has no {key!r}; {wanted}")
     return topology
+
+
+def _p4_addresses(hosts: object) -> tuple[GivenAddress, ...]:
+    """Return the addresses that a topology gives its hosts; an "ip" comes with the length of its network."""
+    given = []
+    for name, own in hosts.items() if isinstance(hosts, Mapping) else ():
+        if not isinstance(own, Mapping):
+            raise ClusterError(f"hosts.{name} is {short_repr(own)}; accepted: an object, such as with ip and mac")
+        ip, mac = own.get("ip"), own.get("mac")
+        for what, value in (("ip", ip), ("mac", mac)):
+            if not isinstance(value, str | None):
+                raise ClusterError(f"hosts.{name}.{what} is {short_repr(value)}; accepted: text")
+        if ip is not None or mac is not None:
+            given.append(GivenAddress(name, mac, ip and re.sub(r"/[0-9]{1,2}\Z", "", ip)))
+    return tuple(sorted(given, key=lambda each: _natural(each.host)))
 
 
 def _p4_links(entries: object, nodes: set[str], default: partial[Link]) -> list[Link]:
@@ -524,6 +552,18 @@ def _check(cluster: Cluster) -> None:
     _check_links(cluster)
     _check_nics(cluster)
     _check_connected(cluster)
+    if cluster.addresses:
+        _check_addresses(cluster)
+
+
+def _check_addresses(cluster: Cluster) -> None:
+    for host, uses in Counter(own.host for own in cluster.addresses).items():
+        if uses > 1:
+            raise ClusterError(f"host {host} has {uses} addresses; accepted: one")
+    try:
+        addresses_of(cluster)
+    except InputError as error:
+        raise ClusterError(str(error)) from None
 
 
 def _check_names(cluster: Cluster) -> None:

@@ -11,7 +11,8 @@
     │   ├── ProgramError        a P4 program, its P4Info or its entries that a switch cannot take
     │   ├── HeaderError         bytes that are no TensorExpress header, or values that fit into none
     │   └── CaptureError        a capture file that cannot be read
-    ├── MachineError            what this machine lacks: a program, a package, room on a disk (exit 1)
+    ├── MachineError            what this machine lacks: a program, a package (exit 1)
+    │   └── StorageError        a disk that is full or fails
     ├── SimulationError         the simulation could not go on (exit 1)
     │   └── StoppedError        it was told to stop
     └── NetworkError            what the network did: no answer, a refusal, a port that is taken (exit 1)
@@ -92,6 +93,10 @@ class SimulationError(TensorExpressError):
 
 class StoppedError(SimulationError):
     """The simulation was told to stop before its end; there is no result."""
+
+
+class StorageError(MachineError):
+    """A disk that is full or fails; free room, or give a file elsewhere."""
 
 
 class NetworkError(TensorExpressError):

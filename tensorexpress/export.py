@@ -13,6 +13,7 @@ from typing import Any
 
 from tensorexpress import tc
 from tensorexpress.errors import InputError, PlanError, unknown
+from tensorexpress.names import check_interface
 from tensorexpress.plan import JobPlan, Plan
 from tensorexpress.units import counted
 from tensorexpress.wire.dscp import dscp_of_queue, queue_of_dscp
@@ -42,7 +43,7 @@ def sonic(plan: Plan, ports: Sequence[str] = ()) -> dict[str, Any]:
     SONiC names them; where none are given they are those of a switch with four lanes a port: Ethernet0, Ethernet4, ...
     """
     queues = tc.queues_of(plan)
-    names = list(ports) or default_ports(plan)
+    names = [check_interface(port) for port in ports] or default_ports(plan)
     classes = {str(number): str(number) for number in range(queues)}
     maps = {"dscp_to_tc_map": _MAP, "tc_to_queue_map": _MAP}
     return {

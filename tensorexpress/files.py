@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import math
 import os
 import secrets
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from tensorexpress.errors import InputError, shown
+from tensorexpress.errors import InputError, StorageError, shown
+
+#: What a disk can do to us, and what to do about it.
+_OF_THE_DISK = {
+    errno.ENOSPC: "the disk is full; free room, or give another file",
+    errno.EDQUOT: "your share of the disk is used up; free room, or give another file",
+    errno.EIO: "the disk fails; give a file on another one",
+}
+
+#: Where errors of the disk wait for the end of a verb; None where they are raised at once.
+_kept: ContextVar[list[StorageError] | None] = ContextVar("kept", default=None)
 
 #: Longest JSON file that is read; plans of a million slices are shorter.
 LARGEST_JSON_BYTES = 2**28
 
 
-def write_atomic(path: str | os.PathLike[str], data: str | bytes) -> None:
+def write_atomic(path: str | os.PathLike[str], data: str | bytes) -> bool:
     """Write a file so that a reader sees the old content or all of the new, never a part; text is UTF-8.
 
-    The data goes to a new file in the same directory, which then takes the name. A link is followed; a pipe or
-    device, which cannot be replaced, is written to as it is.
+    The data goes to a new file in the same directory, which takes the name once it is on the disk: not even a power
+    failure leaves a part. A link is followed; a pipe or device, which cannot be replaced, is written to as it is.
+
+    Returns True; False where the disk is full or fails and `failures_kept` says so later.
     """
     content = data.encode() if isinstance(data, str) else data
     try:
@@ -33,7 +49,74 @@ def write_atomic(path: str | os.PathLike[str], data: str | bytes) -> None:
         else:
             _write_and_rename(target, content)
     except (OSError, ValueError) as error:
-        raise _cannot_write(path, error.strerror if isinstance(error, OSError) else str(error)) from None
+        if not isinstance(error, OSError) or error.errno not in _OF_THE_DISK:
+            raise _cannot_write(path, error.strerror if isinstance(error, OSError) else str(error)) from None
+        failure = StorageError(f"cannot write {os.fspath(path)!r}: {_OF_THE_DISK[error.errno]}")
+        kept = _kept.get()
+        if kept is None:
+            raise failure from None
+        kept.append(failure)
+        return False
+    return True
+
+
+@contextmanager
+def failures_kept() -> Iterator[None]:
+    """Let a verb go on where a file cannot be written for want of room, and raise that error at its end.
+
+    So a full disk does not take with it what was computed: the table is still printed, and other files are written.
+    """
+    failures: list[StorageError] = []
+    before = _kept.set(failures)
+    try:
+        yield
+    except SystemExit:
+        if not failures:
+            raise
+    finally:
+        _kept.reset(before)
+    if failures:
+        more = f" ({len(failures) - 1} more could not be written)" if len(failures) > 1 else ""
+        raise StorageError(f"{failures[0]}{more}")
+
+
+@contextmanager
+def locked_directory(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Make a directory for files, and keep it from all others that want to write there until they are written.
+
+    The lock goes with the process, however that ends.
+    """
+    make_directory(path)
+    lock = os.path.join(path, ".tensorexpress.lock")
+    descriptor = _take_lock(path, lock)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.unlink(lock)
+        os.close(descriptor)
+
+
+def _take_lock(path: str | os.PathLike[str], lock: str) -> int:
+    while True:
+        try:
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise InputError(
+                f"cannot write to {os.fspath(path)!r}: {error.strerror}; give a directory that is writable"
+            ) from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), os.stat(lock)):
+                return descriptor
+        except FileNotFoundError:  # whoever had the lock is just done, and has removed the file
+            pass
+        except OSError:
+            os.close(descriptor)
+            raise InputError(
+                f"{os.fspath(path)!r} is being written to by another process; give another directory, or wait for it"
+            ) from None
+        os.close(descriptor)
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
@@ -129,7 +212,17 @@ def _write_and_rename(target: str, content: bytes) -> None:
     try:
         with open(descriptor, "wb") as file:
             file.write(content)
+            file.flush()
+            os.fsync(descriptor)
         os.replace(temporary, target)
     except BaseException:
         os.unlink(temporary)
         raise
+    directory = os.open(os.path.dirname(target), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)  # the new name is on the disk, too
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some file systems have nothing to do here
+            raise
+    finally:
+        os.close(directory)

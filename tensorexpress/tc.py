@@ -7,12 +7,12 @@ this, and what it does not do.
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tensorexpress.errors import InputError, PlanError
+from tensorexpress.names import check_interface
 from tensorexpress.plan import ETHERNET_BYTES, Plan
 from tensorexpress.units import format_rate, format_size
 from tensorexpress.wire.dscp import CLASS_SELECTORS, queue_of_dscp
@@ -106,8 +106,7 @@ def summary(egress: Egress) -> str:
 
 def setup(device: str, egress: Egress) -> list[Command]:
     """Return the commands that give an interface its queues, whatever queues it has."""
-    if not re.fullmatch(r"[^\s/]{1,15}", device):
-        raise InputError(f"interface {device!r}; accepted: a name of at most 15 characters, such as eth0")
+    check_interface(device)
     root, parts = _unshaped(egress) if egress.rate_bps is None else _shaped(egress, egress.rate_bps)
     words = [
         # Our root is made anew in any case, and its handle is free only when another one has taken its place.
@@ -124,7 +123,7 @@ def remove(device: str) -> list[Command]:
     >>> remove("eth0")
     [('tc', 'qdisc', 'del', 'dev', 'eth0', 'root')]
     """
-    return [("tc", "qdisc", "del", "dev", device, "root")]
+    return [("tc", "qdisc", "del", "dev", check_interface(device), "root")]
 
 
 _Part = tuple[str, str]

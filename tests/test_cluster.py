@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorexpress import cluster as module
+from tensorexpress.addresses import addresses_of, default_address, format_mac
 from tensorexpress.cluster import (
     TOPOLOGIES,
     Cluster,
@@ -30,7 +31,13 @@ from tensorexpress.cluster import (
     read_p4_topology,
     star,
 )
+from tensorexpress.control.intent import Intent
 from tensorexpress.errors import ClusterError, UnitError
+from tensorexpress.plan import make_plan
+from tensorexpress.plan_file import plan_from_json, plan_text
+from tensorexpress.policy import POLICIES
+from tensorexpress.scenario import read_scenario
+from tensorexpress.target.linux_layout import nodes
 
 DOCS = Path(__file__).parents[1] / "docs" / "clusters.md"
 
@@ -380,6 +387,51 @@ def written(tmp_path: Path, content: object) -> Path:
     path = tmp_path / "topology.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
     return path
+
+
+def test_hosts_have_the_addresses_of_the_topology_in_every_plan_of_it(tmp_path: Path) -> None:
+    path = written(tmp_path, P4_TOPOLOGY)
+    cluster = read_p4_topology(path)
+    assert [str(address.ipv4) for address in addresses_of(cluster)] == ["10.0.1.1", "10.0.2.1", "10.0.0.1", "10.0.3.1"]
+    assert format_mac(addresses_of(cluster)[3].mac) == "08:00:00:00:03:00"
+    overrides = ["cluster.topology=p4", f"cluster.file={path}", "job.workers=2", "job.servers=1"]
+    plan = make_plan(read_scenario(overrides=overrides), POLICIES["fifo"])
+    assert plan_from_json(json.loads(plan_text(plan))) == plan
+    assert addresses_of(plan.scenario.cluster) == addresses_of(cluster)
+    lines = nodes(plan)[0].ip
+    assert "addr add 10.0.1.1/32 dev eth0" in lines
+    assert Intent(plan, "s1").addresses == addresses_of(cluster)
+
+
+def test_a_host_without_an_address_has_the_default_one(tmp_path: Path) -> None:
+    hosts = {"h1": {"ip": "192.168.1.1"}, "h2": {}}
+    cluster = read_p4_topology(
+        written(tmp_path, {"hosts": hosts, "switches": ["s1"], "links": [["h1", "s1-p1"], ["h2", "s1-p2"]]})
+    )
+    first, second = addresses_of(cluster)
+    assert str(first.ipv4) == "192.168.1.1"
+    assert first.mac == default_address(0).mac
+    assert second == default_address(1)
+
+
+@pytest.mark.parametrize(
+    ("host", "message"),
+    [
+        ({"ip": "10.0.1"}, "h1.ipv4 is '10.0.1'; accepted: a unicast address"),
+        ({"ip": "10.0.0.1/24 dev x"}, "h1.ipv4 is"),
+        ({"ip": 7}, "hosts.h1.ip is 7; accepted: text"),
+        ({"mac": "ff:ff:ff:ff:ff:ff"}, "h1.mac is 'ff:ff:ff:ff:ff:ff'; accepted: a unicast address"),
+        ({"mac": "08:00\n"}, "h1.mac is"),
+        ({"ip": "10.0.0.2"}, "2 hosts have ipv4 10.0.0.2"),
+        (7, "hosts.h1 is 7; accepted: an object"),
+    ],
+)
+def test_an_address_that_cannot_be_is_refused(tmp_path: Path, host: object, message: str) -> None:
+    topology = {"hosts": {"h1": host, "h2": {}}, "switches": ["s1"], "links": [["h1", "s1-p1"], ["h2", "s1-p2"]]}
+    with pytest.raises(ClusterError) as refusal:
+        read_p4_topology(written(tmp_path, topology))
+    assert message in str(refusal.value)
+    assert str(refusal.value).isprintable()
 
 
 def test_p4_topology_is_read_as_it_is(tmp_path: Path) -> None:

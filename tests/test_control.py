@@ -403,7 +403,7 @@ def test_a_table_that_would_overflow_makes_room_first() -> None:
 def test_a_file_overrides_the_addresses_that_it_names(tmp_path: Path) -> None:
     path = tmp_path / "hosts.toml"
     path.write_text('h1 = {mac = "02:00:00:00:00:AA", ipv4 = "192.168.0.1"}\n')
-    first, second = read_addresses(path, ["h0", "h1"])
+    first, second = read_addresses(path, star(2))
     assert first == default_addresses(["h0"])[0]
     assert second.mac == bytes.fromhex("0200000000aa")
     assert second.ipv4 == IPv4Address("192.168.0.1")
@@ -431,7 +431,7 @@ def test_what_are_no_addresses_is_refused_in_one_line(tmp_path: Path, text: str,
     path = tmp_path / "hosts.toml"
     path.write_text(text)
     with pytest.raises(InputError) as error:
-        read_addresses(path, ["h0", "h1"])
+        read_addresses(path, star(2))
     assert message in str(error.value)
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
@@ -439,4 +439,4 @@ def test_what_are_no_addresses_is_refused_in_one_line(tmp_path: Path, text: str,
 
 def test_a_file_of_addresses_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
-        read_addresses(tmp_path / "none.toml", ["h0"])
+        read_addresses(tmp_path / "none.toml", star(1))

@@ -145,7 +145,7 @@ def test_the_rate_is_that_of_the_plans_hosts(plan_path, tmp_path):
         ([], "give --switch NAME=HOST:PORT"),
         (["--target", "linux", "--dev", "eth0", "--rate", "fast", "--dry-run"], "'fast' is not a rate"),
         (["--target", "linux", "--dev", "eth0", "--rate", "1 bps", "--dry-run"], "accepted by tc"),
-        (["--target", "linux", "--dev", "a b", "--dry-run"], "at most 15 characters"),
+        (["--target", "linux", "--dev", "a b", "--dry-run"], "is no name of an interface"),
     ],
 )
 def test_options_that_do_not_go_together(plan_path, options, message):

@@ -164,3 +164,26 @@ def test_examples_in_the_documentation_hold(module: Any) -> None:
 def test_scenarios_have_names() -> None:
     with pytest.raises(InputError, match="accepted: a name"):
         Scenario("a\nb", star(2), ())
+
+
+@pytest.fixture(scope="module")
+def plan_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("plan") / "plan.json"
+    assert CliRunner().invoke(main, ["plan", "--set", "job.model=alexnet", "-o", str(path)]).exit_code == 0
+    return str(path)
+
+
+@pytest.mark.parametrize("name", ["-batch", "-", "--", "..", ".", "a b", "a/b", "eth0;x", "x" * 16, "a\nb", "", "é"])
+def test_no_verb_takes_an_interface_that_is_an_option_or_a_path(plan_path: str, name: str) -> None:
+    for command in (
+        ["deploy", plan_path, "--target", "linux", f"--dev={name}"],
+        ["deploy", plan_path, "--target", "linux", f"--dev={name}", "--dry-run"],
+        ["deploy", plan_path, "--target", "linux", f"--dev={name}", "--remove", "--dry-run"],
+        ["export", plan_path, "--format", "sonic", f"--ports=Ethernet0,{name or '-'}"],
+        ["switch", "--grpc", "127.0.0.1:0", f"--port=0@{name}"],
+        *([["export", plan_path, "--format", "linux", f"--dev={name}"]] if name else []),
+    ):
+        result = CliRunner().invoke(main, command)
+        assert result.exit_code == 2, command
+        assert result.stderr.count("\n") == 1
+        assert "accepted" in result.stderr, result.stderr

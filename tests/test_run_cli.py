@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from network import needs_root
 from training_run import LAYERS, small_plan, write_workload
 
 from tensorexpress.cli import main
-from tensorexpress.target import runner
+from tensorexpress.target import marks, runner
 from tensorexpress.target.embedded import EmbeddedTarget
 from tensorexpress.target.machine import MachineWatch
 from tensorexpress.target.runner import least_duration_ps, run_plan
@@ -144,8 +145,13 @@ def test_what_cannot_be_run_is_refused_in_one_line(arguments, status, message, s
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 @pytest.mark.parametrize("running", [False, True], ids=["while it is built", "while it runs"])
 def test_a_run_that_is_stopped_takes_everything_down(running, number, scenario):
+    found = set()
+
     def namespaces_of(pid):
-        return [name for name in os.listdir("/run/netns") if name.startswith(f"te{pid}n")]
+        with suppress(OSError):  # it has ended, and a descriptor may be closed while we look
+            files = [Path(os.readlink(each)) for each in Path(f"/proc/{pid}/fd").iterdir()]
+            found.update(file.name for file in files if file.parent == marks.directory())
+        return [name for name in os.listdir("/run/netns") if marks.mark_of(name) in found]
 
     def has_come_far_enough(pid):
         if running:  # `ip` and `tc` are called one at a time, hosts are there together
@@ -162,6 +168,7 @@ def test_a_run_that_is_stopped_takes_everything_down(running, number, scenario):
     ) as process:
         while not has_come_far_enough(process.pid):
             assert process.poll() is None, process.stderr.read()
+        assert namespaces_of(process.pid)
         process.send_signal(number)
         said = process.stderr.read()
     assert (process.returncode, said) == (130, "tensorexpress: stopped\n")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from tensorexpress.addresses import HostAddress, default_addresses
+from tensorexpress.addresses import HostAddress, addresses_of
 from tensorexpress.cluster import Cluster
 from tensorexpress.errors import PlanError
 from tensorexpress.plan import Plan
@@ -48,7 +48,7 @@ class Intent:
     @cached_property
     def addresses(self) -> tuple[HostAddress, ...]:
         """Addresses of all hosts."""
-        return self.options.addresses or default_addresses(self.cluster.hosts)
+        return self.options.addresses or addresses_of(self.cluster)
 
     @cached_property
     def port_of_link(self) -> dict[int, int]:

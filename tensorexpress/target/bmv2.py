@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 from tensorexpress import tied
-from tensorexpress.addresses import default_addresses
+from tensorexpress.addresses import addresses_of
 from tensorexpress.doctor import BMV2, BMV2_VARIABLE, check_bmv2, find_bmv2
 from tensorexpress.errors import NetworkError
 from tensorexpress.plan import Plan
@@ -92,7 +92,7 @@ class Bmv2Target:
 def _lay(plan: Plan, cleanup: ExitStack) -> tuple[dict[str, HostAccess], dict[str, dict[int, str]]]:
     """Lay all cables; return how to be each host, and the interface of each port."""
     cluster = plan.scenario.cluster
-    addresses = default_addresses(cluster.hosts)
+    addresses = addresses_of(cluster)
     hosts: dict[str, HostAccess] = {}
     interfaces: dict[str, dict[int, str]] = {name: {} for name in cluster.switches}
     for cable in cables(plan):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from tensorexpress.addresses import GATEWAY_MAC, default_addresses
+from tensorexpress.addresses import GATEWAY_MAC, addresses_of
 from tensorexpress.errors import TensorExpressError
 from tensorexpress.plan import Plan
 from tensorexpress.switch.faults import Faults
@@ -135,7 +135,7 @@ def _lay(plan: Plan, target: EmbeddedTarget, cleanup: ExitStack) -> tuple[dict[s
     in_namespaces = namespaces.may_make_namespaces() and not target.wires
     if in_namespaces:
         namespaces.remove_leftovers()
-    addresses = default_addresses(cluster.hosts)
+    addresses = addresses_of(cluster)
     hosts: dict[str, HostAccess] = {}
     ports: _Ports = {name: {} for name in cluster.switches}
     for cable in cables(plan):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorexpress import tc
-from tensorexpress.addresses import default_addresses
+from tensorexpress.addresses import addresses_of
 from tensorexpress.cluster import Cluster
 from tensorexpress.doctor import check_qdisc
 from tensorexpress.errors import NetworkError
@@ -112,7 +112,7 @@ def _forward(namespace: str) -> None:
 
 
 def _hosts(cluster: Cluster, names: list[str]) -> dict[str, HostAccess]:
-    addresses = default_addresses(cluster.hosts)
+    addresses = addresses_of(cluster)
     return {
         host: KernelAccess(("ip", "netns", "exec", names[index]), str(addresses[index].ipv4))
         for index, host in enumerate(cluster.hosts)

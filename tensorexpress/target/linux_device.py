@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tensorexpress import tc
 from tensorexpress.errors import InputError, NetworkError, unknown
+from tensorexpress.names import check_interface
 
 _INTERFACES = Path("/sys/class/net")
 
@@ -67,7 +68,7 @@ def _remove(device: str) -> None:
 
 
 def _check(device: str) -> None:
-    if not (_INTERFACES / device).is_dir():
+    if not (_INTERFACES / check_interface(device)).is_dir():
         raise InputError(unknown("interface", device, os.listdir(_INTERFACES)))
     if os.geteuid() != 0:
         raise NetworkError(f"the queues of {device} can be changed by root alone; run with sudo, or with --dry-run")

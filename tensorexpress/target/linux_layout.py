@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tensorexpress import tc
-from tensorexpress.addresses import GATEWAY_MAC, HostAddress, default_addresses, format_mac
+from tensorexpress.addresses import GATEWAY_MAC, HostAddress, addresses_of, format_mac
 from tensorexpress.cluster import Cluster
 from tensorexpress.plan import Plan
 from tensorexpress.target.namespaces import INTERFACE
@@ -76,7 +76,7 @@ def nodes(plan: Plan, *, ipv6: bool = True) -> list[Node]:
     cluster = plan.scenario.cluster
     made = [Node() for _ in cluster.nodes]
     _add_interfaces(cluster, made, tc.queues_of(plan), ipv6)
-    for host, address in enumerate(default_addresses(cluster.hosts)):
+    for host, address in enumerate(addresses_of(cluster)):
         _add_host(made[host], address, ipv6)
         for place, switch in enumerate(cluster.switches, start=len(cluster.hosts)):
             _add_routes(made[place], cluster, switch, host, address, ipv6)
@@ -85,7 +85,7 @@ def nodes(plan: Plan, *, ipv6: bool = True) -> list[Node]:
 
 def _macs(cluster: Cluster) -> list[str]:
     """Return the hardware address of the interface from which each directed link leaves."""
-    hosts = default_addresses(cluster.hosts)
+    hosts = addresses_of(cluster)
     return [format_mac(hosts[node].mac if node < len(hosts) else GATEWAY_MAC) for node in cluster.directed().source]
 
 
