@@ -33,6 +33,12 @@ def _about_job(prediction: Prediction, job: int) -> Iterator[str]:
     baseline = prediction.baseline.plan.policy.name
     others = {name: r.jobs[job] for name, r in prediction.results.items() if r is not prediction.baseline}
     possible = base.iteration_ps / optimal - 1
+    if possible < _WORTH_IT and _orders(prediction.baseline):
+        yield (
+            f"{baseline} takes {_ms(base.iteration_ps)}, within {possible:.1%} of the optimum; compare it with fifo "
+            "(--policy fifo,...) to see what its order saves."
+        )
+        return
     if possible < _WORTH_IT and base.blocking_ps < _WORTH_IT * base.compute_ps:
         yield (
             f"Compute-bound: transfers hide behind compute ({baseline} blocks {_ms(base.blocking_ps)} of "
@@ -52,16 +58,26 @@ def _about_job(prediction: Prediction, job: int) -> Iterator[str]:
     name, best = next(item for item in others.items() if item[1].iteration_ps <= fastest * _EQUAL)
     if best.iteration_ps < base.iteration_ps:
         removed = base.blocking_ps - best.blocking_ps
+        saves = (
+            f"removes {_ms(removed)} of the {_ms(base.blocking_ps)} for which {baseline} blocks"
+            if removed > 0
+            else f"saves {_ms(base.iteration_ps - best.iteration_ps)} of the {_ms(base.iteration_ps)} under {baseline}"
+        )
         yield (
-            f"{name} removes {_ms(removed)} of the {_ms(base.blocking_ps)} for which {baseline} blocks, "
-            f"{prediction.speedup(name, job):.2f}x; {_ms(best.iteration_ps - optimal)} are left to the optimum."
+            f"{name} {saves}, {prediction.speedup(name, job):.2f}x; {_ms(best.iteration_ps - optimal)} are left to the "
+            "optimum."
         )
     else:
-        yield f"No policy here is faster than {baseline}; {possible:.0%} are left to the optimum."
+        yield f"No policy here is faster than {baseline}; {_ms(base.iteration_ps - optimal)} are left to the optimum."
     for slower, metrics in others.items():
         if metrics.iteration_ps > base.iteration_ps * (1 + _WORTH_IT):
             yield f"{slower} is slower than {baseline} by {_ms(metrics.iteration_ps - base.iteration_ps)}."
     yield from _about_switch_order(prediction, job)
+
+
+def _orders(result: Result) -> bool:
+    """Whether a policy does more than to serve in the order of arrival."""
+    return (result.plan.policy.host_order, result.plan.policy.discipline) != ("fifo", "fifo")
 
 
 def _about_switch_order(prediction: Prediction, job: int) -> Iterator[str]:
@@ -81,14 +97,14 @@ def _about_switch_order(prediction: Prediction, job: int) -> Iterator[str]:
     worth_ps = _WORTH_IT * switch.jobs[job].iteration_ps
     queues = max(switch.plan.jobs[job].queues) + 1
     if gain >= worth_ps:
-        yield f"Order in the switch adds {_ms(gain)} an iteration ({names})."
+        yield f"Order in the switch saves {_ms(gain)} an iteration ({names})."
     elif gain <= -worth_ps and switch.plan.policy.queue_map != "fewest" and queues > 1:
         yield (
             f"Order in the switch costs {_ms(-gain)} an iteration ({names}): in {queues} queues, workers that are "
             "ahead overtake those for whom sums wait; try queues=fewest."
         )
     else:
-        little = f"adds only {_ms(gain)} an iteration" if gain > 0 else "gains nothing"
+        little = f"saves only {_ms(gain)} an iteration" if gain > 0 else "saves nothing"
         yield f"Order in the switch {little} ({names}): {_why_not(prediction, job, host)}."
 
 

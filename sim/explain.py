@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from textwrap import shorten, wrap
 from typing import TYPE_CHECKING, Any
 
-from tensorexpress import cluster
 from tensorexpress import scenario as scenarios
 from tensorexpress.errors import PolicyError
+from tensorexpress.heading import heading
 from tensorexpress.policy import POLICIES, Policy, describe
 from tensorexpress.scenario import Scenario
 from tensorexpress.sim.predict import Prediction, predict
@@ -92,8 +92,8 @@ class JobExplanation:
         return min(self.compute_ps, self.optimal_ps)
 
     def share(self, gain_ps: float) -> float | None:
-        """Return a gain as a part of what is possible; None where nothing is."""
-        return gain_ps / self.possible_ps if self.possible_ps > 0 else None
+        """Return a gain as a part of what is possible; None where it is none: more than all, or of nothing."""
+        return gain_ps / self.possible_ps if 0 < self.possible_ps >= abs(gain_ps) else None
 
     def speedup(self, iteration_ps: float) -> float:
         """Return how many times shorter an iteration is than under fifo."""
@@ -242,12 +242,12 @@ def as_table(explanation: Explanation) -> str:
     """Return the table for a terminal, with what it says in words below."""
     inputs = explanation.scenario
     lines = [
-        f"{inputs.name}: {cluster.describe(inputs.cluster)}",
+        heading(inputs),
         f"{explanation.policy.name}: {describe(explanation.policy)}",
     ]
     for job in explanation.jobs:
-        heading = [f"{job.job}:"] if len(explanation.jobs) > 1 else []
-        lines += ["", *heading, *(line.rstrip() for line in grid(_table_rows(job))), "", *wrap(summary(job), 110)]
+        title = [f"{job.job}:"] if len(explanation.jobs) > 1 else []
+        lines += ["", *title, *(line.rstrip() for line in grid(_table_rows(job))), "", *wrap(summary(job), 110)]
     return "\n".join([*lines, "", *wrap(_READING, 110)])
 
 
@@ -293,8 +293,13 @@ def summary(job: JobExplanation) -> str:
     if job.possible_ps < _WORTH_IT * job.optimal_ps:
         return _nothing_to_gain(job)
     effects = ", ".join(f"{step.name} {_verb(step.gain_ps, 'removes', 'adds')}" for step in job.steps[1:])
+    beyond_ps = fifo.iteration_ps - job.floor_ps
+    if all(step.gain_ps <= beyond_ps for step in job.steps[1:]):
+        start = f"Of the {_ms(beyond_ps)} that an iteration under fifo takes beyond compute, {effects}"
+    else:  # a step makes up for what an earlier one has cost
+        start = f"An iteration under fifo takes {_ms(beyond_ps)} beyond compute; {effects}"
     sentences = [
-        f"Of the {_ms(fifo.iteration_ps - job.floor_ps)} that an iteration under fifo takes beyond compute, {effects}; "
+        f"{start}; "
         f"{_ms(job.steps[-1].iteration_ps - job.floor_ps)} remain, of which no schedule can remove "
         f"{_ms(job.optimal_ps - job.floor_ps)}."
     ]

@@ -7,7 +7,8 @@ import io
 from statistics import fmean
 from typing import Any
 
-from tensorexpress import cluster, scenario
+from tensorexpress import scenario
+from tensorexpress.heading import JOB_LINE, heading
 from tensorexpress.policy import describe
 from tensorexpress.sim.advice import notes
 from tensorexpress.sim.predict import Prediction
@@ -82,7 +83,7 @@ def as_csv(prediction: Prediction) -> str:
 def as_table(prediction: Prediction) -> str:
     """Return the table for a terminal, with what to make of it below."""
     inputs = prediction.scenario
-    lines = [f"{inputs.name}: {cluster.describe(inputs.cluster)}"]
+    lines = [heading(inputs, said=JOB_LINE)]
     several = len(inputs.jobs) > 1
     for index, job in enumerate(inputs.jobs):
         rows = [

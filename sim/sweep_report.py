@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any
 
-from tensorexpress import cluster
 from tensorexpress import scenario as scenarios
+from tensorexpress.heading import heading
 from tensorexpress.policy import describe
 from tensorexpress.sim.sweep import Point, Row, Sweep
 from tensorexpress.sim.vary import formatter, number_of
@@ -108,7 +108,7 @@ def as_table(sweep: Sweep, threshold: float = THRESHOLD) -> str:
         times = (row.metrics.iteration_ps, row.metrics.blocking_ps)
         cells = [*(f"{ps / PS_PER_MS:.2f}" for ps in times), f"{row.speedup:.2f}x", f"{row.of_optimal:.1%}"]
         rows.append([joined(label), *cells])
-    title = f"{sweep.scenario.name}: {cluster.describe(sweep.scenario.cluster)} (at the first point)"
+    title = f"{heading(sweep.scenario, said=tuple(sweep.vary))} (at the first point)"
     return "\n".join([title, "", *grid(rows), "", *(f"- {sentence}" for sentence in summary(sweep, threshold))])
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tensorexpress import cluster
 from tensorexpress.compare import METRICS, Comparison, JobComparison, Run, Value, differences, gain
+from tensorexpress.heading import JOB_LINE, heading
 from tensorexpress.text import grid
 from tensorexpress.units import PS_PER_MS, counted, format_size
 
@@ -17,7 +17,7 @@ Headings = tuple[tuple[str, str], tuple[str, str], tuple[str, str]]
 def as_table(comparisons: Sequence[Comparison], tensors: bool = False) -> str:
     """Return the table for a terminal of one comparison, or of two: then with what the second gains over the first."""
     scenario = comparisons[0].reference.plan.scenario
-    lines = [f"{scenario.name}: {cluster.describe(scenario.cluster)}", *_notes(comparisons)]
+    lines = [heading(scenario, said=(*JOB_LINE, "job.name", "iterations")), *_notes(comparisons)]
     for number, job in enumerate(scenario.jobs):
         servers = counted(len(job.servers), "server") if job.servers else "ring"
         title = f"{job.name}: {job.workload.name}, {counted(len(job.workers), 'worker')}, {servers}; times in ms"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensorexpress import cluster, policy
+from tensorexpress import policy
+from tensorexpress.heading import heading
 from tensorexpress.plan import JobPlan, Plan
 from tensorexpress.text import grid
 from tensorexpress.units import counted, format_size, format_time
@@ -14,7 +15,7 @@ def as_table(plan: Plan) -> str:
     """Return what was decided, job by job: which tensors share a queue, what they weigh and how urgent they are."""
     scenario = plan.scenario
     lines = [
-        f"{scenario.name}: {cluster.describe(scenario.cluster)}",
+        heading(scenario, said=("job.name", "job.model", "job.workers", "job.servers")),
         f"{plan.policy.name}: {policy.describe(plan.policy)}",
     ]
     for number, job in enumerate(plan.jobs):

@@ -204,7 +204,7 @@ def test_a_scenario_file_is_swept_and_fifo_is_always_compared_with(tmp_path):
 @pytest.mark.parametrize(
     ("varied", "message"),
     [
-        ({"cluster.bandwidth": ("1 Gbps", "0 Gbps")}, "point cluster.bandwidth=0 Gbps: --set cluster.bandwidth: "),
+        ({"cluster.bandwidth": ("1 Gbps", "0 Gbps")}, "point cluster.bandwidth=0 Gbps: --vary cluster.bandwidth: "),
         ({"job.workers": ("2", "-1")}, "point job.workers=-1: "),
         ({"cluster.bandwith": ("1 Gbps",)}, "did you mean 'bandwidth'"),
         ({"policies": ("fifo", "p3")}, "--policy"),

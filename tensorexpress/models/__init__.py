@@ -38,7 +38,7 @@ _ZOO: dict[str, Callable[[], Architecture]] = {
 _ALIASES = {"inception3": "inception-v3", "gpt2small": "gpt2", "transformer": "transformer-base"}
 
 #: A batch beyond this is a slip of the keyboard, and would carry times out of 64 bits.
-_LARGEST_BATCH = 1_000_000
+LARGEST_BATCH = 1_000_000
 
 
 def _plain(name: str) -> str:
@@ -84,9 +84,9 @@ def load(name: str, batch: int = 0, device: str = "v100") -> Workload:
     preset = DEVICES.get(device.lower())
     if preset is None:
         raise WorkloadError(unknown("device", device, DEVICES))
-    if not 0 <= batch <= _LARGEST_BATCH:
+    if not 0 <= batch <= LARGEST_BATCH:
         raise WorkloadError(
-            f"batch {batch} for model {model.name}; accepted: 1 to {_LARGEST_BATCH:,}, "
+            f"batch {batch} for model {model.name}; accepted: 1 to {LARGEST_BATCH:,}, "
             f"or 0 for the model's default of {model.default_batch}"
         )
     samples, rate = batch or model.default_batch, preset.rate(model.family)

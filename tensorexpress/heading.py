@@ -1,0 +1,129 @@
+"""The first line of a result: what it is a result of, with every key that is not as in the default scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from functools import cache
+from typing import Any
+
+from tensorexpress import models
+from tensorexpress.cluster import describe
+from tensorexpress.errors import InputError
+from tensorexpress.scenario import Job, Scenario, scenario_from
+from tensorexpress.scenario_keys import SECTIONS, Key
+from tensorexpress.units import format_rate, format_size, format_time
+
+#: What a line about each job says, where a result has one.
+JOB_LINE = ("job.model", "job.workers", "job.servers", "job.architecture")
+
+_UNITS: dict[str, Callable[[int], str]] = {"ps": format_time, "bytes": format_size, "bps": format_rate}
+
+
+def heading(scenario: Scenario, said: Collection[str] = ()) -> str:
+    """Return name and cluster, and the keys that differ from the default scenario and are not `said` elsewhere.
+
+    >>> heading(scenario_from({"loss": 0.01, "job": {"batch": 8}}, "default"))
+    'default: star, 12 hosts, 10 Gbps, 1 us, MTU 9000, 8 queues; loss=0.01, job.batch=8'
+    """
+    changed = [f"{key}={value}" for key, value in changes(scenario).items() if _plain(key) not in said]
+    return "; ".join([f"{scenario.name}: {describe(scenario.cluster)}", *filter(None, [", ".join(changed)])])
+
+
+def changes(scenario: Scenario) -> dict[str, str]:
+    """Return the keys that differ from the default scenario, with their values, but for what `describe` says."""
+    usual = _usual()
+    found = {
+        name: f"{getattr(scenario, name):g}"
+        for name in ("seed", "iterations", "warmup", "loss")
+        if getattr(scenario, name) != getattr(usual, name)
+    }
+    if scenario.cluster.buffer_bytes != usual.cluster.buffer_bytes:
+        found["cluster.buffer"] = _size_limit(scenario.cluster.buffer_bytes)
+    found |= _of_jobs(scenario)
+    found |= {f"transport.{name}": text for name, text in _differing("transport", scenario.transport, usual.transport)}
+    if scenario.jitter:
+        found["compute.jitter"] = f"{scenario.jitter:g}"
+    hosts = scenario.cluster.hosts
+    found |= {f"compute.stragglers.{hosts[host]}": f"{factor:g}" for host, factor in scenario.stragglers}
+    for index, traffic in enumerate(scenario.background):
+        ends = f"{hosts[traffic.src]} to {hosts[traffic.dst]}"
+        found[f"background.{index}"] = f"{ends}, {format_rate(traffic.rate_bps)}"
+    return found
+
+
+@cache
+def _usual() -> Scenario:
+    return scenario_from({}, "default")
+
+
+def _plain(key: str) -> str:
+    """Return the key without the number of a job."""
+    return ".".join(step for step in key.split(".") if not step.isdigit())
+
+
+def _of_jobs(scenario: Scenario) -> dict[str, str]:
+    """Return what differs in jobs; what all jobs share is said once."""
+    of_each = [_of_job(job, index) for index, job in enumerate(scenario.jobs)]
+    shared = {name: text for name, text in of_each[0].items() if all(one.get(name) == text for one in of_each)}
+    found = {f"job.{name}": text for name, text in shared.items()}
+    for index, one in enumerate(of_each):
+        found |= {f"job.{index}.{name}": text for name, text in one.items() if name not in shared}
+    return found
+
+
+def _of_job(job: Job, index: int) -> dict[str, str]:
+    usual = _usual().jobs[0]
+    colocated, ring = bool(set(job.servers) & set(job.workers)), job.architecture == "ring"
+    servers = 0 if ring else len(job.workers) if colocated else len(usual.servers)
+    found = {} if job.name == f"job{index}" else {"name": job.name}
+    found |= _workload(job)
+    for name, count, default in (
+        ("workers", len(job.workers), len(usual.workers)),
+        ("servers", len(job.servers), servers),
+    ):
+        if count != default:
+            found[name] = str(count)
+    return found | ({"colocated": "true"} if colocated else {}) | dict(_differing("job", job, usual))
+
+
+def _workload(job: Job) -> dict[str, str]:
+    """Return model, batch and device; or what stands in their place where these times are no model's."""
+    workload, usual = job.workload, _usual().jobs[0].workload
+    if workload == usual:
+        return {}
+    try:
+        own = models.load(workload.name)
+    except InputError:
+        return {"csv": workload.name}
+    found = {} if own.name == usual.name else {"model": own.name}
+    if workload == own:
+        return found
+    for device in models.DEVICES:
+        batch = round(workload.compute_ps / max(1, models.load(own.name, 1, device).compute_ps))
+        if 0 < batch <= models.LARGEST_BATCH and models.load(own.name, batch, device) == workload:
+            is_own = batch == models.architecture(own.name).default_batch
+            return found | ({} if is_own else {"batch": str(batch)}) | ({} if device == "v100" else {"device": device})
+    return found | {"compute": f"{workload.compute_ps / own.compute_ps:.3g}x"}
+
+
+def _differing(section: str, value: Any, usual: Any) -> Iterator[tuple[str, str]]:
+    """Yield the keys of a section whose fields are not as usual."""
+    for name, key in SECTIONS[section].items():
+        if key.field in ("name", "workers", "servers") or not hasattr(value, key.field):
+            continue
+        found = getattr(value, key.field)
+        if found != getattr(usual, key.field):
+            yield name, _text(key, found)
+
+
+def _text(key: Key, value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    unit = key.field.rpartition("_")[2]
+    if unit in _UNITS and not key.kind.accepted.startswith("a whole number"):
+        return _size_limit(value) if unit == "bytes" else _UNITS[unit](value)
+    return str(value)
+
+
+def _size_limit(size_bytes: int) -> str:
+    return format_size(size_bytes) if size_bytes else "0"

@@ -1,0 +1,92 @@
+"""The first line of a result names every key that is not as in the default scenario."""
+
+import doctest
+
+import pytest
+
+from tensorexpress import heading as module
+from tensorexpress.heading import JOB_LINE, changes, heading
+from tensorexpress.scaling import scale_scenario
+from tensorexpress.scenario import read_scenario
+from tensorexpress.scenario_keys import keys
+
+USUAL = "default: star, 12 hosts, 10 Gbps, 1 us, MTU 9000, 8 queues"
+BACKGROUND = ("background.0.src=h0", "background.0.dst=h1", "background.0.rate=1 Gbps")
+
+#: Key -> an override of it, and what the line then says of it; None: it is in what the cluster is described with.
+SAID = {
+    "name": ("mine", "mine: star"),
+    "seed": ("7", "seed=7"),
+    "iterations": ("9", "iterations=9"),
+    "warmup": ("0", "warmup=0"),
+    "loss": ("0.01", "loss=0.01"),
+    "cluster.bandwidth": ("25 Gbps", "25 Gbps"),
+    "cluster.delay": ("3 us", "3 us"),
+    "cluster.mtu": ("1500", "MTU 1500"),
+    "cluster.buffer": ("2 MB", "cluster.buffer=2 MB"),
+    "cluster.queues": ("4", "4 queues"),
+    "cluster.hosts": ("20", "20 hosts"),
+    "job.name": ("vision", "job.name=vision"),
+    "job.model": ("vgg16", "job.model=vgg16"),
+    "job.batch": ("8", "job.batch=8"),
+    "job.device": ("a100", "job.device=a100"),
+    "job.workers": ("4", "job.workers=4"),
+    "job.servers": ("2", "job.servers=2"),
+    "job.colocated": ("true", "job.colocated=true"),
+    "job.architecture": ("ring", "job.architecture=ring"),
+    "job.shard": ("2 MB", "job.shard=2 MB"),
+    "job.sum_rate": ("9 Gbps", "job.sum_rate=9 Gbps"),
+    "job.start": ("5 ms", "job.start=5 ms"),
+    "transport.window": ("256 KB", "transport.window=256 KB"),
+    "transport.initial_window": ("64 KB", "transport.initial_window=64 KB"),
+    "transport.ack_every": ("2", "transport.ack_every=2"),
+    "transport.rto_min": ("1 s", "transport.rto_min=1 s"),
+    "transport.ecn": ("64 KB", "transport.ecn=64 KB"),
+    "transport.header": ("100", "transport.header=100"),
+    "transport.ack_size": ("200", "transport.ack_size=200"),
+    "compute.jitter": ("0.1", "compute.jitter=0.1"),
+    "compute.stragglers": ("{h0 = 1.5}", "compute.stragglers.h0=1.5"),
+}
+
+#: Said with another key, by what a cluster is described with, or by the table itself.
+ELSEWHERE = {
+    "policies", "job.csv", "transport.acks",
+    "cluster.topology", "cluster.left", "cluster.right", "cluster.bottleneck", "cluster.leaves", "cluster.spines",
+    "cluster.hosts_per_leaf", "cluster.oversubscription", "cluster.k", "cluster.switches", "cluster.links",
+    "cluster.file", "background.src", "background.dst", "background.rate", "background.packet", "background.pattern",
+}  # fmt: skip
+
+
+def test_the_default_scenario_says_nothing_more():
+    assert heading(read_scenario()) == USUAL
+
+
+def test_every_key_is_thought_of():
+    assert set(SAID) | ELSEWHERE == {row.path for row in keys()}
+
+
+@pytest.mark.parametrize("key", SAID)
+def test_a_key_that_differs_is_named(key):
+    value, said = SAID[key]
+    assert said in heading(read_scenario(None, [f"{key}={value}"]))
+
+
+def test_keys_that_another_line_says_are_left_out():
+    inputs = read_scenario(None, ["job.model=vgg16", "job.workers=4", "job.batch=3"])
+    assert heading(inputs, said=JOB_LINE).endswith("8 queues; job.batch=3")
+
+
+def test_jobs_are_told_apart_only_where_they_differ(tmp_path):
+    (tmp_path / "mine.csv").write_text("layer_index,numel,forward_ns,backward_ns\n0,5,1,1\n")
+    shown = ("job.0.start=1 ms", "job.1.start=2 ms", "job.shard=2 MB", "job.1.model=", f"job.1.csv={tmp_path}/mine.csv")
+    found = changes(read_scenario(None, ["job.1.workers=8", *shown]))
+    assert found == {"job.shard": "2 MB", "job.0.start": "1 ms", "job.1.start": "2 ms", "job.1.csv": "mine"}
+
+
+def test_traffic_and_slow_motion_are_named():
+    assert heading(read_scenario(None, BACKGROUND)).endswith("background.0=h0 to h1, 1 Gbps")
+    assert "job.compute=10x" in heading(scale_scenario(read_scenario(), 10))
+
+
+def test_examples_in_docstrings():
+    assert doctest.testmod(module).failed == 0
