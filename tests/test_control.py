@@ -40,7 +40,7 @@ from tensorexpress.p4 import load
 from tensorexpress.plan import Plan, make_plan
 from tensorexpress.policy import POLICIES, Policy
 from tensorexpress.scenario import read_scenario
-from tensorexpress.wire.dscp import dscp_of_queue, queue_of_dscp
+from tensorexpress.wire.dscp import queue_of_dscp
 
 PROGRAM = load()
 SCHEMA = Schema(parse_p4info(PROGRAM.p4info))
@@ -268,10 +268,10 @@ def test_the_tables_say_what_the_queue_map_says(intent: Intent) -> None:
     assert set(table_of(wanted, classify.JOB_MODE)) == {(job,) for job in queues.slack_jobs}
     for table in (classify.DSCP_QUEUE, classify.DSCP6_QUEUE):
         trusted = {key: dict(call.arguments)["queue"] for key, call in table_of(wanted, table).items()}
-        expected = {(dscp,): queue_of_dscp(dscp, queues.queues) for dscp in range(64)}
+        expected = {(dscp,): queue_of_dscp(dscp, intent.plan.dscps) for dscp in range(64)}
         assert trusted == (expected if intent.options.trust_dscp else {})
     for queue in range(queues.queues):
-        dscp = ("dscp", dscp_of_queue(queue, queues.queues))
+        dscp = ("dscp", intent.plan.dscps[queue])
         assert table_of(wanted, mark.QUEUE_DSCP)[queue, 1] == Call("mark.set_dscp", (dscp,))
         assert table_of(wanted, mark.QUEUE_DSCP)[queue, 0] == Call("mark.set_dscp6", (dscp,))
 

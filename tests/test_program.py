@@ -189,7 +189,7 @@ def test_the_wait_is_deducted_from_the_slack_and_the_dscp_is_the_queues() -> Non
     frame = framed(tagged(0, 0, payload, slack_us=5000), ecn=1)
     sent = [data for _, data, _ in slow_switch_kept().send((0, frame), (0, frame), (0, frame), now_ps=10**12)]
     assert [read_frame(data).header.slack_us for data in sent] == [5000, 5000 - 8192, 5000 - 2 * 8192]
-    assert {read_frame(data).dscp for data in sent} == {56}
+    assert {read_frame(data).dscp for data in sent} == {40}
     assert all(map(is_sound, sent))
 
 
