@@ -62,6 +62,7 @@ def intents(draw: st.DrawFn) -> Intent:
     plan = draw(deployable_plans())
     limited = draw(st.sets(st.sampled_from([job.job.name for job in plan.jobs])))
     options = Options(
+        bind_sources=draw(st.booleans()),
         strangers=draw(st.sampled_from(sorted(guard.STRANGERS))),
         limits={job: draw(st.integers(8, 10**12)) for job in sorted(limited)},
         miss=draw(st.sampled_from(sorted(forward.MISSES))),
@@ -243,6 +244,20 @@ def test_switches_spread_with_multipliers_of_their_own() -> None:
 
 
 # Guard, classify, mark.
+
+
+@given(intents())
+@settings(max_examples=25)
+def test_ports_of_hosts_are_bound_to_their_addresses_and_those_between_switches_to_none(intent: Intent) -> None:
+    bound = table_of(wanted_by(intent), guard.SOURCES)
+    expected = {
+        (port,): Call(
+            "guard.bind", (("ipv4", int(intent.addresses[host].ipv4)), ("ipv6", int(intent.addresses[host].ipv6)))
+        )
+        for port, host in intent.host_of_port.items()
+        if host is not None
+    }
+    assert bound == (expected if intent.options.bind_sources else {})
 
 
 @given(intents())
