@@ -43,6 +43,12 @@ if TYPE_CHECKING:
     help="Of several controllers the one with the highest may write.",
 )
 @click.option(
+    "--bind-sources/--no-bind-sources",
+    default=True,
+    show_default=True,
+    help="Drop packets to the tensor port that a host sends in the name of another.",
+)
+@click.option(
     "--strangers",
     type=click.Choice(["remark", "drop"]),
     default="remark",
@@ -84,6 +90,7 @@ def deploy(
     partial: bool,
     dry_run: bool,
     election_id: int,
+    bind_sources: bool,
     strangers: str,
     limits: tuple[str, ...],
     miss: str,
@@ -129,6 +136,7 @@ def deploy(
 
     options = Options(
         addresses=read_addresses(hosts_path, plan.scenario.cluster) if hosts_path else None,
+        bind_sources=bind_sources,
         strangers=strangers,
         limits=dict(map(_limit, limits)),
         miss=miss,

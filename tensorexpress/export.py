@@ -16,7 +16,7 @@ from tensorexpress.errors import InputError, PlanError, unknown
 from tensorexpress.names import check_interface
 from tensorexpress.plan import JobPlan, Plan
 from tensorexpress.units import counted
-from tensorexpress.wire.dscp import dscp_of_queue, queue_of_dscp
+from tensorexpress.wire.dscp import DSCPS, dscp_of_queue, queue_of_dscp
 
 FORMATS = {
     "sonic": "QoS tables for config_db.json of SONiC switches",
@@ -33,8 +33,6 @@ JOB_CLASSES = {
 #: What the maps and the scheduler are called in SONiC.
 _MAP, _SCHEDULER = "TENSOREXPRESS", "scheduler.tensorexpress"
 
-_DSCPS = range(64)
-
 
 def sonic(plan: Plan, ports: Sequence[str] = ()) -> dict[str, Any]:
     """Return the tables of SONiC's config_db that map DSCP to queues and serve these by strict priority.
@@ -42,12 +40,13 @@ def sonic(plan: Plan, ports: Sequence[str] = ()) -> dict[str, Any]:
     SONiC's highest queue is the most urgent, so queue q of the plan's K is queue K - 1 - q there. Ports are named as
     SONiC names them; where none are given they are those of a switch with four lanes a port: Ethernet0, Ethernet4, ...
     """
-    queues = tc.queues_of(plan)
+    dscps = tc.dscps_of(plan)
+    lowest = len(dscps) - 1
     names = [check_interface(port) for port in ports] or default_ports(plan)
-    classes = {str(number): str(number) for number in range(queues)}
+    classes = {str(number): str(number) for number in range(len(dscps))}
     maps = {"dscp_to_tc_map": _MAP, "tc_to_queue_map": _MAP}
     return {
-        "DSCP_TO_TC_MAP": {_MAP: {str(dscp): str(queues - 1 - queue_of_dscp(dscp, queues)) for dscp in _DSCPS}},
+        "DSCP_TO_TC_MAP": {_MAP: {str(dscp): str(lowest - queue_of_dscp(dscp, dscps)) for dscp in range(DSCPS)}},
         "TC_TO_QUEUE_MAP": {_MAP: classes},
         "SCHEDULER": {_SCHEDULER: {"type": "STRICT"}},
         "PORT_QOS_MAP": {port: dict(maps) for port in names},
@@ -67,9 +66,10 @@ def default_ports(plan: Plan) -> list[str]:
 def nccl(plan: Plan, job: str | None = None, job_class: str = "median") -> str:
     """Return the environment of one job's NCCL, as lines that a shell or nccl.conf takes."""
     job_plan = _job(plan, job)
-    queues = tc.queues_of(plan)
+    dscps = tc.dscps_of(plan)
+    queues = len(dscps)
     queue = job_queue(job_plan, job_class) if queues > 1 else 0
-    dscp = dscp_of_queue(queue, queues)
+    dscp = dscp_of_queue(queue, dscps)
     lines = [
         f"# {job_plan.job.name} of {plan.scenario.name}, policy {plan.policy.name}, {counted(queues, 'queue')}.",
         "# NCCL gives all packets of a communicator one class: a tensor does not get the queue the plan has for it.",
@@ -77,7 +77,7 @@ def nccl(plan: Plan, job: str | None = None, job_class: str = "median") -> str:
         "# That puts whole jobs in order on shared links, and not the tensors of one job.",
         "# To have both on RoCE, leave out NCCL_IB_TC, which would win, and make a communicator for each line here,",
         "# with its class as trafficClass in ncclConfig_t:",
-        *(f"#   {line}" for line in _queue_lines(job_plan, queues)),
+        *(f"#   {line}" for line in _queue_lines(job_plan, dscps)),
         "# The byte in IP headers that holds the DSCP, DSCP << 2; sent by RoCE, while plain sockets know no class.",
         f"NCCL_IB_TC={dscp << 2}",
         "# What InfiniBand goes by instead; the subnet manager maps it to a virtual lane.",
@@ -118,15 +118,15 @@ def _bytes_by_queue(plan: JobPlan) -> Mapping[int, int]:
     return sizes
 
 
-def _queue_lines(plan: JobPlan, queues: int) -> list[str]:
+def _queue_lines(plan: JobPlan, dscps: Sequence[int]) -> list[str]:
     """Return a line for each run of tensors that share a queue."""
-    if queues == 1:
-        return ["queue 0: all tensors, trafficClass 0"]
+    if len(dscps) == 1:
+        return [f"queue 0: all tensors, trafficClass {dscps[0] << 2}"]
     lines = []
     for queue, members in groupby(range(len(plan.queues)), key=plan.queues.__getitem__):
         tensors = list(members)
         span = f"tensor {tensors[0]}" if len(tensors) == 1 else f"tensors {tensors[0]} to {tensors[-1]}"
-        lines.append(f"queue {queue}: {span}, trafficClass {dscp_of_queue(queue, queues) << 2}")
+        lines.append(f"queue {queue}: {span}, trafficClass {dscp_of_queue(queue, dscps) << 2}")
     return lines
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,6 +19,7 @@ from tensorexpress.errors import ScenarioError
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Job, Scenario
 from tensorexpress.units import PS_PER_SECOND, format_size, serialisation_ps
+from tensorexpress.wire.dscp import check_dscps, default_dscps
 
 Ints = NDArray[np.int64]
 
@@ -78,6 +79,8 @@ class Plan:
     scenario: Scenario
     policy: Policy
     jobs: tuple[JobPlan, ...]
+    #: The DSCP of every queue, most urgent first; none where there are more queues than DSCPs tell apart.
+    dscps: tuple[int, ...]
 
     @cached_property
     def payload_bytes(self) -> int:
@@ -233,8 +236,10 @@ def check_duration(scenario: Scenario) -> None:
             )
 
 
-def make_plan(scenario: Scenario, policy: Policy) -> Plan:
-    """Decide everything the policy leaves to be decided for this scenario."""
+def make_plan(scenario: Scenario, policy: Policy, dscps: Sequence[int] | None = None) -> Plan:
+    """Decide everything the policy leaves to be decided for this scenario; DSCPs that are not given are the default."""
     check_duration(scenario)
     _check_memory(scenario)
-    return Plan(scenario, policy, tuple(_plan_job(job, scenario, policy) for job in scenario.jobs))
+    queues = scenario.cluster.queues
+    chosen = default_dscps(queues) if dscps is None else check_dscps(dscps, queues)
+    return Plan(scenario, policy, tuple(_plan_job(job, scenario, policy) for job in scenario.jobs), chosen)

@@ -15,6 +15,7 @@ from tensorexpress.plan import JobPlan, Plan, SlicePlan, check_duration
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Job, Scenario, problems
 from tensorexpress.text import json_text
+from tensorexpress.wire.dscp import MOST_QUEUES, check_dscps, first_dscps
 
 #: What says that a JSON file is a plan, and of which form.
 FORMAT = "tensorexpress plan"
@@ -36,6 +37,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "format": FORMAT,
         "version": VERSION,
         "policy": _encode(plan.policy),
+        "dscps": _encode(plan.dscps),
         "jobs": [_job_to_json(job, number) for number, job in enumerate(plan.jobs)],
         "scenario": _encode(plan.scenario),
     }
@@ -88,7 +90,16 @@ def plan_from_json(document: Any) -> Plan:
         scenario,
         _decode(Policy, document.get("policy"), "policy"),
         tuple(_job_from_json(scenario, number, job) for number, job in enumerate(jobs)),
+        _dscps_from_json(document, scenario.cluster.queues),
     )
+
+
+def _dscps_from_json(document: Mapping[str, Any], queues: int) -> tuple[int, ...]:
+    """Return the DSCPs of a plan. Files that say nothing about them were written when there was no choice."""
+    if "dscps" not in document:
+        return first_dscps(queues)
+    dscps: tuple[int, ...] = _decode(tuple[int, ...], document["dscps"], "dscps")
+    return check_dscps(dscps, queues) if dscps or queues <= MOST_QUEUES else ()
 
 
 def _job_from_json(scenario: Scenario, number: int, document: Any) -> JobPlan:

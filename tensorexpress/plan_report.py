@@ -19,7 +19,7 @@ def as_table(plan: Plan) -> str:
         f"{plan.policy.name}: {policy.describe(plan.policy)}",
     ]
     for number, job in enumerate(plan.jobs):
-        lines += ["", _title(job, number), *grid(_rows(job))]
+        lines += ["", _title(job, number), *grid(_rows(job, plan.dscps))]
     return "\n".join(lines)
 
 
@@ -30,14 +30,15 @@ def _title(plan: JobPlan, number: int) -> str:
     return f"job {number}, {job.name}: {', '.join(words)}; queues cost {format_time(plan.regret_ps)} against a PIFO"
 
 
-def _rows(plan: JobPlan) -> list[list[str]]:
-    rows = [["queue", "tensors", "from", "to", "bytes", "least slack"]]
+def _rows(plan: JobPlan, dscps: Sequence[int]) -> list[list[str]]:
+    rows = [["queue", "DSCP", "tensors", "from", "to", "bytes", "least slack"]]
     names = [layer.name for layer in plan.job.workload.layers]
     for queue in sorted(set(plan.queues)):
         tensors = [tensor for tensor, own in enumerate(plan.queues) if own == queue]
         rows.append(
             [
                 str(queue),
+                str(dscps[queue]) if dscps else "-",
                 str(len(tensors)),
                 names[tensors[0]],
                 names[tensors[-1]],

@@ -15,7 +15,7 @@ from tensorexpress.errors import InputError, PlanError
 from tensorexpress.names import check_interface
 from tensorexpress.plan import ETHERNET_BYTES, Plan
 from tensorexpress.units import format_rate, format_size
-from tensorexpress.wire.dscp import CLASS_SELECTORS, queue_of_dscp
+from tensorexpress.wire.dscp import MOST_QUEUES, dscp_blocks
 
 #: A command as its words.
 Command = tuple[str, ...]
@@ -41,8 +41,8 @@ _SLOWEST_BPS, _FASTEST_BPS = 10_000, 10**12
 class Egress:
     """What the sending side of an interface is to be like."""
 
-    #: Strict-priority queues, 1 to 8; queue 0 is the most urgent.
-    queues: int
+    #: The DSCP of every strict-priority queue, most urgent first; what has another goes where `queue_of_dscp` says.
+    dscps: tuple[int, ...]
     #: Bit/s that all queues share, counted as on the wire; None is the interface's own speed.
     rate_bps: int | None
     #: Bytes that may wait in each queue; 0 is no limit.
@@ -59,43 +59,48 @@ class Egress:
                 f"{format_rate(_FASTEST_BPS)}"
             )
 
+    @property
+    def queues(self) -> int:
+        """Strict-priority queues; queue 0 is the most urgent."""
+        return len(self.dscps)
 
-def queues_of(plan: Plan) -> int:
-    """Return how many queues a plan needs where packets are told apart by their DSCP: one if it wants them in order.
+
+def dscps_of(plan: Plan) -> tuple[int, ...]:
+    """Return the DSCPs by which packets of a plan are told apart, one for each queue: one if it wants them in order.
 
     >>> from tensorexpress.plan import make_plan
     >>> from tensorexpress.policy import POLICIES
     >>> from tensorexpress.scenario import read_scenario
-    >>> [queues_of(make_plan(read_scenario(), POLICIES[name])) for name in ("tensorexpress", "p3")]
-    [8, 1]
+    >>> [dscps_of(make_plan(read_scenario(), POLICIES[name])) for name in ("tensorexpress", "p3")]
+    [(40, 34, 32, 26, 24, 18, 16, 0), (0,)]
     """
     queues, discipline = plan.scenario.cluster.queues, plan.policy.discipline
     if discipline == "fifo":
-        return 1
+        return plan.dscps[-1:] or (0,)
     if discipline != "strict":
         raise PlanError(
             f"policy {plan.policy.name!r} wants {discipline!r} in the switch, which no DSCP can say; accepted where "
             "queues follow the DSCP: switch=strict or switch=fifo"
         )
-    if queues > CLASS_SELECTORS:
+    if queues > MOST_QUEUES:
         raise PlanError(
-            f"the plan has {queues} queues; accepted where queues follow the DSCP: at most {CLASS_SELECTORS}; make it "
-            f"again with --set cluster.queues={CLASS_SELECTORS}"
+            f"the plan has {queues} queues; accepted where queues follow the DSCP: at most {MOST_QUEUES}; make it "
+            f"again with --set cluster.queues={MOST_QUEUES}"
         )
-    return queues
+    return plan.dscps
 
 
 def egress_of(plan: Plan, rate_bps: int | None) -> Egress:
     """Return what the egress of an interface of the given rate is like under a plan."""
     cluster = plan.scenario.cluster
-    return Egress(queues_of(plan), rate_bps, cluster.buffer_bytes, cluster.mtu)
+    return Egress(dscps_of(plan), rate_bps, cluster.buffer_bytes, cluster.mtu)
 
 
 def summary(egress: Egress) -> str:
     """Return what an egress is like on one line.
 
-    >>> summary(Egress(queues=8, rate_bps=10**10, buffer_bytes=16_000_000, mtu=9000))
-    '8 queues by DSCP share 10 Gbps, 16 MB each'
+    >>> summary(Egress((40, 32, 0), rate_bps=10**10, buffer_bytes=16_000_000, mtu=9000))
+    '3 queues by DSCP share 10 Gbps, 16 MB each'
     """
     share = "the interface's own speed" if egress.rate_bps is None else format_rate(egress.rate_bps)
     size = f"{format_size(egress.buffer_bytes)} each" if egress.buffer_bytes else "of any length"
@@ -112,7 +117,7 @@ def setup(device: str, egress: Egress) -> list[Command]:
         # Our root is made anew in any case, and its handle is free only when another one has taken its place.
         f"qdisc replace dev {device} root pfifo",
         f"qdisc replace dev {device} root handle {MAJOR}: {root}",
-        *(f"{what} add dev {device} {rest}" for what, rest in [*parts, *_filters(egress.queues)]),
+        *(f"{what} add dev {device} {rest}" for what, rest in [*parts, *_filters(egress.dscps)]),
     ]
     return [("tc", *line.split()) for line in words]
 
@@ -158,17 +163,17 @@ def _buffers(egress: Egress) -> list[_Part]:
     return [("qdisc", f"parent {_class(queue)} bfifo limit {limit}") for queue in range(egress.queues)]
 
 
-def _filters(queues: int) -> Iterator[_Part]:
+def _filters(dscps: tuple[int, ...]) -> Iterator[_Part]:
     """Yield what finds a packet's class; those that match nothing are of the least urgent queue."""
-    if queues == 1:
+    if len(dscps) == 1:
         return
     # Without an answer to these a neighbour cannot be sent to at all, so they must not starve.
     yield _filter("arp", 1, "match u32 0 0", 0)
     yield _filter("ipv6", 2, f"match u8 {_ICMPV6:#x} 0xff at 6", 0)
-    for selector in range(1, CLASS_SELECTORS):
-        queue = queue_of_dscp(selector * 8, queues)
-        yield _filter("ip", 3, f"match u8 {selector << 5:#04x} 0xe0 at 1", queue)
-        yield _filter("ipv6", 2, f"match u16 {selector << 9:#06x} 0x0e00 at 0", queue)
+    for queue in range(len(dscps) - 1):
+        for value, mask in dscp_blocks(queue, dscps):
+            yield _filter("ip", 3, f"match u8 {value << 2:#04x} {mask << 2:#04x} at 1", queue)
+            yield _filter("ipv6", 2, f"match u16 {value << 6:#06x} {mask << 6:#06x} at 0", queue)
 
 
 def _filter(protocol: str, preference: int, match: str, queue: int) -> _Part:

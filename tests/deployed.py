@@ -20,6 +20,7 @@ from tensorexpress.switch.device import Switch
 from tensorexpress.switch.operations import Notice, Operation, ReadCounter, WriteRegister
 from tensorexpress.switch.p4runtime.entities import read_entries
 from tensorexpress.switch.traffic import PortSettings
+from tensorexpress.wire.checksum import checksum
 from tensorexpress.wire.frame import Endpoint, build_frame
 from tensorexpress.wire.header import UDP_PORT, Header
 
@@ -113,14 +114,41 @@ ADDRESSES = default_addresses(tuple(f"h{i}" for i in range(7)))
 
 
 def framed(
-    payload: bytes, *, to: int = 1, version: int = 4, port: int = UDP_PORT, source_port: int = 777, **ip: int
+    payload: bytes,
+    *,
+    source: int = 0,
+    to: int = 1,
+    version: int = 4,
+    port: int = UDP_PORT,
+    source_port: int = 777,
+    **ip: int,
 ) -> bytes:
-    """Return the frame of a packet from host 0 to another by way of the router; `ip` is dscp, ecn, ttl."""
-    source, target = ADDRESSES[0], ADDRESSES[to]
-    ips = (source.ipv4, target.ipv4) if version == 4 else (source.ipv6, target.ipv6)
-    return build_frame(Endpoint(source.mac, ips[0], source_port), Endpoint(GATEWAY_MAC, ips[1], port), payload, **ip)
+    """Return the frame of a packet from one host to another by way of the router; `ip` is dscp, ecn, ttl."""
+    sender, target = ADDRESSES[source], ADDRESSES[to]
+    ips = (sender.ipv4, target.ipv4) if version == 4 else (sender.ipv6, target.ipv6)
+    return build_frame(Endpoint(sender.mac, ips[0], source_port), Endpoint(GATEWAY_MAC, ips[1], port), payload, **ip)
 
 
 def tagged(job: int = 0, tensor: int = 0, payload: bytes = b"gradient", **fields: int) -> bytes:
     header = Header(job, 1, 2, tensor, 3, 4, payload_bytes=len(payload))
     return replace(header, **fields).pack() + payload
+
+
+def with_vlan(frame: bytes) -> bytes:
+    return frame[:12] + bytes.fromhex("8100e00a") + frame[12:]
+
+
+def with_ip(frame: bytes, ip: bytes) -> bytes:
+    """Replace the IPv4 header of a frame; its checksum is mended."""
+    blank = ip[:10] + bytes(2) + ip[12:]
+    return frame[:14] + blank[:10] + checksum(blank).to_bytes(2, "big") + blank[12:] + frame[34:]
+
+
+def with_options(frame: bytes) -> bytes:
+    """Put eight bytes of IPv4 options (no operation) into a frame."""
+    length = int.from_bytes(frame[16:18], "big") + 8
+    return with_ip(frame, b"\x47" + frame[15:16] + length.to_bytes(2, "big") + frame[18:34] + bytes([1] * 8))
+
+
+def as_fragment(frame: bytes, flags_and_offset: int) -> bytes:
+    return with_ip(frame, frame[14:20] + flags_and_offset.to_bytes(2, "big") + frame[22:34])

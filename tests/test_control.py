@@ -40,7 +40,7 @@ from tensorexpress.p4 import load
 from tensorexpress.plan import Plan, make_plan
 from tensorexpress.policy import POLICIES, Policy
 from tensorexpress.scenario import read_scenario
-from tensorexpress.wire.dscp import dscp_of_queue, queue_of_dscp
+from tensorexpress.wire.dscp import queue_of_dscp
 
 PROGRAM = load()
 SCHEMA = Schema(parse_p4info(PROGRAM.p4info))
@@ -62,6 +62,7 @@ def intents(draw: st.DrawFn) -> Intent:
     plan = draw(deployable_plans())
     limited = draw(st.sets(st.sampled_from([job.job.name for job in plan.jobs])))
     options = Options(
+        bind_sources=draw(st.booleans()),
         strangers=draw(st.sampled_from(sorted(guard.STRANGERS))),
         limits={job: draw(st.integers(8, 10**12)) for job in sorted(limited)},
         miss=draw(st.sampled_from(sorted(forward.MISSES))),
@@ -247,6 +248,20 @@ def test_switches_spread_with_multipliers_of_their_own() -> None:
 
 @given(intents())
 @settings(max_examples=25)
+def test_ports_of_hosts_are_bound_to_their_addresses_and_those_between_switches_to_none(intent: Intent) -> None:
+    bound = table_of(wanted_by(intent), guard.SOURCES)
+    expected = {
+        (port,): Call(
+            "guard.bind", (("ipv4", int(intent.addresses[host].ipv4)), ("ipv6", int(intent.addresses[host].ipv6)))
+        )
+        for port, host in intent.host_of_port.items()
+        if host is not None
+    }
+    assert bound == (expected if intent.options.bind_sources else {})
+
+
+@given(intents())
+@settings(max_examples=25)
 def test_a_job_is_admitted_at_its_own_hosts_and_between_switches(intent: Intent) -> None:
     admitted = table_of(wanted_by(intent), guard.ADMISSION)
     for port, host in intent.host_of_port.items():
@@ -268,10 +283,10 @@ def test_the_tables_say_what_the_queue_map_says(intent: Intent) -> None:
     assert set(table_of(wanted, classify.JOB_MODE)) == {(job,) for job in queues.slack_jobs}
     for table in (classify.DSCP_QUEUE, classify.DSCP6_QUEUE):
         trusted = {key: dict(call.arguments)["queue"] for key, call in table_of(wanted, table).items()}
-        expected = {(dscp,): queue_of_dscp(dscp, queues.queues) for dscp in range(64)}
+        expected = {(dscp,): queue_of_dscp(dscp, intent.plan.dscps) for dscp in range(64)}
         assert trusted == (expected if intent.options.trust_dscp else {})
     for queue in range(queues.queues):
-        dscp = ("dscp", dscp_of_queue(queue, queues.queues))
+        dscp = ("dscp", intent.plan.dscps[queue])
         assert table_of(wanted, mark.QUEUE_DSCP)[queue, 1] == Call("mark.set_dscp", (dscp,))
         assert table_of(wanted, mark.QUEUE_DSCP)[queue, 0] == Call("mark.set_dscp6", (dscp,))
 

@@ -193,7 +193,7 @@ def test_another_program_is_replaced_and_a_dry_run_says_so(target_switch: Target
     at = ("--switch", f"s0={target_switch.address}")
     assert refused(run("status", *at), 1).endswith("runs another program; deploy a plan to it first")
     dry = run("deploy", plan_path, *at, "--dry-run")
-    assert "program would be replaced, and all entries with it; 43 inserted" in dry.stdout
+    assert "program would be replaced, and all entries with it; 46 inserted" in dry.stdout
     with Connection(target_of(target_switch)) as connection:
         assert connection.read_pipeline() == (other.p4info, 7)
     assert "program replaced" in run("deploy", plan_path, *at).stdout
@@ -215,7 +215,7 @@ def test_a_second_deploy_writes_nothing(target_switch: TargetSwitch, plan_path: 
     at = ("--switch", f"s0={target_switch.address}")
     foreseen = run("deploy", plan_path, *at, "--dry-run")
     assert foreseen.exit_code == 0, foreseen.output
-    assert "program would be loaded; 43 inserted, 14 unchanged" in foreseen.stdout
+    assert "program would be loaded; 46 inserted, 15 unchanged" in foreseen.stdout
     assert "+ forward.ipv4 destination=10.0.0.1/32 -> next_hop(" in foreseen.stdout
     first = run("deploy", plan_path, *at, "--json", "-")
     assert first.exit_code == 0, first.output
@@ -249,6 +249,8 @@ def test_options_reach_the_tables(target_switch: TargetSwitch, plan_path: str, t
     assert run("deploy", plan_path, *at, *options).exit_code == 0
     with Connection(target_of(target_switch)) as connection:
         found = read_entities(connection, SCHEMA)
+    own = (("ipv4", 0xC0A80701), ("ipv6", int(default_addresses(["h0"])[0].ipv6)))
+    assert TableEntry(guard.SOURCES, (("ingress_port", 0),), Call("guard.bind", own)) in found
     assert DefaultEntry(guard.ADMISSION, Call("guard.drop_stranger")) in found
     assert DefaultEntry(forward.MISS, Call("forward.to_controller")) in found
     assert Meter(guard.JOB_METER, 1, Rates(125_000_000, 1_250_000, 125_000_000, 1_250_000)) in found
@@ -257,6 +259,14 @@ def test_options_reach_the_tables(target_switch: TargetSwitch, plan_path: str, t
         isinstance(entity, TableEntry) and entity.table == forward.IPV4 and entity.key[0][1] == (0xC0A80701, 32)
         for entity in found
     )
+
+
+def test_hosts_are_bound_to_their_ports_unless_told_otherwise(target_switch: TargetSwitch, plan_path: str) -> None:
+    at = ("--switch", f"s0={target_switch.address}")
+    assert run("deploy", plan_path, *at).exit_code == 0
+    loosened = run("deploy", plan_path, *at, "--no-bind-sources")
+    assert "3 deleted" in loosened.stdout
+    assert run("deploy", plan_path, *at, "--dry-run", "--bind-sources").stdout.count("+ guard.sources") == 3
 
 
 def test_one_switch_that_fails_does_not_hide_the_others(target_switch: TargetSwitch, tmp_path: Path) -> None:

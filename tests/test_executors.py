@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from deployed import DeployedSwitch, framed, planned, tagged
+from deployed import DeployedSwitch, as_fragment, framed, planned, tagged, with_options, with_vlan
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,42 +18,21 @@ from tensorexpress.control.guard import slot_of_job
 from tensorexpress.control.intent import Intent, Options
 from tensorexpress.queueing import SpPifo
 from tensorexpress.sim import program as simulated
-from tensorexpress.wire.checksum import checksum
 from tensorexpress.wire.frame import read_frame
 from tensorexpress.wire.header import Flag, Header, Kind
-
-
-def with_vlan(frame: bytes) -> bytes:
-    return frame[:12] + bytes.fromhex("8100e00a") + frame[12:]
-
-
-def with_ip(frame: bytes, ip: bytes) -> bytes:
-    """Replace the IPv4 header of a frame; its checksum is mended."""
-    blank = ip[:10] + bytes(2) + ip[12:]
-    return frame[:14] + blank[:10] + checksum(blank).to_bytes(2, "big") + blank[12:] + frame[34:]
-
-
-def with_options(frame: bytes) -> bytes:
-    """Put eight bytes of IPv4 options (no operation) into a frame."""
-    length = int.from_bytes(frame[16:18], "big") + 8
-    return with_ip(frame, b"\x47" + frame[15:16] + length.to_bytes(2, "big") + frame[18:34] + bytes([1] * 8))
-
-
-def as_fragment(frame: bytes, flags_and_offset: int) -> bytes:
-    return with_ip(frame, frame[14:20] + flags_and_offset.to_bytes(2, "big") + frame[22:34])
 
 
 def cases() -> Iterator[tuple[str, int, bytes]]:
     """Yield a name, a port and a frame for every class of header values."""
     for job, tensors in ((0, 8), (1, 16)):
         for tensor in range(tensors):
-            yield f"job {job} tensor {tensor}", 3 * job, framed(tagged(job, tensor))
+            yield f"job {job} tensor {tensor}", 3 * job, framed(tagged(job, tensor), source=3 * job)
     yield "tensor beyond the model", 0, framed(tagged(0, 8))
     yield "largest tensor", 0, framed(tagged(0, 65535))
     yield "unknown job", 0, framed(tagged(2, 0))
     yield "largest job", 0, framed(tagged(65535, 0))
-    yield "another job's port", 3, framed(tagged(0, 0))
-    yield "port without a job", 6, framed(tagged(1, 0))
+    yield "another job's port", 3, framed(tagged(0, 0), source=3)
+    yield "port without a job", 6, framed(tagged(1, 0), source=6)
     for queue in (0, 1, 6, 7, 8, 255):
         yield f"asks for queue {queue}", 0, framed(tagged(0, 5, queue=queue))
     for slack in (0, 1, -1, 2**31 - 1, -(2**31)):
@@ -85,7 +64,7 @@ def cases() -> Iterator[tuple[str, int, bytes]]:
     yield "first fragment", 0, as_fragment(framed(tagged()), 0x2000)
     yield "later fragment", 0, as_fragment(framed(tagged()), 0x0001)
     yield "bad magic and an urgent DSCP", 0, framed(b"\x54\x59" + tagged()[2:], dscp=56)
-    yield "stranger with an urgent DSCP", 6, framed(tagged(), dscp=56)
+    yield "stranger with an urgent DSCP", 6, framed(tagged(), source=6, dscp=56)
     for dscp in range(64):
         yield f"DSCP {dscp}", 6, framed(b"plain", dscp=dscp, port=9)
     yield "DSCP over IPv6", 6, framed(b"plain", dscp=40, port=9, version=6)

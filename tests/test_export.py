@@ -26,7 +26,7 @@ from tensorexpress.plan_file import plan_text
 from tensorexpress.policy import POLICIES
 from tensorexpress.scenario import read_scenario
 from tensorexpress.target import namespaces
-from tensorexpress.wire.dscp import dscp_of_queue
+from tensorexpress.wire.dscp import default_dscps
 
 JOB = read_scenario(overrides=["job.model=alexnet"]).jobs[0]
 
@@ -56,7 +56,7 @@ def test_sonic_serves_every_queue_of_the_plan_in_its_order(queues):
     tables = export.sonic(plan_on(star(hosts=3, queues=queues)), ["Ethernet0", "Ethernet8"])
     to_class, to_queue = (tables[name]["TENSOREXPRESS"] for name in ("DSCP_TO_TC_MAP", "TC_TO_QUEUE_MAP"))
     assert sorted(map(int, to_class)) == list(range(64))
-    there = [int(to_queue[to_class[str(dscp_of_queue(queue, queues))]]) for queue in range(queues)]
+    there = [int(to_queue[to_class[str(default_dscps(queues)[queue])]]) for queue in range(queues)]
     # SONiC serves the highest queue first, so the plan's queue 0 must be the highest there.
     assert there == sorted(there, reverse=True)
     assert len(set(there)) == queues
@@ -96,9 +96,9 @@ def test_nccl_gets_the_dscp_as_the_byte_that_holds_it(plan):
 
     median = export.job_queue(plan.jobs[0], "median")
     assert 0 < median < 7
-    expected = {"NCCL_IB_TC": str(dscp_of_queue(median, 8) << 2), "NCCL_IB_SL": str(7 - median)}
+    expected = {"NCCL_IB_TC": str(default_dscps(8)[median] << 2), "NCCL_IB_SL": str(7 - median)}
     assert variables(export.nccl(plan)) == expected
-    assert variables(export.nccl(plan, job_class="urgent")) == {"NCCL_IB_TC": "224", "NCCL_IB_SL": "7"}
+    assert variables(export.nccl(plan, job_class="urgent")) == {"NCCL_IB_TC": "160", "NCCL_IB_SL": "7"}
     assert variables(export.nccl(plan_on(star(hosts=3), "p3"))) == {"NCCL_IB_TC": "0", "NCCL_IB_SL": "0"}
 
 

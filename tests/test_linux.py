@@ -27,7 +27,7 @@ from tensorexpress.policy import parse_policy
 from tensorexpress.scenario import read_scenario
 from tensorexpress.target import linux_layout, marks, namespaces
 from tensorexpress.target.linux import LinuxTarget
-from tensorexpress.wire.dscp import dscp_of_queue, queue_of_dscp
+from tensorexpress.wire.dscp import default_dscps, queue_of_dscp
 
 PORT = 9000
 SO_TIMESTAMPNS = 35
@@ -37,7 +37,7 @@ def plan_on(cluster, policy="tensorexpress"):
     """A plan whose network is this cluster, whatever its job would need."""
     scenario = read_scenario(overrides=["job.model=alexnet", "job.workers=2", "job.servers=1"])
     plan = make_plan(scenario, parse_policy(policy))
-    return replace(plan, scenario=replace(scenario, cluster=cluster))
+    return replace(plan, scenario=replace(scenario, cluster=cluster), dscps=default_dscps(cluster.queues))
 
 
 def namespace_of(network, host):
@@ -63,15 +63,16 @@ def test_examples_in_the_documentation_of_modules_are_true():
 
 
 def test_the_commands_of_two_queues():
-    commands = tc.setup("eth0", tc.Egress(queues=2, rate_bps=10**8, buffer_bytes=100_000, mtu=1500))
+    commands = tc.setup("eth0", tc.Egress((40, 0), rate_bps=10**8, buffer_bytes=100_000, mtu=1500))
     shared = "rate 100000000bit burst 2500 cburst 2500 overhead 24 quantum 1514"
     own = "htb rate 8bit burst 1 ceil 100000000bit cburst 2500 prio {} overhead 24 quantum 1514"
     by_dscp = [
         line
-        for selector in range(1, 8)
+        # CS5 and what is between it and CS6; CS6, CS7 and what is between and above them.
+        for value, mask in ((40, 56), (48, 48))
         for line in (
-            f"ip prio 3 u32 match u8 {selector * 32:#04x} 0xe0 at 1",
-            f"ipv6 prio 2 u32 match u16 {selector * 512:#06x} 0x0e00 at 0",
+            f"ip prio 3 u32 match u8 {value * 4:#04x} {mask * 4:#04x} at 1",
+            f"ipv6 prio 2 u32 match u16 {value * 64:#06x} {mask * 64:#06x} at 0",
         )
     ]
     assert [" ".join(command) for command in commands] == [
@@ -89,10 +90,10 @@ def test_the_commands_of_two_queues():
 
 
 def test_without_a_rate_it_is_prio_and_without_queues_a_fifo():
-    several = tc.setup("eth0", tc.Egress(queues=4, rate_bps=None, buffer_bytes=0, mtu=1500))
+    several = tc.setup("eth0", tc.Egress(default_dscps(4), rate_bps=None, buffer_bytes=0, mtu=1500))
     assert several[1][8:12] == ("prio", "bands", "4", "priomap")
     assert several[1][12:] == ("3",) * 16
-    one = tc.setup("eth0", tc.Egress(queues=1, rate_bps=None, buffer_bytes=5000, mtu=1500))
+    one = tc.setup("eth0", tc.Egress((0,), rate_bps=None, buffer_bytes=5000, mtu=1500))
     assert [" ".join(command) for command in one[1:]] == ["tc qdisc replace dev eth0 root handle 7e: bfifo limit 5000"]
 
 
@@ -107,13 +108,13 @@ def test_policies_that_no_dscp_can_express_are_refused():
 @pytest.mark.parametrize("rate_bps", [1, 9_999, 10**12 + 1])
 def test_rates_that_tc_does_not_keep_are_refused(rate_bps):
     with pytest.raises(InputError, match="accepted by tc: 10 Kbps to 1 Tbps"):
-        tc.Egress(queues=8, rate_bps=rate_bps, buffer_bytes=0, mtu=1500)
+        tc.Egress(default_dscps(8), rate_bps=rate_bps, buffer_bytes=0, mtu=1500)
 
 
 @pytest.mark.parametrize("device", ["", "a b", "eth0/1", "x" * 16, "eth0\nroot"])
 def test_what_cannot_be_the_name_of_an_interface_is_refused(device):
     with pytest.raises(InputError, match="is no name of an interface"):
-        tc.setup(device, tc.Egress(queues=8, rate_bps=10**9, buffer_bytes=0, mtu=1500))
+        tc.setup(device, tc.Egress(default_dscps(8), rate_bps=10**9, buffer_bytes=0, mtu=1500))
 
 
 def test_every_switch_has_a_route_to_every_host_and_no_more():
@@ -170,7 +171,7 @@ def test_every_dscp_waits_in_the_queue_that_the_wire_format_says(queues, family)
             sender.sendto(bytes([dscp]), receiver.getsockname())
         assert {receiver.recv(100)[0] for _ in range(64)} == set(range(64))
         report = network.report()[1]
-    wanted = Counter(queue_of_dscp(dscp, queues) for dscp in range(64))
+    wanted = Counter(queue_of_dscp(dscp, default_dscps(queues)) for dscp in range(64))
     served = {queue: packets for (slot, queue), packets in report.served.items() if slot == 0}
     # A router tells its neighbours which groups it listens to, twice, as best effort.
     assert served.pop(queues - 1) - wanted.pop(queues - 1) in (0, 1, 2, 3)
@@ -217,7 +218,7 @@ def through_a_bottleneck(policy):
     ):
         receiver.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         for sender, queue, count, port in ((slow, 7, bulk, 0), (fast, 0, urgent, 1)):
-            mark(sender, dscp_of_queue(queue, 8))
+            mark(sender, default_dscps(8)[queue])
             for _ in range(count):
                 sender.sendto(bytes([queue]) * PAYLOAD_BYTES, receiver.getsockname())
             while network.report()[port].rx_bytes < count * WIRE_BYTES:

@@ -28,6 +28,37 @@ def test_a_plan_read_back_is_the_plan(plan: Plan) -> None:
     assert plan_from_json(json.loads(plan_text(plan))) == plan
 
 
+def test_a_plan_keeps_the_dscps_that_were_chosen_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    options = ["--set", "job.model=alexnet", "--set", "cluster.queues=3", "-o", str(path)]
+    assert CliRunner().invoke(main, ["plan", *options]).exit_code == 0
+    assert read_plan(path).dscps == (40, 32, 0)
+    shown = CliRunner().invoke(main, ["plan", *options, "--dscp", "46, 10,0"])
+    assert shown.exit_code == 0, shown.output
+    assert "queue  DSCP  tensors" in shown.output
+    assert read_plan(path).dscps == (46, 10, 0)
+
+
+def test_a_plan_file_that_says_nothing_about_dscps_has_the_first_ones(document: dict[str, Any]) -> None:
+    assert plan_from_json(put(document, "dscps", None)).dscps == (56, 48, 40, 32, 24, 16, 8, 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("40,0,", "--dscp '40,0,'; accepted: whole numbers with commas between them"),
+        ("cs5", "--dscp 'cs5'; accepted: whole numbers with commas between them"),
+        ("40", "--dscp '40': 1 DSCPs for 8 queues; accepted: one for each of at most 8 queues"),
+        ("99,7,6,5,4,3,2,1", "--dscp '99,7,6,5,4,3,2,1': DSCP 99; accepted: 0 to 63"),
+        ("9" * 5000, "--dscp '9999"),
+    ],
+)
+def test_dscps_that_cannot_be_are_refused_by_the_name_of_the_option(given: str, message: str) -> None:
+    refused = CliRunner().invoke(main, ["plan", "--dscp", given])
+    assert refused.exit_code == 2
+    assert f"error: {message}" in refused.output.replace("Error", "error")
+
+
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
     scenario = read_scenario(overrides=["job.model=alexnet", "job.workers=2", "job.servers=1"])
@@ -67,6 +98,9 @@ def put(document: dict[str, Any], path: str, value: object) -> dict[str, Any]:
         ("scenario.seed", None, None),
         ("scenario.name", None, "scenario.name is missing"),
         ("policy.discipline", "random", "unknown switch discipline 'random'"),
+        ("dscps", [40, 0], "2 DSCPs for 8 queues; accepted: one for each of at most 8 queues"),
+        ("dscps", "CS5", "dscps is 'CS5'; accepted: a list"),
+        ("dscps.0", 10**30, "DSCP 1000000000000000000000000000000; accepted: 0 to 63"),
         ("jobs", [], "jobs is []; accepted: one for each of the scenario's 1"),
         ("jobs.0.tensors.3.queue", 8, "jobs.0.tensors.3.queue is 8; accepted: 0 to 7"),
         ("jobs.0.tensors.3.rank", None, "jobs.0.tensors.3.rank is missing"),
@@ -104,7 +138,7 @@ def test_the_verb_writes_a_plan_and_shows_every_tensor_in_a_queue(tmp_path: Path
     )
     assert result.exit_code == 0
     rows = [line.split() for line in result.output.splitlines()]
-    assert sum(int(row[1]) for row in rows if row and row[0].isdigit()) == 16
+    assert sum(int(row[2]) for row in rows if row and row[0].isdigit()) == 16
     assert read_plan(path).policy == POLICIES["tensorexpress"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from deployed import ADDRESSES, DeployedSwitch, framed, planned, tagged
+from deployed import ADDRESSES, DeployedSwitch, as_fragment, framed, planned, tagged
 from hypothesis import given
 from hypothesis import strategies as st
 from scapy.layers.inet import IP, UDP
@@ -26,7 +26,7 @@ from tensorexpress.wire.frame import read_frame
 PLAN = planned()
 #: A frame of 1000 bytes and its 24 of overhead take 8.192 ms.
 SLOW = PortSettings(rate_bps=10**6)
-MALFORMED, REMARKED, DROPPED, OVER_RATE, BAD_CHECKSUM, TTL_EXPIRED, NO_ROUTE = range(7)
+MALFORMED, REMARKED, DROPPED, OVER_RATE, BAD_CHECKSUM, TTL_EXPIRED, NO_ROUTE, SPOOFED, FRAGMENT = range(9)
 
 
 @pytest.fixture(scope="module")
@@ -146,16 +146,47 @@ def test_flows_that_meet_at_one_switch_part_at_the_next() -> None:
 # Guarding
 
 
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_host_sends_tensors_in_its_own_name_alone(switch: DeployedSwitch, version: int) -> None:
+    before = switch.exceptions()[SPOOFED]
+    assert switch.send((2, framed(tagged(), source=0, version=version))) == []
+    assert switch.exceptions()[SPOOFED] == before + 1
+    assert len(switch.send((2, framed(tagged(), source=2, version=version)))) == 1
+    assert len(switch.send((2, framed(b"plain", source=0, port=9, version=version)))) == 1
+
+
+def test_a_host_may_send_in_any_name_if_asked() -> None:
+    switch = DeployedSwitch(PLAN, Options(bind_sources=False))
+    assert switch.slot_and_queue(2, framed(tagged(0, 0), source=0)) == (1, 0)
+
+
+def test_between_switches_packets_come_in_the_name_of_many() -> None:
+    leaf = leaf_spine_switch("s0")
+    # Host 2 is at the other leaf: what it sends comes from a spine, at ports 2 to 5, and never from a host here.
+    for port in range(2, 6):
+        assert [out for out, _, _ in leaf.send((port, framed(tagged(), source=2, to=1)))] == [1]
+    for port in (0, 1):
+        assert leaf.send((port, framed(tagged(), source=2, to=1))) == []
+
+
+def test_all_fragments_of_a_packet_take_one_path() -> None:
+    leaf = leaf_spine_switch("s0")
+    for source_port in range(50):
+        whole = framed(b"plain", to=2, port=9, source_port=source_port)
+        first, later = (as_fragment(whole, flags_and_offset) for flags_and_offset in (0x2000, 0x0001))
+        assert leaf.send((0, first))[0][0] == leaf.send((0, later))[0][0]
+
+
 def test_strangers_are_remarked_and_counted(switch: DeployedSwitch) -> None:
     before = switch.exceptions()[REMARKED]
-    ((_, sent, _),) = switch.send((6, framed(tagged(), dscp=56)))
+    ((_, sent, _),) = switch.send((6, framed(tagged(), source=6, dscp=56)))
     assert read_frame(sent).dscp == 0
     assert switch.exceptions()[REMARKED] == before + 1
 
 
 def test_strangers_are_dropped_if_asked() -> None:
     switch = DeployedSwitch(PLAN, Options(strangers="drop"))
-    assert switch.send((6, framed(tagged()))) == []
+    assert switch.send((6, framed(tagged(), source=6))) == []
     assert switch.exceptions()[DROPPED] == 1
 
 
@@ -189,7 +220,7 @@ def test_the_wait_is_deducted_from_the_slack_and_the_dscp_is_the_queues() -> Non
     frame = framed(tagged(0, 0, payload, slack_us=5000), ecn=1)
     sent = [data for _, data, _ in slow_switch_kept().send((0, frame), (0, frame), (0, frame), now_ps=10**12)]
     assert [read_frame(data).header.slack_us for data in sent] == [5000, 5000 - 8192, 5000 - 2 * 8192]
-    assert {read_frame(data).dscp for data in sent} == {56}
+    assert {read_frame(data).dscp for data in sent} == {40}
     assert all(map(is_sound, sent))
 
 
@@ -246,7 +277,7 @@ def test_packets_that_found_a_long_queue_are_marked_if_they_can_be(version: int,
 def test_one_packet_of_each_job_is_sampled() -> None:
     switch = DeployedSwitch(PLAN)
     long = framed(tagged(0, 3, bytes(400)))
-    for port, frame in ((0, long), (0, long), (3, framed(tagged(1, 2))), (6, framed(tagged(1, 2)))):
+    for port, frame in ((0, long), (0, long), (3, framed(tagged(1, 2), source=3)), (6, framed(tagged(1, 2), source=6))):
         switch.send((port, frame))
     samples = [notice.frame for notice in switch.notices if isinstance(notice, PacketIn)]
     assert [sample[:2] for sample in samples] == [(port << 7 | 1).to_bytes(2, "big") for port in (0, 3)]

@@ -55,7 +55,7 @@ def test_queue_dscp_and_priority_are_those_that_a_switch_gives_the_tensor(policy
         granted = queues.queue_of_tensor(header)
         traffic = tagger.traffic_class(tensor)
         assert header.queue == granted
-        assert queue_of_dscp(traffic.dscp, plan.scenario.cluster.queues) == granted
+        assert queue_of_dscp(traffic.dscp, plan.dscps) == granted
         assert 0 <= traffic.priority <= 6
         assert tagger.flow_class(tensor) == granted
 

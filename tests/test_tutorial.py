@@ -29,8 +29,8 @@ def test_the_commands_of_the_tutorial_lead_where_it_says(tmp_path: Path) -> None
         ["bash", "-c", script()], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "tensor 0 came through with DSCP 56" in PAGE
-    assert "tensor 0 came through with DSCP 56" in ran.stdout
+    assert "tensor 0 came through with DSCP 40" in PAGE
+    assert "tensor 0 came through with DSCP 40" in ran.stdout
     assert "s0 at 127.0.0.1:9559: nothing to do" in ran.stdout
     assert "every worker found every sum of 5 iterations exact" in ran.stdout
     gain = re.search(r"^blocking +.*?([\d.]+) +([\d.]+) +[+-][\d.]+$", ran.stdout, re.MULTILINE)

@@ -16,7 +16,7 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 
-from tensorexpress.errors import HeaderError
+from tensorexpress.errors import HeaderError, InputError
 from tensorexpress.wire import checksum, dscp, frame, header, scapy_layer
 from tensorexpress.wire.frame import Endpoint, Seen, build_frame, read_frame
 from tensorexpress.wire.header import (
@@ -148,10 +148,61 @@ def test_a_slack_is_never_rounded_up(slack_ps: int) -> None:
         assert slack_us * 10**6 <= slack_ps < (slack_us + 1) * 10**6
 
 
-@given(st.integers(1, 8), st.data())
-def test_queue_and_dscp_are_inverse(queues: int, data: st.DataObject) -> None:
-    queue = data.draw(st.integers(0, queues - 1))
-    assert dscp.queue_of_dscp(dscp.dscp_of_queue(queue, queues), queues) == queue
+tables = st.one_of(
+    st.integers(1, 8).map(dscp.default_dscps),
+    st.integers(1, 8).map(dscp.first_dscps),
+    st.sets(st.integers(0, 63), min_size=1, max_size=8).map(lambda chosen: tuple(sorted(chosen, reverse=True))),
+)
+
+
+@given(tables)
+def test_queue_and_dscp_are_inverse(table: tuple[int, ...]) -> None:
+    assert dscp.check_dscps(table, len(table)) == table
+    assert [dscp.queue_of_dscp(dscp.dscp_of_queue(queue, table), table) for queue in range(len(table))] == list(
+        range(len(table))
+    )
+
+
+@given(tables)
+def test_masks_find_every_dscp_in_its_queue_and_in_no_other(table: tuple[int, ...]) -> None:
+    for value in range(64):
+        found = [
+            queue
+            for queue in range(len(table))
+            for block, mask in dscp.dscp_blocks(queue, table)
+            if value & mask == block
+        ]
+        assert found == [dscp.queue_of_dscp(value, table)]
+
+
+def test_the_default_dscps_leave_routing_protocols_and_scavengers_alone() -> None:
+    # RFC 4594: CS6 and CS7 (48, 56 and all above CS6) are for network control. RFC 3662: CS1 (8) is below best effort.
+    for queues in range(1, 9):
+        table = dscp.default_dscps(queues)
+        assert len(table) == queues
+        assert table[-1] == 0
+        assert all(8 < value < 48 for value in table[:-1])
+        # Equipment that looks at the upper three bits alone may join queues, and must not turn them round.
+        assert [value >> 3 for value in table] == sorted((value >> 3 for value in table), reverse=True)
+        assert queues == 1 or table[0] == 40
+        assert {dscp.queue_of_dscp(value, table) for value in range(48, 64)} == {0}
+
+
+@pytest.mark.parametrize(
+    ("table", "queues", "message"),
+    [
+        ((40, 0), 3, "2 DSCPs for 3 queues; accepted: one for each of at most 8 queues"),
+        (tuple(range(9, 0, -1)), 9, "9 DSCPs for 9 queues; accepted: one for each of at most 8 queues"),
+        ((64, 0), 2, "DSCP 64; accepted: 0 to 63"),
+        ((8, -1), 2, "DSCP -1; accepted: 0 to 63"),
+        ((40, 40), 2, "DSCP 40 before 40; accepted: the most urgent queue's first"),
+        ((0, 40), 2, "DSCP 0 before 40; accepted: the most urgent queue's first"),
+    ],
+)
+def test_dscps_that_do_not_tell_queues_apart_are_refused(table: tuple[int, ...], queues: int, message: str) -> None:
+    with pytest.raises(InputError) as raised:
+        dscp.check_dscps(table, queues)
+    assert str(raised.value).startswith(message)
 
 
 def ends(version: int) -> tuple[Endpoint, Endpoint]:

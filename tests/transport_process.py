@@ -16,6 +16,7 @@ from tensorexpress.host.flow import FlowSettings
 from tensorexpress.host.links import KernelLink, WireLink
 from tensorexpress.host.segments import WIRE_OVERHEAD_BYTES
 from tensorexpress.host.tagging import Tag, traffic_class
+from tensorexpress.wire.dscp import default_dscps
 from tensorexpress.wire.frame import Endpoint as Host
 from tensorexpress.wire.header import Kind
 
@@ -60,7 +61,7 @@ def run(given: dict) -> Endpoint:
         ),
     )
     sent = []
-    traffic = traffic_class(0, queues=8)
+    traffic = traffic_class(0, default_dscps(8))
     with endpoint:
         for iteration in range(iterations):
             if given["worker"] is not None:

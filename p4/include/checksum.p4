@@ -3,7 +3,7 @@
 #define TENSOREXPRESS_CHECKSUM
 
 #define IPV4_SUM { hdr.ipv4.version, hdr.ipv4.words, hdr.ipv4.dscp, hdr.ipv4.ecn, hdr.ipv4.total_length, \
-                   hdr.ipv4.identification, hdr.ipv4.flags, hdr.ipv4.fragment, hdr.ipv4.ttl, hdr.ipv4.protocol, \
+                   hdr.ipv4.identification, hdr.ipv4.flags, hdr.ipv4.more_fragments, hdr.ipv4.fragment, hdr.ipv4.ttl, hdr.ipv4.protocol, \
                    hdr.ipv4.source, hdr.ipv4.destination, hdr.ipv4_options.bytes }
 
 control VerifyChecksums(inout headers_t hdr, inout metadata_t meta) {

@@ -8,6 +8,16 @@ const bit<16> ETHERTYPE_VLAN = 0x8100;
 const bit<16> ETHERTYPE_IPV6 = 0x86dd;
 const bit<8> PROTOCOL_UDP = 17;
 
+// IPv6 headers that may have another one behind them.
+const bit<8> IPV6_HOP_BY_HOP = 0;
+const bit<8> IPV6_ROUTING = 43;
+const bit<8> IPV6_FRAGMENT = 44;
+const bit<8> IPV6_AUTHENTICATION = 51;
+const bit<8> IPV6_DESTINATION = 60;
+const bit<8> IPV6_MOBILITY = 135;
+const bit<8> IPV6_HOST_IDENTITY = 139;
+const bit<8> IPV6_SHIM = 140;
+
 // The UDP port and the magic number spell "TX"; see docs/wire.md.
 const bit<16> TENSOR_PORT = 0x5458;
 const bit<16> TENSOR_MAGIC = 0x5458;
@@ -41,7 +51,9 @@ const bit<32> OVER_RATE = 3;
 const bit<32> BAD_CHECKSUM = 4;
 const bit<32> TTL_EXPIRED = 5;
 const bit<32> NO_ROUTE = 6;
-const bit<32> EXCEPTIONS = 7;
+const bit<32> SPOOFED = 7;
+const bit<32> FRAGMENT = 8;
+const bit<32> EXCEPTIONS = 9;
 
 // Why a packet goes to the controller.
 const bit<7> REASON_SAMPLE = 1;
@@ -55,6 +67,7 @@ const bit<32> SLOT_QUEUES = 2048;
 const bit<32> PORTS = 512;
 
 const int ADMISSIONS = 4096;
+const int SOURCES = 512;
 const int TENSORS = 32768;
 const int HOSTS_L2 = 4096;
 const int ROUTES_IPV4 = 4096;

@@ -176,9 +176,10 @@ control Forward(inout headers_t hdr, inout metadata_t meta, inout standard_metad
                 }
             }
             if (ecmp_group != 0) {
-                // The hash sees what all packets of a flow have in common, so that they stay in order on one path.
+                // The hash sees what all packets of a flow have in common, so that they stay in order on one path. Later
+                // fragments have no ports, so that for the first they do not count either.
                 bit<32> ports = 0;
-                if (hdr.udp.isValid()) {
+                if (hdr.udp.isValid() && !meta.fragment) {
                     ports = hdr.udp.source ++ hdr.udp.destination;
                 }
                 bit<32> flow;

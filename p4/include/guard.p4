@@ -1,4 +1,4 @@
-// Which packets are tensor packets, which jobs may enter at which port, and how fast.
+// Which packets are tensor packets, who may send them, which jobs may enter at which port, and how fast.
 #ifndef TENSOREXPRESS_GUARD
 #define TENSOREXPRESS_GUARD
 
@@ -8,6 +8,25 @@ control Guard(inout headers_t hdr, inout metadata_t meta, inout standard_metadat
     // 0: the next packet of the slot goes to the controller. A register says it once; the controller may ask again.
     register<bit<1>>(SLOTS) sampled;
     bit<2> colour = METER_GREEN;
+    bool spoofed = false;
+
+    // The addresses of the host at this port.
+    action bind(ipv4_t ipv4, bit<128> ipv6) {
+        spoofed = hdr.ipv4.isValid() ? hdr.ipv4.source != ipv4 : hdr.ipv6.source != ipv6;
+    }
+
+    // Ports between switches are not here: packets come there in the name of many.
+    table sources {
+        key = {
+            standard_metadata.ingress_port: exact @name("ingress_port");
+        }
+        actions = {
+            bind;
+            @defaultonly NoAction;
+        }
+        default_action = NoAction();
+        size = SOURCES;
+    }
 
     action admit(slot_t slot) {
         meta.slot = slot;
@@ -47,6 +66,15 @@ control Guard(inout headers_t hdr, inout metadata_t meta, inout standard_metadat
     }
 
     apply {
+        // What is hidden from us may be a tensor packet to the host that gets it.
+        if (meta.to_tensor_port || meta.hidden) {
+            sources.apply();
+            if (spoofed) {
+                exceptions.count(SPOOFED);
+                mark_to_drop(standard_metadata);
+                exit;
+            }
+        }
         // Lengths must agree all the way down, and the frame must hold what they say.
         bit<16> network_bytes = 0;
         bit<16> udp_offset = 0;
@@ -65,7 +93,7 @@ control Guard(inout headers_t hdr, inout metadata_t meta, inout standard_metadat
             frame_bytes = frame_bytes + 2;
         }
         // Wider than the fields, so that a length near 65535 cannot wrap around to one that fits.
-        meta.trusted = hdr.tensor.isValid()
+        meta.trusted = hdr.tensor.isValid() && !meta.fragment
             && (bit<17>)hdr.tensor.payload_length + (bit<17>)(TENSOR_BYTES + UDP_BYTES) == (bit<17>)hdr.udp.length
             && (bit<17>)hdr.udp.length + (bit<17>)udp_offset == (bit<17>)network_bytes
             && frame_bytes <= standard_metadata.packet_length;
@@ -84,6 +112,8 @@ control Guard(inout headers_t hdr, inout metadata_t meta, inout standard_metadat
         } else if (meta.to_tensor_port) {
             meta.demoted = true;
             exceptions.count(MALFORMED);
+        } else if (meta.fragment && !hdr.udp.isValid()) {
+            exceptions.count(FRAGMENT);
         }
     }
 }

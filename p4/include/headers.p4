@@ -50,7 +50,8 @@ header ipv4_h {
     bit<2> ecn;
     bit<16> total_length;
     bit<16> identification;
-    bit<3> flags;
+    bit<2> flags;
+    bit<1> more_fragments;
     bit<13> fragment;
     bit<8> ttl;
     bit<8> protocol;
@@ -73,6 +74,15 @@ header ipv6_h {
     bit<8> hop_limit;
     bit<128> source;
     bit<128> destination;
+}
+
+header ipv6_fragment_h {
+    bit<8> next_header;
+    bit<8> reserved;
+    bit<13> fragment;
+    bit<2> flags;
+    bit<1> more_fragments;
+    bit<32> identification;
 }
 
 header udp_h {
@@ -110,6 +120,7 @@ struct headers_t {
     ipv4_h ipv4;
     ipv4_options_h ipv4_options;
     ipv6_h ipv6;
+    ipv6_fragment_h ipv6_fragment;
     udp_h udp;
     tensor_h tensor;
 }
@@ -117,6 +128,10 @@ struct headers_t {
 struct metadata_t {
     // Came to the tensor port; whether it is a tensor packet is for the guard to say.
     bool to_tensor_port;
+    // A part of a UDP packet. Only the first holds the UDP header.
+    bool fragment;
+    // Behind IPv6 extension headers, where a host finds what a switch does not look for.
+    bool hidden;
     // A tensor packet whose header may be believed.
     bool trusted;
     // Claimed to be a tensor packet, or was one that may not use its queue.

@@ -1,4 +1,4 @@
-// Ethernet, one VLAN tag, ARP, IPv4 with options, IPv6, UDP, and on the tensor port the TensorExpress header.
+// Ethernet, one VLAN tag, ARP, IPv4 with options, IPv6, fragments, UDP, and on the tensor port the TensorExpress header.
 #ifndef TENSOREXPRESS_PARSER
 #define TENSOREXPRESS_PARSER
 
@@ -47,9 +47,9 @@ parser TensorParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
     // Fewer than five words cannot hold the header: leave the bytes alone rather than guess where the next one starts.
     state ipv4 {
         packet.extract(hdr.ipv4);
-        transition select(hdr.ipv4.words) {
-            5: ipv4_protocol;
-            6 .. 15: ipv4_options;
+        transition select(hdr.ipv4.version, hdr.ipv4.words) {
+            (4, 5): ipv4_protocol;
+            (4, 6 .. 15): ipv4_options;
             default: accept;
         }
     }
@@ -59,20 +59,53 @@ parser TensorParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
         transition ipv4_protocol;
     }
 
-    // Later fragments carry no UDP header.
     state ipv4_protocol {
-        transition select(hdr.ipv4.fragment, hdr.ipv4.protocol) {
-            (0, PROTOCOL_UDP): udp;
+        transition select(hdr.ipv4.more_fragments, hdr.ipv4.fragment, hdr.ipv4.protocol) {
+            (0, 0, PROTOCOL_UDP): udp;
+            (_, 0, PROTOCOL_UDP): first_fragment;
+            (_, _, PROTOCOL_UDP): later_fragment;
             default: accept;
         }
     }
 
     state ipv6 {
         packet.extract(hdr.ipv6);
-        transition select(hdr.ipv6.next_header) {
-            PROTOCOL_UDP: udp;
+        transition select(hdr.ipv6.version, hdr.ipv6.next_header) {
+            (6, PROTOCOL_UDP): udp;
+            (6, IPV6_FRAGMENT): ipv6_fragment;
+            (6, IPV6_HOP_BY_HOP): hidden;
+            (6, IPV6_ROUTING): hidden;
+            (6, IPV6_AUTHENTICATION): hidden;
+            (6, IPV6_DESTINATION): hidden;
+            (6, IPV6_MOBILITY): hidden;
+            (6, IPV6_HOST_IDENTITY): hidden;
+            (6, IPV6_SHIM): hidden;
             default: accept;
         }
+    }
+
+    state ipv6_fragment {
+        packet.extract(hdr.ipv6_fragment);
+        transition select(hdr.ipv6_fragment.fragment, hdr.ipv6_fragment.next_header) {
+            (0, PROTOCOL_UDP): first_fragment;
+            (_, PROTOCOL_UDP): later_fragment;
+            default: hidden;
+        }
+    }
+
+    state first_fragment {
+        meta.fragment = true;
+        transition udp;
+    }
+
+    state later_fragment {
+        meta.fragment = true;
+        transition accept;
+    }
+
+    state hidden {
+        meta.hidden = true;
+        transition accept;
     }
 
     state udp {

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from tensorexpress.classify import QueueMap, queue_map_of
 from tensorexpress.control.entries import Call, DefaultEntry, Entity, TableEntry
 from tensorexpress.control.intent import Intent
-from tensorexpress.wire.dscp import queue_of_dscp
+from tensorexpress.wire.dscp import DSCPS, queue_of_dscp
 
 QUEUES = "classify.queues"
 TENSOR_QUEUE = "classify.tensor_queue"
@@ -16,15 +16,13 @@ JOB_MODE = "classify.job_mode"
 DSCP_QUEUE = "classify.dscp_queue"
 DSCP6_QUEUE = "classify.dscp6_queue"
 
-_DSCPS = 64
-
 
 def queue_map(intent: Intent) -> QueueMap:
     """Return what the switch is to know about queues: what the plan says, and which DSCPs are trusted."""
     queues = queue_map_of(intent.plan)
     if not intent.options.trust_dscp:
         return queues
-    chosen = {dscp: queue_of_dscp(dscp, queues.queues) for dscp in range(_DSCPS)}
+    chosen = {dscp: queue_of_dscp(dscp, intent.plan.dscps) for dscp in range(DSCPS)}
     return replace(queues, dscp_queue=MappingProxyType(chosen))
 
 

@@ -1,11 +1,14 @@
-"""Entries of guard.p4: which jobs may enter at which port, and how fast."""
+"""Entries of guard.p4: in whose name a port may send, which jobs may enter at which port, and how fast."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from tensorexpress.control.entries import Call, DefaultEntry, Entity, Meter, Rates, TableEntry
 from tensorexpress.control.intent import Intent
 from tensorexpress.plan import JobPlan
 
+SOURCES = "guard.sources"
 ADMISSION = "guard.admission"
 JOB_METER = "guard.job_meter"
 
@@ -27,7 +30,11 @@ def slot_of_job(number: int) -> int:
 
 def entries(intent: Intent) -> list[Entity]:
     """Return who is admitted where: a job at the hosts it runs on, every job where another switch admitted it."""
-    wanted: list[Entity] = [DefaultEntry(ADMISSION, Call(STRANGERS[intent.options.strangers]))]
+    wanted: list[Entity] = [
+        DefaultEntry(SOURCES, Call("NoAction")),
+        *(_sources(intent) if intent.options.bind_sources else ()),
+        DefaultEntry(ADMISSION, Call(STRANGERS[intent.options.strangers])),
+    ]
     for number, job in enumerate(intent.plan.jobs):
         admit = Call("guard.admit", (("slot", slot_of_job(number)),))
         hosts = {None, *job.job.workers, *job.job.servers}
@@ -38,6 +45,15 @@ def entries(intent: Intent) -> list[Entity]:
         ]
         wanted += _limit(intent, number, job)
     return wanted
+
+
+def _sources(intent: Intent) -> Iterator[TableEntry]:
+    """Yield the addresses of the host at each port; packets from another switch were checked where they came in."""
+    for port, host in intent.host_of_port.items():
+        if host is not None:
+            own = intent.addresses[host]
+            bind = Call("guard.bind", (("ipv4", int(own.ipv4)), ("ipv6", int(own.ipv6))))
+            yield TableEntry(SOURCES, (("ingress_port", port),), bind)
 
 
 def _limit(intent: Intent, number: int, job: JobPlan) -> list[Entity]:

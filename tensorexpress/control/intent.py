@@ -22,6 +22,8 @@ class Options:
 
     #: Addresses of all hosts, in their order; None gives the default ones.
     addresses: tuple[HostAddress, ...] | None = None
+    #: Whether packets to the tensor port are dropped that come from a host in the name of another.
+    bind_sources: bool = True
     #: What becomes of tensor packets at a port where their job has no business: "remark" to best effort, or "drop".
     strangers: str = "remark"
     #: Name of a job -> bit/s above which its packets are best effort; jobs that are not named have no limit.

@@ -13,7 +13,7 @@ from tensorexpress.control.intent import Options
 from tensorexpress.control.messages import Schema
 from tensorexpress.errors import PlanError, unknown
 from tensorexpress.plan import Plan
-from tensorexpress.wire.dscp import CLASS_SELECTORS
+from tensorexpress.wire.dscp import MOST_QUEUES
 
 
 def check_plan(plan: Plan, options: Options, schema: Schema) -> None:
@@ -26,10 +26,10 @@ def check_plan(plan: Plan, options: Options, schema: Schema) -> None:
     if slot_of_job(len(names)) > slots:
         raise PlanError(f"the plan has {len(names)} jobs; accepted: at most {slots - 1}, the slots of {JOB_METER}")
     queues = plan.scenario.cluster.queues
-    if queues > CLASS_SELECTORS:
+    if queues > MOST_QUEUES:
         raise PlanError(
-            f"the plan has {queues} queues at a port; accepted: at most {CLASS_SELECTORS}; plan again with "
-            f"--set cluster.queues={CLASS_SELECTORS}"
+            f"the plan has {queues} queues at a port; accepted: at most {MOST_QUEUES}; plan again with "
+            f"--set cluster.queues={MOST_QUEUES}"
         )
 
 

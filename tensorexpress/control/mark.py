@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tensorexpress.control.entries import Call, CloneSession, DefaultEntry, Entity, TableEntry
 from tensorexpress.control.intent import CPU_PORT, Intent
-from tensorexpress.wire.dscp import dscp_of_queue
 
 QUEUE_DSCP = "mark.queue_dscp"
 ECN = "mark.ecn"
@@ -18,7 +17,6 @@ _NEVER_PACKETS = 2**19 - 1
 
 def entries(intent: Intent) -> list[Entity]:
     """Return what a packet carries on from here."""
-    queues = intent.cluster.queues
     return [
         CloneSession(SAMPLE_SESSION, frozenset({(CPU_PORT, 0)})),
         DefaultEntry(ECN, Call("mark.mark_over", (("packets", _ecn_packets(intent)),))),
@@ -27,9 +25,9 @@ def entries(intent: Intent) -> list[Entity]:
             TableEntry(
                 QUEUE_DSCP,
                 (("queue", queue), ("is_ipv4", is_ipv4)),
-                Call(f"mark.{action}", (("dscp", dscp_of_queue(queue, queues)),)),
+                Call(f"mark.{action}", (("dscp", dscp),)),
             )
-            for queue in range(queues)
+            for queue, dscp in enumerate(intent.plan.dscps)
             for is_ipv4, action in ((1, "set_dscp"), (0, "set_dscp6"))
         ),
     ]

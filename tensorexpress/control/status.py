@@ -24,6 +24,8 @@ EXCEPTIONS = (
     "bad checksum",
     "TTL expired",
     "no route",
+    "spoofed",
+    "fragment",
 )
 
 #: A cell of counters and registers is a slot or port and, in its lowest bits, a queue.

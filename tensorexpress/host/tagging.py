@@ -38,22 +38,22 @@ class TrafficClass(NamedTuple):
 BEST_EFFORT = TrafficClass(dscp=0, priority=0)
 
 
-def traffic_class(queue: int, queues: int) -> TrafficClass:
+def traffic_class(queue: int, dscps: Sequence[int]) -> TrafficClass:
     """Return how packets of a queue are marked: a DSCP for the network, a priority for this machine's own queues.
 
-    >>> traffic_class(0, queues=8), traffic_class(7, queues=8)
-    (TrafficClass(dscp=56, priority=6), TrafficClass(dscp=0, priority=0))
+    >>> traffic_class(0, (40, 32, 0)), traffic_class(2, (40, 32, 0))
+    (TrafficClass(dscp=40, priority=2), TrafficClass(dscp=0, priority=0))
     """
-    return TrafficClass(dscp_of_queue(queue, queues), min(queues - 1 - queue, _HIGHEST_PRIORITY))
+    return TrafficClass(dscp_of_queue(queue, dscps), min(len(dscps) - 1 - queue, _HIGHEST_PRIORITY))
 
 
 def tag_socket(tagged: socket.socket, traffic: TrafficClass, ecn: int = 0) -> None:
     """Mark all that a socket sends from now on, TCP or UDP; the packets need no header of ours for that.
 
     >>> with socket.socket() as connection:
-    ...     tag_socket(connection, TrafficClass(dscp=56, priority=6))
+    ...     tag_socket(connection, TrafficClass(dscp=40, priority=6))
     ...     connection.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) >> 2
-    56
+    40
     """
     # In this order, because setting the DSCP sets the priority, too, by a table from the days of "type of service".
     if tagged.family == socket.AF_INET6:
@@ -66,8 +66,8 @@ def tag_socket(tagged: socket.socket, traffic: TrafficClass, ecn: int = 0) -> No
 def ancillary(traffic: TrafficClass, *, ipv6: bool = False, ecn: int = 0) -> list[tuple[int, int, bytes]]:
     """Return what `sendmsg` takes to mark one packet of a UDP socket whose other packets are of other queues.
 
-    >>> ancillary(TrafficClass(dscp=56, priority=6))[0][2]
-    b'\\xe0\\x00\\x00\\x00'
+    >>> ancillary(TrafficClass(dscp=40, priority=6))[0][2]
+    b'\\xa0\\x00\\x00\\x00'
     """
     value = (traffic.dscp << 2 | ecn).to_bytes(4, sys.byteorder)
     if ipv6:
@@ -136,6 +136,7 @@ class Tagger:
             raise PlanError(f"payload_bytes is {shown(payload_bytes)}; accepted: a whole number of 1 or more")
         self._clock_ps = clock_ps
         self._queues: QueueMap = queue_map_of(plan)
+        self._dscps = plan.dscps
         self._by_slack = self.job in self._queues.slack_jobs
         layers = self.plan.job.workload.layers
         self._names = [layer.name for layer in layers]
@@ -211,7 +212,7 @@ class Tagger:
 
     def traffic_class(self, tensor: int | str) -> TrafficClass:
         """Return DSCP and socket priority of a tensor's packets."""
-        return traffic_class(self.queue(tensor), self._queues.queues)
+        return traffic_class(self.queue(tensor), self._dscps)
 
     def flow_class(self, tensor: int | str) -> int:
         """Return which of the flows to a host a tensor belongs to: one per queue, or per tensor where slack decides."""

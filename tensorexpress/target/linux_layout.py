@@ -75,7 +75,7 @@ def nodes(plan: Plan, *, ipv6: bool = True) -> list[Node]:
     """Return what each node of the plan's cluster is to be told, in the order of `Cluster.nodes`."""
     cluster = plan.scenario.cluster
     made = [Node() for _ in cluster.nodes]
-    _add_interfaces(cluster, made, tc.queues_of(plan), ipv6)
+    _add_interfaces(cluster, made, tc.dscps_of(plan), ipv6)
     for host, address in enumerate(addresses_of(cluster)):
         _add_host(made[host], address, ipv6)
         for place, switch in enumerate(cluster.switches, start=len(cluster.hosts)):
@@ -89,7 +89,7 @@ def _macs(cluster: Cluster) -> list[str]:
     return [format_mac(hosts[node].mac if node < len(hosts) else GATEWAY_MAC) for node in cluster.directed().source]
 
 
-def _add_interfaces(cluster: Cluster, made: list[Node], queues: int, ipv6: bool) -> None:
+def _add_interfaces(cluster: Cluster, made: list[Node], dscps: tuple[int, ...], ipv6: bool) -> None:
     names, macs, directed = interfaces(cluster), _macs(cluster), cluster.directed()
     for link, (name, source, rate_bps) in enumerate(zip(names, directed.source, directed.rate_bps, strict=True)):
         node, is_host = made[source], source < len(cluster.hosts)
@@ -99,7 +99,7 @@ def _add_interfaces(cluster: Cluster, made: list[Node], queues: int, ipv6: bool)
             node.ip.append(f"neigh add {neighbour} lladdr {macs[link ^ 1]} dev {name} nud permanent")
         # A host has already put its packets in order, and its memory is its own.
         egress = tc.Egress(
-            queues=1 if is_host else queues,
+            dscps=dscps[-1:] if is_host else dscps,
             rate_bps=rate_bps,
             buffer_bytes=0 if is_host else cluster.buffer_bytes,
             mtu=cluster.mtu,

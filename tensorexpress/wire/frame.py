@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address
 
 from tensorexpress.errors import HeaderError
@@ -12,6 +12,8 @@ from tensorexpress.wire.header import UDP_PORT, Header, unpack
 
 _VLAN, _IPV4, _IPV6 = 0x8100, 0x0800, 0x86DD
 _UDP = 17
+_FRAGMENT_HEADER = 44
+_FRAGMENT_HEADER_BYTES = 8
 _UDP_BYTES = 8
 
 
@@ -32,7 +34,7 @@ class Seen:
     dscp: int | None = None
     #: Whether it is a UDP packet to the tensor port.
     to_tensor_port: bool = False
-    #: The header of a tensor packet that may be believed, else None.
+    #: The header of a tensor packet that may be believed, else None. A fragment is none, even if it is the first.
     header: Header | None = None
 
 
@@ -72,29 +74,44 @@ def read_frame(frame: bytes) -> Seen:
     if kind == _IPV4 and len(frame) >= start + 20:
         return _read_ipv4(frame, start)
     if kind == _IPV6 and len(frame) >= start + 40:
-        dscp = int.from_bytes(frame[start : start + 2], "big") >> 6 & 63
-        length = 40 + int.from_bytes(frame[start + 4 : start + 6], "big")
-        return _read_udp(frame, start, 40, length, dscp) if frame[start + 6] == _UDP else Seen(dscp)
+        return _read_ipv6(frame, start)
     return Seen()
 
 
 def _read_ipv4(frame: bytes, start: int) -> Seen:
     dscp, header_bytes = frame[start + 1] >> 2, (frame[start] & 15) * 4
-    fragment = int.from_bytes(frame[start + 6 : start + 8], "big") & 0x1FFF
-    if header_bytes < 20 or fragment or frame[start + 9] != _UDP:
+    fragment = int.from_bytes(frame[start + 6 : start + 8], "big") & 0x3FFF
+    if frame[start] >> 4 != 4 or header_bytes < 20 or fragment & 0x1FFF or frame[start + 9] != _UDP:
         return Seen(dscp)
-    return _read_udp(frame, start, header_bytes, int.from_bytes(frame[start + 2 : start + 4], "big"), dscp)
+    length = int.from_bytes(frame[start + 2 : start + 4], "big")
+    return _read_udp(frame, start, header_bytes, length, Seen(dscp), is_fragment=fragment != 0)
 
 
-def _read_udp(frame: bytes, start: int, header_bytes: int, ip_bytes: int, dscp: int) -> Seen:
-    """Look behind an IP header of `header_bytes` in an IP packet that says it has `ip_bytes`."""
+def _read_ipv6(frame: bytes, start: int) -> Seen:
+    dscp = int.from_bytes(frame[start : start + 2], "big") >> 6 & 63
+    if frame[start] >> 4 != 6:
+        return Seen(dscp)
+    if frame[start + 6] == _UDP:
+        return _read_udp(frame, start, 40, 40 + int.from_bytes(frame[start + 4 : start + 6], "big"), Seen(dscp))
+    behind = frame[start + 40 : start + 40 + _FRAGMENT_HEADER_BYTES]
+    is_first = len(behind) == _FRAGMENT_HEADER_BYTES and int.from_bytes(behind[2:4], "big") >> 3 == 0
+    if frame[start + 6] == _FRAGMENT_HEADER and is_first and behind[0] == _UDP:
+        return _read_udp(frame, start, 40 + _FRAGMENT_HEADER_BYTES, 0, Seen(dscp), is_fragment=True)
+    return Seen(dscp)
+
+
+def _read_udp(
+    frame: bytes, start: int, header_bytes: int, ip_bytes: int, other: Seen, *, is_fragment: bool = False
+) -> Seen:
+    """Look behind `header_bytes` of a packet that says it has `ip_bytes`; not to the port it is `other` traffic."""
     udp = start + header_bytes
     if len(frame) < udp + _UDP_BYTES or int.from_bytes(frame[udp + 2 : udp + 4], "big") != UDP_PORT:
-        return Seen(dscp)
+        return other
+    malformed = replace(other, to_tensor_port=True)
     udp_bytes = int.from_bytes(frame[udp + 4 : udp + 6], "big")
-    if header_bytes + udp_bytes != ip_bytes or len(frame) < start + ip_bytes:
-        return Seen(dscp, to_tensor_port=True)
+    if is_fragment or header_bytes + udp_bytes != ip_bytes or len(frame) < start + ip_bytes:
+        return malformed
     try:
-        return Seen(dscp, True, unpack(frame[udp + _UDP_BYTES : udp + udp_bytes]))
+        return replace(malformed, header=unpack(frame[udp + _UDP_BYTES : udp + udp_bytes]))
     except HeaderError:
-        return Seen(dscp, to_tensor_port=True)
+        return malformed
