@@ -65,6 +65,6 @@ def _marshalled(source: str) -> bytes:
         raise ProgramError(f"the program is too deeply nested to run here ({error})") from None
     if len(marshalled) > LARGEST_CODE_BYTES:
         raise ProgramError(
-            f"the program becomes {len(marshalled)} bytes of code; accepted: at most {LARGEST_CODE_BYTES}, so shorten it"
+            f"the program becomes {len(marshalled)} bytes of code; accepted: up to {LARGEST_CODE_BYTES}; shorten it"
         )
     return marshalled

@@ -37,6 +37,9 @@ from tensorexpress.switch.program.tables import NOTHING, Profile, Row, make_tabl
 
 _log = logging.getLogger(__name__)
 
+#: Broken claims of a program that are logged; the others are only counted.
+_CLAIMS_LOGGED = 10
+
 #: Cells of an array that are freed in one step.
 _CELLS_AT_ONCE = 4096
 
@@ -125,7 +128,8 @@ class Pipeline:
 
     def _broken_claim(self, word: str, where: str) -> None:
         self.broken_claims += 1
-        _log.warning("%s does not hold in %s", word, where)
+        if self.broken_claims <= _CLAIMS_LOGGED:  # every packet may break one
+            _log.warning("%s does not hold in %s", word, where)
 
     def apply(self, operation: Operation) -> None:
         """Change a table, a profile, a register, a counter, a meter or a value set."""
