@@ -235,6 +235,9 @@ def _measured(runs: Sequence[Run]) -> Prediction:
 
 def _notes(runs: Sequence[Run], target: Target) -> list[str]:
     """Return what a reader must know beside the numbers."""
+    from tensorexpress.switch.device import NOT_TAKEN
+    from tensorexpress.units import counted
+
     rounds = len(runs[0].trace.jobs[0].updated_ps)
     notes = [f"- Measured on the target {target.name}; every worker found every sum of {rounds} iterations exact."]
     for run in runs:
@@ -242,6 +245,12 @@ def _notes(runs: Sequence[Run], target: Target) -> list[str]:
         if harmed:
             kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(harmed.items()))
             notes.append(f"- Under {run.plan.policy.name}, frames harmed on purpose: {kinds}.")
+        not_taken = sum(report.drops.get(NOT_TAKEN, 0) for report in run.ports)
+        if not_taken:
+            notes.append(
+                f"- Under {run.plan.policy.name} switches lost {counted(not_taken, 'frame')} that came faster than "
+                "they could take; close other programs, or give a larger --scale."
+            )
         if run.machine.busy > _BUSY:
             notes.append(
                 f"- Under {run.plan.policy.name} the machine was {run.machine.busy:.0%} busy: its times are partly "

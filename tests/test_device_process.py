@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import os
 import re
 import select
@@ -18,12 +20,15 @@ from click.testing import CliRunner
 from network import host, needs_root, neighbour
 
 from tensorexpress.cli import main
+from tensorexpress.cli.switch import statistics_table
 from tensorexpress.errors import InputError, NetworkError, ProgramError
+from tensorexpress.switch.device import NOT_TAKEN, Switch
 from tensorexpress.switch.link import DataLink, LinkClosedError, SwitchEnd, start_process
 from tensorexpress.switch.loop import LoopSettings
-from tensorexpress.switch.operations import ActionCall, Entry, PacketIn, ReadRegister, SetEntry
+from tensorexpress.switch.operations import ActionCall, DeleteEntry, Entry, PacketIn, ReadRegister, SetEntry
 from tensorexpress.switch.pcap import capture_name, read_pcap
 from tensorexpress.switch.ports import InterfaceSpec, WireSpec
+from tensorexpress.switch.program.compiled import compile_program
 from tensorexpress.switch.running import RunningSwitch
 from tensorexpress.switch.traffic import PortSettings
 
@@ -318,6 +323,134 @@ def test_a_long_answer_waits_for_its_reader():
     assert had_to_wait == [True]
     for each in (here, there, *notices):
         each.close()
+
+
+def test_a_request_sees_all_of_those_before_it_and_packets_pass_between_updates():
+    """A frame sent while many updates are under way comes out before the last of them is done."""
+    many = [SetEntry(Entry("Choose.l2", (number,)), ActionCall("Choose.forward", (0,))) for number in range(20_000)]
+    back = SetEntry(Entry("Choose.l2", (int.from_bytes(frame(1)[:6], "big"),)), ActionCall("Choose.forward", (0,)))
+    with running() as (switch, (left, right)):
+        writer = threading.Thread(target=switch.data_path.apply, args=([*many, back],))
+        writer.start()
+        passed = 0
+        while writer.is_alive():
+            left.send(frame(1, name=passed))
+            end = select.select([left, right], (), (), SECONDS)[0][0]
+            assert end.recv(65536) == frame(1, name=passed)
+            if end is left:
+                break
+            passed += 1
+        writer.join()
+        assert passed > 10
+        left.send(frame(1))
+        assert left.recv(65536) == frame(1)
+        switch.data_path.apply([DeleteEntry(each.entry) for each in [*many, back]])
+        switch.data_path.packet_out(frame(1))
+        assert right.recv(65536) == frame(1)
+
+
+def test_updates_that_are_to_be_atomic_are_done_between_the_same_two_packets():
+    """The first and the last entry of a batch concern two frames: if the one has changed, so has the other."""
+    keys = [int.from_bytes(frame(port)[:6], "big") for port in (1, 2)]
+
+    def batch(way):
+        numbers = [keys[0], *range(600), keys[1]]
+        return [SetEntry(Entry("Choose.l2", (each,)), ActionCall("Choose.forward", (way,))) for each in numbers]
+
+    with running(3) as (switch, (left, *others)):
+
+        def way_of(port):
+            left.send(frame(port))
+            end = select.select(others, (), (), SECONDS)[0][0]
+            assert end.recv(65536) == frame(port)
+            return others.index(end) + 1
+
+        switch.data_path.apply(batch(1))
+        for way in (2, 1, 2, 1):
+            writer = threading.Thread(target=switch.data_path.apply, args=(batch(way),), kwargs={"atomic": True})
+            writer.start()
+            while way_of(1) != way:
+                pass
+            assert way_of(2) == way
+            writer.join()
+
+
+def test_a_new_program_has_its_entries_before_the_first_packet():
+    back = SetEntry(Entry("Choose.l2", (int.from_bytes(frame(1)[:6], "big"),)), ActionCall("Choose.forward", (0,)))
+    with running() as (switch, (left, right)):
+        loader = threading.Thread(target=switch.data_path.load, args=(PROGRAM.read_bytes(), [back]))
+        loader.start()
+        ends = []
+        while not ends or loader.is_alive() or ends[-1] is right:
+            left.send(frame(1))
+            ends.append(select.select([left, right], (), (), SECONDS)[0][0])
+            assert ends[-1].recv(65536) == frame(1)
+        loader.join()
+        assert ends == sorted(ends, key=[right, left].index)  # never the new program without its entry
+        assert switch.data_path.statistics().ports[0].rx_frames == len(ends)
+
+
+def test_the_forwarding_process_leaves_nothing_to_a_garbage_collector():
+    """It has none, since it would make packets wait."""
+    sent = []
+    switch = Switch(lambda *each: sent.append(each), ports={0: PortSettings(), 1: PortSettings()})
+    entries = [SetEntry(Entry("Choose.l2", (number,)), ActionCall("Choose.forward", (0,))) for number in range(100)]
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            configuration = switch.prepare(compile_program(PROGRAM.read_bytes()))
+            gc.collect()  # the compiler's own, which is another process's
+            replaced = switch.switch_over(configuration)
+            switch.apply(entries)
+            switch.receive(0, frame(1), 0)
+            if replaced.program is not None:
+                for _ in replaced.program.dismantle():
+                    pass
+        del replaced, configuration
+        assert len(sent) == 3
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+def test_standard_error_that_nobody_reads_stops_no_packet():
+    """The forwarding process logs to a pipe that is full."""
+    log = logging.LogRecord("switch", logging.ERROR, "", 0, "a line that is long enough %s", ("x" * 500,), None)
+    script = (
+        "import logging, pickle, sys; from tensorexpress.switch.loop import _UnblockedHandler\n"
+        "handler = _UnblockedHandler()\n"
+        "for _ in range(1000): handler.emit(logging.makeLogRecord(eval(sys.argv[1])))\n"
+        "print('done', flush=True)\n"
+    )
+    command = [sys.executable, "-P", "-c", script, repr({"msg": log.getMessage()})]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "done\n"
+        said = process.stderr.read()
+    assert said.startswith("a line that is long enough xxx")
+    assert 0 < len(said) < 1000 * len(log.getMessage())
+
+
+@pytest.mark.parametrize("size", [60, 9000])
+def test_frames_that_the_switch_was_too_slow_for_are_counted(size):
+    """It stands still while a flood comes; afterwards every frame was either taken or counted as lost."""
+    with running() as (switch, (left, _)):
+        os.kill(switch.data_path.pid, signal.SIGSTOP)
+        sent = 0
+        try:
+            while sent * size < 8 * 2**20:
+                left.send(frame(1, size=size))
+                sent += 1
+        finally:
+            os.kill(switch.data_path.pid, signal.SIGCONT)
+        for _ in range(10_000):  # until the buffer is empty; between two of these requests, frames are taken
+            port = switch.data_path.statistics().ports[0]
+            if port.rx_frames + port.drops[NOT_TAKEN] == sent:
+                break
+        assert port.drops[NOT_TAKEN] > 0
+        assert port.rx_frames + port.drops[NOT_TAKEN] == sent
+        assert port.rx_bytes == size * port.rx_frames
+        assert f"{port.drops[NOT_TAKEN]} receive buffer full" in statistics_table(switch.stop())
 
 
 def test_an_unexpected_error_is_told_to_whoever_asked():

@@ -33,6 +33,9 @@ class Arrivals:
     def send(self, frame):
         return True
 
+    def lost(self):
+        return 0
+
     def close(self):
         pass
 

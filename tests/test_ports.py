@@ -9,7 +9,7 @@ import socket
 import struct
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 import pytest
 from hypothesis import given
@@ -285,6 +285,67 @@ with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as sender:
     for number in range(3000):
         sender.send(bytes.fromhex(sys.argv[1]) + number.to_bytes(4, "big").ljust(44))
 """
+
+
+@contextmanager
+def virtual_cable():
+    """A virtual cable with both ends here, for frames that are sent as they are; gives the names of its ends."""
+    near, far = f"te{os.getpid()}near", f"te{os.getpid()}far"
+    ip("link", "add", near, "type", "veth", "peer", "name", far)
+    try:
+        for end in (near, far):
+            ip("link", "set", end, "addrgenmode", "none")
+            ip("link", "set", end, "up")
+        yield near, far
+    finally:
+        ip("link", "del", near)
+
+
+@needs_root
+def test_an_interface_counts_the_frames_that_found_its_ring_full():
+    with virtual_cable() as (near, far), closing(open_port(InterfaceSpec(near))) as port:
+        assert port.lost() == 0
+        sent = 10_000
+        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as sender:
+            sender.bind((far, 0))
+            for _ in range(sent):
+                sender.send(bytes(1514))
+        lost = port.lost()
+        assert lost > 0
+        assert len(all_frames(port, sent - lost)) == sent - lost
+        assert not port.receive(1)
+        assert port.lost() == lost
+
+
+@needs_root
+def test_a_frame_that_is_longer_than_its_slot_and_has_no_room_for_a_copy_is_lost_and_counted():
+    """Without a copy the ring has only its beginning: half a frame must not be taken for a whole one."""
+    with virtual_cable() as (near, far), closing(open_port(InterfaceSpec(near))) as port:
+        for end in (near, far):  # longer ones from now on
+            ip("link", "set", end, "mtu", "9000")
+        sent = 2000
+        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as sender:
+            sender.bind((far, 0))
+            for _ in range(sent):
+                sender.send(bytes(9014))
+        frames = []
+        while select.select([port], (), (), 0)[0]:
+            frames += port.receive(64)
+        assert {len(frame) for frame in frames} == {9014}
+        assert 0 < port.lost() == sent - len(frames)
+
+
+def test_a_wire_counts_the_frames_that_found_its_buffer_full():
+    near, far = free_wire()
+    with closing(open_port(WireSpec(near, far))) as port, socket.socket(type=socket.SOCK_DGRAM) as sender:
+        sender.bind(far)
+        sender.connect(near)
+        sent = 0
+        while not port.lost():
+            sender.send(bytes(1500))
+            sent += 1
+        lost = port.lost()
+        assert len(all_frames(port, sent - lost)) == sent - lost
 
 
 def test_doctests():

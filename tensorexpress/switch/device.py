@@ -72,6 +72,8 @@ NO_SESSION = "unknown clone session"
 LOOP = "loop"
 FAILED = "failed"
 RELOADED = "program replaced"
+#: Frames that arrived faster than the switch took them; the kernel had no room left, and no program has seen them.
+NOT_TAKEN = "receive buffer full"
 
 
 class Program(Protocol):
@@ -141,7 +143,8 @@ class PortStatistics:
     rx_bytes: int
     tx_frames: int
     tx_bytes: int
-    #: Reason -> packets. What ingress dropped counts at the port of arrival, everything else at that of departure.
+    #: Reason -> packets. What was not taken or dropped by ingress counts at the port of arrival, all else at that of
+    #: departure.
     drops: Mapping[str, int]
     #: Packets that wait now, and the most bytes that ever waited, by queue.
     depths: tuple[int, ...]

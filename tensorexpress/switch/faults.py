@@ -70,7 +70,7 @@ class FaultyPort:
         self._port, self._faults, self._struck = port, faults, struck
         self._random = random.Random(faults.seed << 16 | number)
         self._held: list[bytes] = []
-        self.fileno, self.send, self.close = port.fileno, port.send, port.close
+        self.fileno, self.send, self.lost, self.close = port.fileno, port.send, port.lost, port.close
 
     def receive(self, most: int) -> list[bytes]:
         """Return the frames that are there, after the faults."""

@@ -23,7 +23,14 @@ from pathlib import Path
 
 from tensorexpress import tied
 from tensorexpress.files import make_directory
-from tensorexpress.switch.device import CPU_PORT, Configuration, Statistics, Switch
+from tensorexpress.switch.device import (
+    CPU_PORT,
+    NOT_TAKEN,
+    Configuration,
+    PortStatistics,
+    Statistics,
+    Switch,
+)
 from tensorexpress.switch.faults import Faults, FaultyPort
 from tensorexpress.switch.link import LinkClosedError, SwitchEnd
 from tensorexpress.switch.operations import Operation, Query
@@ -46,6 +53,8 @@ _CELLS = 512
 
 #: Work in small steps; where it yields something, that is part of an answer.
 _Work = Iterator[object]
+
+_STANDARD_ERROR = 2
 
 #: Captures are handed to the operating system this often.
 _FLUSH_NS = 10**8
@@ -238,7 +247,17 @@ class Loop:
         self.switch.apply(operations)
 
     def _statistics(self) -> Statistics:
-        return replace(self.switch.statistics(), dropped_notices=self._control.dropped_notices, faults=self._struck)
+        counted = self.switch.statistics()
+        return replace(
+            counted,
+            ports={number: self._with_lost(number, port) for number, port in counted.ports.items()},
+            dropped_notices=self._control.dropped_notices,
+            faults=self._struck,
+        )
+
+    def _with_lost(self, number: int, port: PortStatistics) -> PortStatistics:
+        lost = self._ports[number].lost() if number in self._ports else 0
+        return replace(port, drops={**port.drops, NOT_TAKEN: lost}) if lost else port
 
     def _open_captures(self, directory: Path) -> None:
         make_directory(directory)
@@ -286,15 +305,30 @@ def _close(capture: PcapWriter) -> None:
         logger.error("a capture is not complete: %s", error.strerror)
 
 
+class _UnblockedHandler(logging.Handler):
+    """Writes to standard error what can be written without waiting: who does not read it must not stop packets."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record, or the beginning of it."""
+        text = f"{self.format(record)}\n".encode(errors="replace")
+        for first in range(0, len(text), select.PIPE_BUF):  # so much fits a pipe that is said to have room
+            try:
+                if not select.select((), [_STANDARD_ERROR], (), 0)[1]:
+                    return
+                os.write(_STANDARD_ERROR, text[first : first + select.PIPE_BUF])
+            except OSError:  # nobody is there to read it
+                return
+
+
 def main(parent: int, requests: int, notices: int) -> None:
     """Run the forwarding process on the descriptors of its link, until the parent at the other end is gone."""
     tied.end_with_parent(parent)  # a program that loops for ever never looks at the link
     for number in (signal.SIGINT, signal.SIGTERM):  # the controlling process decides when this one ends
         signal.signal(number, signal.SIG_IGN)
-    # Looking through a large table for garbage takes longer than packets can wait. There is none: nothing on the way of
-    # a packet or an operation refers to itself, and a program that is replaced is taken apart.
+    # To look through large tables for garbage takes longer than packets can wait. There is none: nothing that packets
+    # or operations make refers to itself, and a program that is replaced is taken apart.
     gc.disable()
-    logging.basicConfig(format="tensorexpress: %(message)s")
+    logging.basicConfig(format="tensorexpress: %(message)s", handlers=[_UnblockedHandler()])
     with _low_descriptor(requests) as request_socket, _low_descriptor(notices) as notice_socket:
         control = SwitchEnd(request_socket, notice_socket)
         loop = _opened(control)

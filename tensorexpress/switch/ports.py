@@ -46,6 +46,10 @@ class FramePort(Protocol):
         """Send a frame without waiting; False if it had to be dropped."""
         ...
 
+    def lost(self) -> int:
+        """Return how many frames have arrived and were lost because nobody had room for them."""
+        ...
+
     def close(self) -> None:
         """Give everything back to the system."""
         ...
@@ -119,6 +123,11 @@ def open_port(spec: PortSpec) -> FramePort:
     return InterfacePort(spec.name) if isinstance(spec, InterfaceSpec) else open_wire(spec)
 
 
+#: Linux's SO_MEMINFO: nine numbers, the last of which counts what was dropped.
+_SO_MEMINFO = 55
+_MEMORY = struct.Struct("=9I")
+
+
 class DatagramPort:
     """Frames in datagrams of a connected socket."""
 
@@ -126,6 +135,7 @@ class DatagramPort:
         connected.setblocking(False)
         _enlarge_buffers(connected)
         self._socket = connected
+        self._lost = 0
 
     def fileno(self) -> int:
         """Return the socket's descriptor."""
@@ -151,6 +161,12 @@ class DatagramPort:
         except OSError:
             return False
         return True
+
+    def lost(self) -> int:
+        """Return how many datagrams found the socket's buffer full. The kernel counts them; receiving costs no more."""
+        counted = _MEMORY.unpack(self._socket.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMORY.size))[-1]
+        self._lost += (counted - self._lost) & 0xFFFFFFFF  # its count has 32 bits
+        return self._lost
 
     def close(self) -> None:
         """Close the socket."""
@@ -197,6 +213,7 @@ def _enlarge_buffers(endpoint: socket.socket) -> None:
 _SOL_PACKET = 263
 _PACKET_ADD_MEMBERSHIP = 1
 _PACKET_RX_RING = 5
+_PACKET_STATISTICS = 6
 _PACKET_COPY_THRESH = 7
 _PACKET_VERSION, _TPACKET_V2 = 10, 1
 _PACKET_VNET_HDR = 15
@@ -220,6 +237,8 @@ _SLOT_OVERHEAD_BYTES = 128
 _BLOCK_BYTES = 2**16
 _RING_BYTES = 2**23
 _NOTHING_TO_FINISH = bytes(VIRTIO_HEADER.size)
+#: Frames that the kernel had for a ring, and those of them that found it full, since it was asked last.
+_RING_COUNTS = struct.Struct("=II")
 
 
 class InterfacePort:
@@ -230,6 +249,7 @@ class InterfacePort:
     """
 
     def __init__(self, name: str):
+        self._lost = 0
         with ExitStack() as opened:
             self._receiver = opened.enter_context(_packet_socket(name))
             self._sender = opened.enter_context(_packet_socket(name))
@@ -269,16 +289,22 @@ class InterfacePort:
         frames: list[bytes] = []
         ring, position = self._ring, self._position
         for _ in range(most):
-            status, _, kept, link, _, _, _, tag, tag_type = _SLOT_HEADER.unpack_from(ring, position)
+            status, length, kept, link, _, _, _, tag, tag_type = _SLOT_HEADER.unpack_from(ring, position)
             if not status & _STATUS_USER:
                 break
             start = position + link
             frame = ring[start : start + kept]
             header = ring[start - VIRTIO_HEADER.size : start]
-            if status & (_STATUS_COPY | _STATUS_VLAN) or header != _NOTHING_TO_FINISH:
+            if status & (_STATUS_COPY | _STATUS_VLAN) or header != _NOTHING_TO_FINISH or kept < length:
                 if status & _STATUS_COPY:
                     header, frame = self._copy()
-                finished = finish(frame, header) if header else []
+                elif kept < length:  # too long for its slot, and no room for a copy either
+                    header = b""
+                if header:
+                    finished = finish(frame, header)
+                else:
+                    finished = []
+                    self._lost += 1
                 if status & _STATUS_VLAN:
                     tag_type = tag_type if status & _STATUS_VLAN_TYPE else _VLAN
                     finished = [insert_vlan(each, tag_type, tag) for each in finished]
@@ -309,6 +335,12 @@ class InterfacePort:
         except OSError:
             return False
         return True
+
+    def lost(self) -> int:
+        """Return how many frames found the ring full, or were cut because there was no room for their copy."""
+        counts = self._receiver.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, _RING_COUNTS.size)
+        self._lost += _RING_COUNTS.unpack(counts)[1]
+        return self._lost
 
     def close(self) -> None:
         """Unmap the ring and close both sockets."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tensorexpress.plan import Plan
-from tensorexpress.switch.device import BUFFER_FULL
+from tensorexpress.switch.device import BUFFER_FULL, NOT_TAKEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ class WireAccess:
 
 HostAccess = KernelAccess | WireAccess
 
-#: Why packets are dropped for want of room: a queue was full, or the kernel could not keep up with what arrived at the
-#: next node. For any other reason a packet is as good as lost on its link.
+#: Why packets are dropped for want of room: a queue was full, or the kernel or the switch could not keep up with what
+#: arrived at the next node. For any other reason a packet is as good as lost on its link.
 BACKLOG_FULL = "backlog full"
-NO_ROOM = (BUFFER_FULL, BACKLOG_FULL)
+NO_ROOM = (BUFFER_FULL, BACKLOG_FULL, NOT_TAKEN)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from tensorexpress.host.segments import WIRE_OVERHEAD_BYTES
 from tensorexpress.plan import ETHERNET_BYTES, JobPlan, Plan, ring_segments
 from tensorexpress.scaling import factor_for
 from tensorexpress.scenario import Scenario
+from tensorexpress.switch.device import NOT_TAKEN
 from tensorexpress.target import NO_ROOM, HostAccess, Network, PortReport, Target, WireAccess
 from tensorexpress.target.machine import MachineWatch
 from tensorexpress.trace import KINDS, LINK, TRANSFER, JobTrace, Trace
@@ -434,7 +435,8 @@ def _links(cluster: Cluster, ports: Sequence[PortReport]) -> NDArray[np.void]:
         link = leaving[report.switch, report.port]
         links["bytes"][link] = report.tx_bytes
         for reason, packets in report.drops.items():
-            links["drops" if reason in NO_ROOM else "losses"][link] += packets
+            came_from = link ^ 1 if reason == NOT_TAKEN else link
+            links["drops" if reason in NO_ROOM else "losses"][came_from] += packets
         links["losses"][link ^ 1] += report.faults.get("loss", 0)
         if directed.target[link] < len(cluster.hosts):
             links["bytes"][link ^ 1] = report.rx_bytes

@@ -42,6 +42,9 @@ _log = logging.getLogger(__name__)
 #: All of Python that generated code can call.
 _BUILTINS = {function.__name__: function for function in (bytes, int, iter, len, max, min, range)}
 
+#: Broken claims of a program that are logged; the others are only counted.
+_CLAIMS_LOGGED = 10
+
 #: Cells of an array that are freed in one step.
 _CELLS_AT_ONCE = 4096
 
@@ -142,7 +145,8 @@ class Pipeline:
 
     def _broken_claim(self, what: str) -> None:
         self.broken_claims += 1
-        _log.warning("%s", what)
+        if self.broken_claims <= _CLAIMS_LOGGED:  # every packet may break one
+            _log.warning("%s", what)
 
     def apply(self, operation: Operation) -> None:
         """Change a table, a profile, a register, a counter, a meter or a value set."""
