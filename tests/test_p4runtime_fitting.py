@@ -169,3 +169,11 @@ def test_garbage_is_refused_for_what_it_is(data: bytes, says: str) -> None:
     message = p4runtime_pb2.ForwardingPipelineConfig(p4info=P4INFO, p4_device_config=data)
     with pytest.raises(ProgramError, match=says):
         read_config(message)
+
+
+@pytest.mark.parametrize("text", ["{" * 10**6, "tables { " * 10**5, "\0" * 10**6])
+def test_a_text_that_is_no_p4info_is_refused_in_one_short_line(text: str) -> None:
+    with pytest.raises(ProgramError, match="not a P4Info in text form") as caught:
+        parse_p4info(text)
+    assert len(str(caught.value)) < 1000
+    assert "\n" not in str(caught.value)

@@ -248,7 +248,7 @@ def parse_p4info(text: str) -> Any:
     try:
         # Newer compilers write fields that this version of the protocol lacks and no entity depends on.
         text_format.Parse(text, info, allow_unknown_field=True)
-    except (text_format.ParseError, UnicodeError, ValueError) as error:
+    except (text_format.ParseError, UnicodeError, ValueError, RecursionError) as error:
         raise ProgramError(
             f"not a P4Info in text form: {_one_line(error)}; make one with p4c --p4runtime-files"
         ) from None
@@ -256,7 +256,7 @@ def parse_p4info(text: str) -> Any:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+    return " ".join(str(error).split())[:LONGEST_NAME]
 
 
 def _by_id(declared: Iterable[_Declared]) -> dict[int, _Declared]:

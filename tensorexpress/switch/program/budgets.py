@@ -43,7 +43,7 @@ MOST_NODES = 4096
 
 #: Characters of the code that a program becomes, and how often a variable is looked at to make that code.
 LONGEST_SOURCE = 2**19
-MOST_WORK = 2**20
+MOST_WORK = 2**18
 
 #: Steps that all loops of a program together may take for one packet in one pass; BMv2 would go on for ever. They are
 #: fewer where one step runs much code, so that they take a fraction of a second in any case.
