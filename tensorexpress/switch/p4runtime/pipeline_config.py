@@ -15,6 +15,7 @@ from tensorexpress.switch.p4runtime.wire_format import varint
 
 #: Field 3, length-delimited: the program in the message that PI's clients wrap it in (p4.tmp.P4DeviceConfig).
 _DEVICE_DATA = 3 << 3 | 2
+_MOST_FIELDS = 16
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ def read_device_config(data: bytes) -> bytes:
 
 def _unwrap(data: bytes) -> bytes:
     position = 0
-    while position < len(data):
+    # The message has three fields; garbage of megabytes could have a million.
+    for _ in range(_MOST_FIELDS):
         tag, position = varint(data, position)
         value, position = varint(data, position)
         if tag & 7 == 2:
