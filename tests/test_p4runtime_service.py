@@ -36,6 +36,8 @@ from runtime_support import (
 
 from tensorexpress.errors import InputError, NetworkError
 from tensorexpress.switch import operations as ops
+from tensorexpress.switch.p4runtime import runtime
+from tensorexpress.switch.p4runtime.answers import LARGEST_DETAILED_BATCH
 from tensorexpress.switch.p4runtime.listening import TlsFiles
 from tensorexpress.switch.p4runtime.mailbox import LARGEST_ADVICE, LARGEST_NEWS, LARGEST_NEWS_BYTES, Mailbox
 from tensorexpress.switch.p4runtime.runtime import LARGEST_NUMBER_OF_STREAMS
@@ -252,6 +254,36 @@ def test_the_wrapper_of_other_clients_is_opened(client: Client, data_path: Stric
     length = bytes([size & 0x7F | 0x80, size >> 7 & 0x7F | 0x80, size >> 14])
     client.set_pipeline(document=b"\x08\x01\x12\x00\x1a" + length + DOCUMENT)
     assert data_path.document == DOCUMENT
+
+
+def test_reads_writes_and_arbitration_go_on_while_a_program_is_verified(
+    server: Server, loaded: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    verify = server.service._verify
+
+    def slowly(document: bytes) -> object:
+        begun.set()
+        assert go_on.wait(20)
+        return verify(document)
+
+    monkeypatch.setattr(server.service, "_verify", slowly)
+    request = p4runtime_pb2.SetForwardingPipelineConfigRequest(action=COMMIT_NEW, **loaded.identity())
+    request.config.p4info.CopyFrom(P4INFO)
+    request.config.p4_device_config = DOCUMENT
+    try:
+        setting = loaded.stub.SetForwardingPipelineConfig.future(request)
+        assert begun.wait(20)
+        loaded.write(l2(INSERT, 1))
+        assert len(entries(loaded)) == 1
+        with Client(server.address, 9) as other:
+            assert advice(other.join()) == (OK, 9)
+            go_on.set()
+            # Meanwhile another is primary, and what runs is not replaced.
+            assert setting.exception(20).code() == grpc.StatusCode.PERMISSION_DENIED
+        assert len(entries(loaded)) == 1
+    finally:
+        go_on.set()
 
 
 # Who may write.
@@ -715,6 +747,30 @@ def test_streams_are_limited_and_requests_are_served_all_the_same(server: Server
     finally:
         for client in clients:
             client.close()
+
+
+def test_a_stream_whose_client_never_says_who_it_is_ends(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "ARBITRATION_S", 0.1)
+    with Client(server.address, 5) as speaking, Client(server.address) as silent:
+        speaking.join()
+        silent.open()
+        assert ended_with(silent) == grpc.StatusCode.ABORTED
+        speaking.claim(6)
+        assert advice(speaking.next()) == (OK, 6)
+
+
+def test_a_large_batch_with_a_refusal_leaves_everything_as_it_was(loaded: Client, data_path: StrictDataPath) -> None:
+    loaded.write(l2(INSERT, 1))
+    before = dict(data_path.entries)
+    batch = [l2(INSERT, 2), *[l2(INSERT, 1)] * LARGEST_DETAILED_BATCH]
+    for atomicity in (CONTINUE, ROLLBACK, ATOMIC):
+        with pytest.raises(grpc.RpcError) as error:
+            loaded.write(*batch, atomicity=atomicity)
+        assert error.value.code() == grpc.StatusCode.ABORTED
+        assert error.value.details().startswith("nothing is done: ")
+        assert "ALREADY_EXISTS; 1: MyIngress.l2_exact" in error.value.details()
+        assert data_path.entries == before
+        assert len(entries(loaded)) == 1
 
 
 @given(st.binary(max_size=200), st.sampled_from(["Write", "Read", "SetForwardingPipelineConfig", "StreamChannel"]))

@@ -5,7 +5,8 @@ store.py  rows.py  profiles.py  arrays.py  replication.py      the entities of a
 batch.py  reconcile.py  entities.py                            changes taken back, taken over, and read from files
 arbitration.py  digests.py  packet_io.py                       who is the primary; digests and packets for it
 inbox.py  mailbox.py  pipeline_config.py  runtime.py           one device and its clients
-status.py  service.py                                          refusals; the server
+wire_format.py  places.py                                      bounds on what a client sends, and on calls under way
+status.py  answers.py  listening.py  service.py                refusals; how they arrive; who can connect; the server
 """
 
 import os

@@ -11,22 +11,27 @@ from tensorexpress.switch.p4runtime.status import Code, Refusal
 
 
 class Place:
-    """The place of one call. It idles from the start, and while it waits for its client."""
+    """The place of one call, which idles until its client has said what it wants."""
 
-    def __init__(self, end: Callable[[], object]):
+    def __init__(self, end: Callable[[], object], patience_s: float):
         #: Ends the call; from any thread, at any time.
         self.end = end
-        #: When the call began to idle, by `time.monotonic`; None while it must not be ended for another.
-        self.idle_since: float | None = time.monotonic()
+        #: From when on, by `time.monotonic`, the call may be ended for another; None: not at all.
+        self.idle_since: float | None = time.monotonic() + patience_s
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the call may be ended for another, now or soon."""
+        return self.idle_since is not None
 
     def keep(self) -> None:
         """Idle no more."""
         self.idle_since = None
 
     @contextmanager
-    def idling(self) -> Iterator[None]:
-        """Idle while something waits for the client."""
-        self.idle_since = time.monotonic()
+    def waiting(self, patience_s: float) -> Iterator[None]:
+        """Wait for the client, and idle if that takes longer."""
+        self.idle_since = time.monotonic() + patience_s
         yield
         self.idle_since = None
 
@@ -34,15 +39,15 @@ class Place:
 class Places:
     """At most so many calls at once.
 
-    A call that finds all places taken gets that of the one which has been idle longest, if that is for `patience_s` at
-    least; else it waits up to `wait_s` for one to become free, and is then refused.
+    A call that finds all places taken gets that of the one which has been idle longest; without one it waits up to
+    `wait_s` for a place to become free, and is then refused. A call that is new has `patience_s` before it is idle.
     """
 
-    def __init__(self, most: int, what: str, *, patience_s: float = 0.0, wait_s: float = 0.0):
+    def __init__(self, most: int, what: str, *, wait_s: float = 0.0, patience_s: float = 0.0):
         self.most = most
         self._what = what
-        self._patience_s = patience_s
         self._wait_s = wait_s
+        self._patience_s = patience_s
         self._changed = threading.Condition()
         self._taken: set[Place] = set()
         #: Calls that were ended to make room for others.
@@ -51,10 +56,9 @@ class Places:
     @contextmanager
     def take(self, end: Callable[[], object]) -> Iterator[Place]:
         """Have a place while inside; Refusal when there is none."""
-        place = Place(end)
         with self._changed:
-            if not self._changed.wait_for(self._has_room, self._wait_s):
-                raise Refusal(Code.RESOURCE_EXHAUSTED, f"{self.most} {self._what} already, which is the most")
+            self._wait_for_room()
+            place = Place(end, self._patience_s)
             self._taken.add(place)
         try:
             yield place
@@ -63,15 +67,20 @@ class Places:
                 self._taken.discard(place)
                 self._changed.notify()
 
-    def _has_room(self) -> bool:
-        if len(self._taken) < self.most:
-            return True
-        latest = time.monotonic() - self._patience_s
-        idle = [(place.idle_since, place) for place in self._taken if place.idle_since is not None]
-        since, idlest = min(idle, key=lambda each: each[0], default=(None, None))
-        if idlest is None or since is None or since > latest:
-            return False
-        self._taken.discard(idlest)
+    def _wait_for_room(self) -> None:
+        deadline = time.monotonic() + self._wait_s
+        while len(self._taken) >= self.most:
+            now = time.monotonic()
+            idle = [(place.idle_since, place) for place in self._taken if place.idle_since is not None]
+            since, idlest = min(idle, key=lambda each: each[0], default=(deadline, None))
+            if idlest is not None and since <= now:
+                self._push_out(idlest)
+            elif now >= deadline:
+                raise Refusal(Code.RESOURCE_EXHAUSTED, f"{self.most} {self._what} already, which is the most")
+            else:
+                self._changed.wait(min(since, deadline) - now)
+
+    def _push_out(self, place: Place) -> None:
+        self._taken.discard(place)
         self.pushed_out += 1
-        idlest.end()
-        return True
+        place.end()

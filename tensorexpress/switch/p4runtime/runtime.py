@@ -53,8 +53,10 @@ LARGEST_NUMBER_OF_VERIFICATIONS = 2
 ARBITRATION_S = 10.0
 #: A read that its client has not taken from for so long makes room for another one.
 _READ_PATIENCE_S = 1.0
-#: How long a request waits for one of those under way to end.
-_REQUEST_WAIT_S = 10.0
+#: A request whose message has not come in that time makes room for another one.
+_PATIENCE_S = 0.5
+#: How long a request or read waits for one of those under way to end.
+_WAIT_S = 10.0
 
 #: Entities that one read may ask for; that it may find, if it asks for several; and those in one response.
 LARGEST_READ = 4096
@@ -91,8 +93,10 @@ class RuntimeService:
         self._recorder = Recorder()
         self._digests: dict[int, DigestQueue] = {}
         self._streams = Places(LARGEST_NUMBER_OF_STREAMS, "streams are open")
-        self._reads = Places(LARGEST_NUMBER_OF_READS, "reads are under way", patience_s=_READ_PATIENCE_S)
-        self._requests = Places(LARGEST_NUMBER_OF_REQUESTS, "requests are under way", wait_s=_REQUEST_WAIT_S)
+        self._reads = Places(LARGEST_NUMBER_OF_READS, "reads are under way", wait_s=_WAIT_S, patience_s=_PATIENCE_S)
+        self._requests = Places(
+            LARGEST_NUMBER_OF_REQUESTS, "requests are under way", wait_s=_WAIT_S, patience_s=_PATIENCE_S
+        )
         self._verifications = Places(LARGEST_NUMBER_OF_VERIFICATIONS, "programs are being verified")
         #: Messages that were dropped because their client does not read its stream as fast as they come.
         self.dropped_messages = 0
@@ -184,7 +188,7 @@ class RuntimeService:
                     )
                 found.append(entities)
         for response in _responses(found):
-            with place.idling():
+            with place.waiting(_READ_PATIENCE_S):
                 yield response
         if any(refusals):
             abort_batch(context, refusals)
@@ -232,13 +236,12 @@ class RuntimeService:
             ).start()
             deadline = time.monotonic() + ARBITRATION_S
             while True:
-                is_silent = place.idle_since is not None
-                message = mailbox.take(max(0.0, deadline - time.monotonic()) if is_silent else None)
+                message = mailbox.take(max(0.0, deadline - time.monotonic()) if place.is_idle else None)
                 if message is not None:
                     yield message
                 elif mailbox.is_closed:
                     break
-                elif place.idle_since is not None and time.monotonic() >= deadline:
+                elif place.is_idle and time.monotonic() >= deadline:
                     mailbox.close(Refusal(Code.ABORTED, f"no arbitration within {ARBITRATION_S:g} s"))
             if mailbox.refusal:
                 abort(context, mailbox.refusal)
