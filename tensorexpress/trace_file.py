@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import zipfile
 import zlib
 from collections.abc import Collection, Mapping
@@ -86,6 +87,8 @@ def write_trace(path: str | PathLike[str], trace: Trace, plan: Plan) -> None:
 
 def read_trace(path: str | PathLike[str]) -> tuple[Trace, Plan]:
     """Return the trace of a file, and the plan it is a run of."""
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        raise PlanError(f"{path}: is a device or a pipe, which has no end to look for; {_MAKE_ONE}")
     try:
         with zipfile.ZipFile(path) as archive:
             return _read(archive)

@@ -75,6 +75,7 @@ _PS_PER_NS = 1000
 _MOST_PARAMS = 10**12
 _LONGEST_PS = 10**15
 _MOST_LAYERS = 1_000_000
+_LARGEST_FILE_BYTES = 2**26
 _MOST_BYTES_PER_PARAM = 1024
 
 #: The longest time of a layer, in slow motion too.
@@ -115,8 +116,12 @@ def write_csv(workload: Workload, path: str | os.PathLike[str]) -> None:
 
 def _text(place: str) -> str:
     try:
+        with open(place, "rb") as file:
+            content = file.read(_LARGEST_FILE_BYTES + 1)
+        if len(content) > _LARGEST_FILE_BYTES:
+            raise WorkloadError(f"{place}: is larger than {_LARGEST_FILE_BYTES} bytes; accepted: a row for every layer")
         # Spreadsheets put a byte-order mark in front.
-        return Path(place).read_bytes().decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise WorkloadError(

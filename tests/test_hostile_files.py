@@ -34,7 +34,7 @@ from tensorexpress.scenario import read_scenario
 from tensorexpress.sim.run import simulate
 from tensorexpress.trace import measure_job
 from tensorexpress.trace_file import read_trace, write_trace
-from tensorexpress.workload import Layer, Workload
+from tensorexpress.workload import Layer, Workload, read_csv
 
 SCENARIO = read_scenario(
     overrides=[
@@ -275,8 +275,11 @@ def test_json_that_says_two_things_or_none_is_refused_in_one_line(tmp_path: Path
 
 
 def test_a_file_without_an_end_is_not_read_to_its_end() -> None:
-    with pytest.raises(InputError, match="is larger than"):
-        read_plan("/dev/zero")
+    for reader in (read_plan, read_calibration, read_csv):
+        with pytest.raises(InputError, match="is larger than"):
+            reader("/dev/zero")
+    with pytest.raises(InputError, match="is a device or a pipe"):
+        read_trace("/dev/zero")
 
 
 def test_what_was_written_before_is_still_read() -> None:
