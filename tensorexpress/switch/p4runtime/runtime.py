@@ -63,6 +63,7 @@ LARGEST_FOUND = 1 << 16
 _ENTITIES_PER_RESPONSE = 256
 #: The longest frame that a controller may send: more than any link takes.
 _LONGEST_FRAME = 1 << 16
+_LARGEST_STREAM_MESSAGE = 1 << 20
 
 _Config = p4runtime_pb2.SetForwardingPipelineConfigRequest
 
@@ -346,6 +347,8 @@ class RuntimeService:
         refusal: Refusal | None = Refusal(Code.INTERNAL, "the switch could not work on a message of the stream")
         try:
             for data in _until_lost(requests):
+                if len(data) > _LARGEST_STREAM_MESSAGE:
+                    raise Refusal(Code.RESOURCE_EXHAUSTED, f"a stream message of {len(data)} bytes; send less")
                 self._handle(parse(p4runtime_pb2.StreamMessageRequest, data), mailbox)
                 if mailbox in self._arbitration:
                     place.keep()
