@@ -22,7 +22,7 @@ from typing import Any
 
 from p4.v1 import p4runtime_pb2
 
-from tensorexpress.errors import NetworkError
+from tensorexpress.errors import NetworkError, TensorExpressError
 from tensorexpress.switch.operations import DataPath, Digest, IdleEntry, Notice, PacketIn
 from tensorexpress.switch.p4runtime.answers import LARGEST_DETAILED_BATCH, abort, abort_batch, refusing
 from tensorexpress.switch.p4runtime.arbitration import Advice, Arbitration
@@ -66,6 +66,7 @@ LARGEST_ATOMIC_BATCH = 1000
 _ENTITIES_PER_RESPONSE = 256
 #: The longest frame that a controller may send: more than any link takes.
 _LONGEST_FRAME = 1 << 16
+_LARGEST_STREAM_MESSAGE = 1 << 20
 
 _Config = p4runtime_pb2.SetForwardingPipelineConfigRequest
 
@@ -299,13 +300,22 @@ class RuntimeService:
             raise invalid("no config; give P4Info and p4_device_config")
         with self._verifications.take(lambda: None) as place:
             place.keep()
-            config = read_config(request.config)
-            self._verify(config.document)
             recorder = Recorder()
-            store = config.store(recorder, self._cpu_port)
+            config, store = self._verified(request.config, recorder)
         with self._lock:
             self._check_primary(request)
             self._take_over(request.action, config, store, recorder)
+
+    def _verified(self, message: Any, recorder: Recorder) -> tuple[PipelineConfig, Store]:
+        """Return a config that runs, and its entities; whatever goes wrong on the way is the config's fault."""
+        try:
+            config = read_config(message)
+            self._verify(config.document)
+            return config, config.store(recorder, self._cpu_port)
+        except (Refusal, TensorExpressError):
+            raise
+        except Exception as error:
+            raise invalid(f"a config that contradicts itself ({type(error).__name__}); give what p4c wrote") from None
 
     def _take_over(self, action: int, config: PipelineConfig, store: Store, recorder: Recorder) -> None:
         if action == _Config.VERIFY_AND_SAVE:
@@ -338,6 +348,8 @@ class RuntimeService:
         refusal: Refusal | None = Refusal(Code.INTERNAL, "the switch could not work on a message of the stream")
         try:
             for data in _until_lost(requests):
+                if len(data) > _LARGEST_STREAM_MESSAGE:
+                    raise Refusal(Code.RESOURCE_EXHAUSTED, f"a stream message of {len(data)} bytes; send less")
                 self._handle(parse(p4runtime_pb2.StreamMessageRequest, data), mailbox)
                 if mailbox in self._arbitration:
                     place.keep()
