@@ -452,6 +452,19 @@ def test_frames_that_the_switch_was_too_slow_for_are_counted(size):
         assert f"{port.drops[NOT_TAKEN]} receive buffer full" in statistics_table(switch.stop())
 
 
+def test_a_program_is_compiled_in_a_process_with_bounds():
+    """What takes too much ends that process; whoever asked is told, and the switch goes on with the program it has."""
+    huge = b'{"header_types": [' + b"[], " * (20 << 20) + b"[]]}"
+    with running() as (switch, (left, right)):
+        with pytest.raises(ProgramError, match="memory to compile") as refused:
+            switch.data_path.load(huge)
+        assert "\n" not in str(refused.value)
+        with pytest.raises(ProgramError, match="not JSON"):
+            switch.data_path.load(b"no program")
+        left.send(frame(1))
+        assert right.recv(65536) == frame(1)
+
+
 def test_an_unexpected_error_is_told_to_whoever_asked():
     with running() as (switch, _):
         with pytest.raises(NetworkError, match="the switch failed: KeyError"):

@@ -92,4 +92,4 @@ def _serve(data_path: DataLink, address: str, device_id: int, cpu_port: int | No
         raise InputError(
             f"P4Runtime needs {error.name}; pip install 'tensorexpress[p4]', or do without a controller (--no-grpc)"
         ) from None
-    return serve(data_path, address, device_id=device_id, cpu_port=cpu_port, tls=tls)
+    return serve(data_path, address, device_id=device_id, cpu_port=cpu_port, tls=tls, lost=data_path.lost)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -24,6 +24,7 @@ from google.protobuf import any_pb2
 from google.rpc import status_pb2
 from p4.v1 import p4runtime_pb2
 
+from tensorexpress import lost_frames
 from tensorexpress.errors import NetworkError, ProgramError
 from tensorexpress.switch.operations import DataPath, Digest, IdleEntry, Notice, PacketIn
 from tensorexpress.switch.p4runtime.arbitration import Advice, Arbitration
@@ -68,8 +69,11 @@ class RuntimeService:
         device_id: int = 1,
         cpu_port: int | None = None,
         verify: Callable[[bytes], object],
+        lost: Callable[[], Mapping[int, int]] | None = None,
     ):
         self._data_path = data_path
+        #: Frames that each port has lost; None where nobody counts them.
+        self._lost = lost
         self._device_id = device_id
         self._cpu_port = cpu_port
         self._verify = verify
@@ -110,7 +114,10 @@ class RuntimeService:
     # Requests.
 
     def Capabilities(self, request: Any, context: Any) -> Any:
-        """Return the version of the API."""
+        """Return the version of the API, and beside it, for who knows to look, the frames that ports have lost."""
+        if self._lost is not None:
+            with refusing(context):
+                context.set_trailing_metadata(((lost_frames.KEY, lost_frames.encode(self._lost())),))
         return p4runtime_pb2.CapabilitiesResponse(p4runtime_api_version=API_VERSION)
 
     def Write(self, request: Any, context: Any) -> Any:

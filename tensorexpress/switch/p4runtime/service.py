@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent import futures
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ import grpc
 from p4.v1 import p4runtime_pb2
 
 from tensorexpress.errors import InputError, NetworkError
+from tensorexpress.switch.compiling import compile_beside
 from tensorexpress.switch.operations import DataPath, Notice
 from tensorexpress.switch.p4runtime.runtime import (
     LARGEST_NUMBER_OF_READS,
@@ -114,14 +115,14 @@ def serve(
     device_id: int = 1,
     cpu_port: int | None = None,
     tls: TlsFiles | None = None,
+    lost: Callable[[], Mapping[int, int]] | None = None,
 ) -> Server:
     """Serve P4Runtime for a data path at `host:port`; port 0 lets the system choose one.
 
-    `cpu_port` is the data plane's number of the port that P4Runtime calls the CPU (0xfffffffd in replicas). Raises
+    `cpu_port` is the data plane's number of the port that P4Runtime calls the CPU (0xfffffffd in replicas), and `lost`
+    returns how many frames each port has lost. Raises
     NetworkError when the address cannot be used, InputError when it is none or a file of `tls` cannot be read.
     """
-    from tensorexpress.switch.program.pipeline import Pipeline
-
     if not re.fullmatch(r".+:[0-9]+", address):
         raise InputError(f"{address!r} is no address to listen on; give host:port, such as '127.0.0.1:9559'")
     workers = futures.ThreadPoolExecutor(LARGEST_NUMBER_OF_STREAMS + LARGEST_NUMBER_OF_READS + _OTHER_REQUESTS)
@@ -139,7 +140,7 @@ def serve(
         ],
     )
     port = _listen(server, address, tls)
-    service = RuntimeService(data_path, device_id=device_id, cpu_port=cpu_port, verify=Pipeline)
+    service = RuntimeService(data_path, device_id=device_id, cpu_port=cpu_port, verify=compile_beside, lost=lost)
     server.add_generic_rpc_handlers((_handlers(service),))
     server.start()
     return Server(f"{address.rpartition(':')[0]}:{port}", port, service, server, workers)
