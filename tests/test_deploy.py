@@ -590,7 +590,7 @@ def test_a_sample_of_a_job_comes_to_the_controller(plan: Plan) -> None:
     [
         (
             {"lost": lambda: {0: 0, 3: 12}},
-            "port  frames lost before they were taken\n   3                                  12",
+            "port  frames lost before they were taken\n3                                     12",
         ),
         ({"lost": lambda: {0: 0}}, "frames lost before they were taken: none"),
         ({}, "frames lost before they were taken: not told by this switch"),
