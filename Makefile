@@ -26,6 +26,7 @@ bench: $(READY)
 	$(BIN)/python -m pip install --quiet ns3
 	$(BIN)/python benchmarks/engines.py
 	$(BIN)/python benchmarks/switch.py
+	$(BIN)/python benchmarks/pauses.py
 	$(BIN)/python benchmarks/host.py
 
 $(READY): setup.cfg

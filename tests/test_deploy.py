@@ -595,6 +595,24 @@ def test_a_sample_of_a_job_comes_to_the_controller(plan: Plan) -> None:
     assert line.startswith("s0 at here:1: a packet of job 0 from port 0: worker 0, iteration 0, tensor 3, chunk 0 of 1")
 
 
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [
+        (
+            {"lost": lambda: {0: 0, 3: 12}},
+            "port  frames lost before they were taken\n3                                     12",
+        ),
+        ({"lost": lambda: {0: 0}}, "frames lost before they were taken: none"),
+        ({}, "frames lost before they were taken: not told by this switch"),
+    ],
+)
+def test_status_says_what_was_lost_before_it_was_taken(lost: dict[str, Any], said: str, plan_path: str) -> None:
+    with embedded(**lost) as address:
+        assert run("deploy", plan_path, "--switch", f"s0={address}").exit_code == 0
+        result = run("status", "--switch", f"s0={address}")
+    assert result.stdout.rstrip().endswith(said), result.stdout
+
+
 # The page.
 
 
@@ -602,7 +620,7 @@ def test_the_page_says_what_the_commands_print(tmp_path: Path, monkeypatch: pyte
     blocks = re.findall(r"```(sh|text)\n(.*?)```", (ROOT / "docs" / "deploy.md").read_text(), re.DOTALL)
     monkeypatch.chdir(tmp_path)
     printed, compared = "", 0
-    with embedded(cpu_port=255) as address:
+    with embedded(cpu_port=255, lost=dict) as address:
         port = address.rpartition(":")[2]
         for kind, block in blocks[: next(i for i, (_, block) in enumerate(blocks) if "simple_switch_grpc" in block)]:
             if kind == "text":

@@ -453,6 +453,14 @@ def test_frames_that_the_switch_was_too_slow_for_are_counted(size):
         assert f"{port.drops[NOT_TAKEN]} receive buffer full" in statistics_table(switch.stop())
 
 
+def test_a_program_that_cannot_be_compiled_leaves_the_one_that_runs():
+    with running() as (switch, (left, right)):
+        with pytest.raises(ProgramError, match="not JSON"):
+            switch.data_path.load(b"no program")
+        left.send(frame(1))
+        assert right.recv(65536) == frame(1)
+
+
 def test_an_unexpected_error_is_told_to_whoever_asked():
     with running() as (switch, _):
         with pytest.raises(NetworkError, match="the switch failed: KeyError"):

@@ -17,6 +17,7 @@ from google.rpc import code_pb2, status_pb2
 from p4.v1 import p4runtime_pb2
 from p4runtime_sh.p4runtime import P4RuntimeClient, SSLOptions
 
+from tensorexpress import lost_frames
 from tensorexpress.control.messages import decode, encode
 from tensorexpress.control_address import parse_address
 from tensorexpress.errors import InputError, NetworkError, ProgramError
@@ -231,6 +232,15 @@ class Connection:
             # Servers older than the request are P4Runtime servers all the same.
             if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
                 raise self._error("connecting", error) from None
+
+    def read_lost_frames(self) -> dict[int, int] | None:
+        """Return how many frames each port lost before the switch took them; None when the switch does not say."""
+        try:
+            _, call = self._stub.Capabilities.with_call(p4runtime_pb2.CapabilitiesRequest(), timeout=REQUEST_S)
+            told = dict(call.trailing_metadata() or ()).get(lost_frames.KEY)
+            return None if told is None else lost_frames.decode(str(told))
+        except (grpc.RpcError, ValueError):
+            return None
 
     def read_pipeline(self) -> tuple[Any, int] | None:
         """Return P4Info and cookie of the program that the switch runs, or None when it runs none."""

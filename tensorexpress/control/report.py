@@ -120,7 +120,7 @@ def status_table(status: Status, jobs: Sequence[str]) -> str:
         else ["no packet yet"]
     )
     blocks.append(grid([["exception", "packets"], *([name, str(n)] for name, n in status.exceptions.items())]))
-    blocks.append(_longest_lines(status))
+    blocks += [_longest_lines(status), _lost_lines(status)]
     return "\n\n".join("\n".join(block) for block in blocks)
 
 
@@ -131,6 +131,15 @@ def _longest_lines(status: Status) -> list[str]:
         return ["longest queues: no packet has waited yet"]
     rows = [[str(cell) for cell in (row.port, row.queue, row.packets)] for row in status.longest]
     return grid([["port", "queue", "longest in packets"], *rows])
+
+
+def _lost_lines(status: Status) -> list[str]:
+    if status.lost_frames is None:
+        return ["frames lost before they were taken: not told by this switch"]
+    rows = [[str(port), str(frames)] for port, frames in status.lost_frames.items() if frames]
+    if not rows:
+        return ["frames lost before they were taken: none"]
+    return grid([["port", "frames lost before they were taken"], *rows])
 
 
 def status_json(statuses: Mapping[Target, Status | str], jobs: Sequence[str]) -> dict[str, Any]:

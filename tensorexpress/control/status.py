@@ -73,6 +73,8 @@ class Status:
     exceptions: dict[str, int]
     #: Queues that were ever found occupied; None on a switch whose registers cannot be read.
     longest: tuple[Longest, ...] | None
+    #: Port -> frames that came faster than the switch took them; None on a switch that does not say.
+    lost_frames: dict[int, int] | None
 
 
 def read_status(connection: Connection, program: Program, schema: Schema) -> Status:
@@ -91,6 +93,7 @@ def read_status(connection: Connection, program: Program, schema: Schema) -> Sta
         ),
         exceptions={name: packets for name, (packets, _) in zip(EXCEPTIONS, exceptions, strict=True)},
         longest=_read_longest(connection, schema),
+        lost_frames=connection.read_lost_frames(),
     )
 
 

@@ -126,6 +126,11 @@ class DataLink:
         statistics: Statistics = self._call("statistics")
         return statistics
 
+    def lost(self) -> dict[int, int]:
+        """Return how many frames that arrived at each port were never taken."""
+        lost: dict[int, int] = self._call("lost")
+        return lost
+
     def start(self, settings: object) -> None:
         """Have the other side open its ports; the error it met, if it cannot."""
         self._call("start", settings)

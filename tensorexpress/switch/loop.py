@@ -116,6 +116,7 @@ class Loop:
             "apply_gathered": self._apply_gathered,
             "packet_out": self.switch.packet_out,
             "statistics": self._statistics,
+            "lost": self._lost,
             "stop": self._statistics,
         }
         self._in_slices: dict[str, Callable[..., _Work]] = {
@@ -250,14 +251,13 @@ class Loop:
         counted = self.switch.statistics()
         return replace(
             counted,
-            ports={number: self._with_lost(number, port) for number, port in counted.ports.items()},
+            ports=_with_lost(counted.ports, self._lost()),
             dropped_notices=self._control.dropped_notices,
             faults=self._struck,
         )
 
-    def _with_lost(self, number: int, port: PortStatistics) -> PortStatistics:
-        lost = self._ports[number].lost() if number in self._ports else 0
-        return replace(port, drops={**port.drops, NOT_TAKEN: lost}) if lost else port
+    def _lost(self) -> dict[int, int]:
+        return {number: port.lost() for number, port in self._ports.items()}
 
     def _open_captures(self, directory: Path) -> None:
         make_directory(directory)
@@ -282,6 +282,14 @@ class Loop:
         """Go on without captures: a full disk must not stop packets."""
         logger.error("captures end here: %s", error.strerror)
         self._captures.clear()
+
+
+def _with_lost(ports: Mapping[int, PortStatistics], lost: Mapping[int, int]) -> dict[int, PortStatistics]:
+    """Return what ports have seen, with what they lost among their drops."""
+    return {
+        number: replace(port, drops={**port.drops, NOT_TAKEN: lost[number]}) if lost.get(number) else port
+        for number, port in ports.items()
+    }
 
 
 def _apply(configuration: Configuration, operations: Iterable[Operation]) -> _Work:

@@ -103,4 +103,4 @@ def _serve(data_path: DataLink, address: str, **options: Any) -> Server:
         raise MachineError(
             f"P4Runtime needs {error.name}; pip install 'tensorexpress[p4]', or do without a controller (--no-grpc)"
         ) from None
-    return serve(data_path, address, **options)
+    return serve(data_path, address, lost=data_path.lost, **options)

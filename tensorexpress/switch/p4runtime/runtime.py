@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from p4.v1 import p4runtime_pb2
 
+from tensorexpress import lost_frames
 from tensorexpress.errors import NetworkError, TensorExpressError
 from tensorexpress.switch.operations import DataPath, Digest, IdleEntry, Notice, PacketIn
 from tensorexpress.switch.p4runtime.answers import LARGEST_DETAILED_BATCH, abort, abort_batch, refusing
@@ -81,8 +82,11 @@ class RuntimeService:
         device_id: int = 1,
         cpu_port: int | None = None,
         verify: Callable[[bytes], object],
+        lost: Callable[[], Mapping[int, int]] | None = None,
     ):
         self._data_path = data_path
+        #: Frames that each port has lost; None where nobody counts them.
+        self._lost = lost
         self._device_id = device_id
         self._cpu_port = cpu_port
         self._verify = verify
@@ -130,9 +134,11 @@ class RuntimeService:
     # a client that sends none, and never stop the server while a stream that begins with a malformed one is open.
 
     def Capabilities(self, requests: Iterator[bytes], context: Any) -> Any:
-        """Return the version of the API."""
+        """Return the version of the API, and beside it, for who knows to look, the frames that ports have lost."""
         with self._request(requests, context) as data:
             parse(p4runtime_pb2.CapabilitiesRequest, data)
+            if self._lost is not None:
+                context.set_trailing_metadata(((lost_frames.KEY, lost_frames.encode(self._lost())),))
             return p4runtime_pb2.CapabilitiesResponse(p4runtime_api_version=API_VERSION)
 
     def Write(self, requests: Iterator[bytes], context: Any) -> Any:

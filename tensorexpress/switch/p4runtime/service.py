@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from concurrent import futures
 from dataclasses import dataclass
 from typing import Any
@@ -79,12 +80,14 @@ def serve(
     cpu_port: int | None = None,
     tls: TlsFiles | None = None,
     insecure: bool = False,
+    lost: Callable[[], Mapping[int, int]] | None = None,
 ) -> Server:
     """Serve P4Runtime for a data path at HOST:PORT, where port 0 lets the system choose one, or at unix:PATH.
 
-    `cpu_port` is the data plane's number of the port that P4Runtime calls the CPU (0xfffffffd in replicas). Raises
-    NetworkError when the address cannot be used, InputError when it is none, when a file of `tls` cannot be read, or
-    when other machines could control the switch and neither `tls` nor `insecure` says that they may.
+    `cpu_port` is the data plane's number of the port that P4Runtime calls the CPU (0xfffffffd in replicas), and `lost`
+    returns how many frames each port has lost. Raises NetworkError when the address cannot be used, InputError when it
+    is none, when a file of `tls` cannot be read, or when other machines could control the switch and neither `tls` nor
+    `insecure` says that they may.
     """
     wanted = parse_address(address, f"--grpc {address!r}", any_port=True)
     workers = futures.ThreadPoolExecutor(
@@ -106,7 +109,7 @@ def serve(
         ],
     )
     listening = listen(server, wanted, tls, insecure=insecure)
-    service = RuntimeService(data_path, device_id=device_id, cpu_port=cpu_port, verify=compile_beside)
+    service = RuntimeService(data_path, device_id=device_id, cpu_port=cpu_port, verify=compile_beside, lost=lost)
     server.add_generic_rpc_handlers((_handlers(service),))
     server.start()
     return Server(str(listening), service, server, workers)
