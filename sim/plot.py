@@ -137,12 +137,9 @@ def timeline_policies(prediction: Prediction) -> list[str]:
     """
     baseline = prediction.baseline.plan.policy.name
     times = {name: result.jobs[0].iteration_ps for name, result in prediction.results.items() if name != baseline}
-    families = {name: name.partition(":")[0] for name in times}
-    for wanted in (lambda family: family == "tensorexpress", lambda family: family != "ideal"):
-        chosen = {name: time for name, time in times.items() if wanted(families[name])}
-        if chosen:
-            times = chosen
-            break
+    family = {name: name.partition(":")[0] for name in times}
+    ours = {name: time for name, time in times.items() if family[name] == "tensorexpress"}
+    times = ours or {name: time for name, time in times.items() if family[name] != "ideal"} or times
     fast = [name for name, time in times.items() if time <= _AS_FAST * min(times.values())]
     return [baseline, *fast[:1]]
 
