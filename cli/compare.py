@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("--tensors", is_flag=True, help="Also show the latency of every tensor.")
 @click.option("--json", "json_path", metavar="FILE", help="Write the comparison as JSON; - prints it instead.")
 @click.option(
-    "--plot", "plot_path", metavar="FILE", help="Draw the timelines of one worker in all runs (.png or .svg)."
+    "--plot", "plot_path", metavar="FILE", help="Draw the timelines of one worker in all runs (.png, .svg, .pdf)."
 )
 def compare(
     trace: str,

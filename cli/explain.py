@@ -19,7 +19,9 @@ from tensorexpress.cli.options import check_outputs, one_policy, progress, read_
 @click.option(
     "--json", "json_path", metavar="FILE", help="Write the steps as JSON; - prints them instead of the table."
 )
-@click.option("--plot", "plot_path", metavar="FILE", help="Draw a waterfall from fifo to the optimum (.png or .svg).")
+@click.option(
+    "--plot", "plot_path", metavar="FILE", help="Draw a waterfall from fifo to the optimum (.png, .svg, .pdf)."
+)
 def explain(
     scenario: str | None,
     overrides: tuple[str, ...],

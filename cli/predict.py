@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     "--json", "json_path", metavar="FILE", help="Write all metrics as JSON; - prints them instead of the table."
 )
 @click.option("--csv", "csv_path", metavar="FILE", help="Write one row per policy and job; - prints them instead.")
-@click.option("--plot", "plot_path", metavar="FILE", help="Draw bars and a timeline of one worker (.png or .svg).")
+@click.option("--plot", "plot_path", metavar="FILE", help="Draw bars and a timeline of one worker (.png, .svg, .pdf).")
 @click.option(
     "--trace", "trace_path", metavar="FILE", help="Write what happened as a trace to open in Perfetto (.json)."
 )

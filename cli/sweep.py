@@ -51,7 +51,9 @@ if TYPE_CHECKING:
     "--json", "json_path", metavar="FILE", help="Write all metrics as JSON; - prints them instead of the table."
 )
 @click.option("--csv", "csv_path", metavar="FILE", help="Write a row per point, policy and job; - prints them instead.")
-@click.option("--plot", "plot_path", metavar="FILE", help="Draw curves over one key, or a map over two (.png or .svg).")
+@click.option(
+    "--plot", "plot_path", metavar="FILE", help="Draw curves over one key, or a map over two (.png, .svg, .pdf)."
+)
 def sweep(
     scenario: str | None,
     overrides: tuple[str, ...],

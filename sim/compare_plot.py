@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def plot_runs(runs: Sequence[Run], path: str | os.PathLike[str]) -> None:
-    """Draw runs of the same jobs to a PNG or SVG file; of several jobs, the first."""
+    """Draw runs of the same jobs to a PNG, SVG or PDF file, job by job."""
     check_suffix(path)
     save_figure(draw_runs(runs), path)
 
@@ -35,23 +35,23 @@ def plot_runs(runs: Sequence[Run], path: str | os.PathLike[str]) -> None:
 def draw_runs(runs: Sequence[Run]) -> Figure:
     """Return the figure that `plot_runs` saves: the worker that is blocked longest in the first run, in all of them."""
     first = runs[0].trace
-    worker = most_blocked(first)
-    timelines = [Timeline(run.label, run.trace, worker, usual_iteration(run.trace, worker)) for run in runs]
-    head_inches, timelines_inches = 0.55, 0.85 + 1.3 * len(runs)
-    figure = new_figure(10, 0.3 + head_inches + timelines_inches)
-    head, body = headed_parts(figure, runs[0].plan.scenario, [head_inches, timelines_inches])
-    draw_legend(head)
-    draw_timelines(
-        body,
-        timelines,
-        f"{first.jobs[0].workers[worker]} is the worker blocked longest in {runs[0].label}. Of each run: its measured "
-        f"iteration with the median blocking time. {LANES}",
-    )
+    inches = [0.55, 0.85 + 1.3 * len(runs)]
+    figure = new_figure(10, 0.3 + len(first.jobs) * sum(inches))
+    parts = headed_parts(figure, runs[0].plan.scenario, inches)
+    for job, (head, body) in enumerate(zip(parts[::2], parts[1::2], strict=True)):
+        worker = most_blocked(first, job)
+        draw_legend(head)
+        draw_timelines(
+            body,
+            [Timeline(run.label, run.trace, worker, usual_iteration(run.trace, worker, job), job) for run in runs],
+            f"{first.jobs[job].workers[worker]} is the worker blocked longest in {runs[0].label}. Of each run: its "
+            f"measured iteration with the median blocking time. {LANES}",
+        )
     return figure
 
 
-def usual_iteration(trace: Trace, worker: int) -> int:
-    """Return the measured iteration whose blocking time is the (lower) median for this worker of the first job."""
-    blocked_ps = trace.jobs[0].waits_ps[trace.warmup :, worker].sum(axis=1)
+def usual_iteration(trace: Trace, worker: int, job: int = 0) -> int:
+    """Return the measured iteration whose blocking time is the (lower) median for this worker of a job."""
+    blocked_ps = trace.jobs[job].waits_ps[trace.warmup :, worker].sum(axis=1)
     order = np.argsort(blocked_ps, kind="stable")
     return trace.warmup + int(order[(len(order) - 1) // 2])

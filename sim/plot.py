@@ -22,7 +22,7 @@ from tensorexpress.chrome_trace import worker_transfers
 from tensorexpress.cluster import describe
 from tensorexpress.errors import InputError
 from tensorexpress.files import write_atomic
-from tensorexpress.scenario import Scenario
+from tensorexpress.scenario import Job, Scenario
 from tensorexpress.sim.predict import Prediction
 from tensorexpress.trace import KINDS, Ints, JobTrace, Trace
 from tensorexpress.units import PS_PER_MS, counted, format_time
@@ -36,9 +36,15 @@ if TYPE_CHECKING:
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 
 #: Endings of the files a figure can be saved as.
-SUFFIXES = (".png", ".svg")
+SUFFIXES = (".png", ".svg", ".pdf")
 
 _DOTS_PER_INCH = 150
+
+#: What keeps the time of drawing out of a file, by its ending.
+_UNDATED = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+
+#: Colours of layers: from light to dark blue, far from that of blocking for colour-blind readers too.
+LAYER_COLOURS = ("YlGnBu", 0.25, 1.0)
 
 _FORWARD, _BACKWARD, _IDLE, _FAINT = "#B5C7D6", "#5B7C99", "#F0F0F0", "#555555"
 
@@ -67,13 +73,13 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
-    """Write a figure as PNG or SVG, by the ending of `path`; the same figure gives the same bytes."""
+    """Write a figure as PNG, SVG or PDF, by the ending of `path`; the same figure gives the same bytes."""
     suffix = check_suffix(path)
     import matplotlib
 
     content = io.BytesIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "tensorexpress"}):
-        figure.savefig(content, format=suffix[1:], metadata={"Date": None} if suffix == ".svg" else None)
+        figure.savefig(content, format=suffix[1:], metadata=_UNDATED.get(suffix))
     write_atomic(path, content.getvalue())
 
 
@@ -86,22 +92,24 @@ def check_suffix(path: str | os.PathLike[str]) -> str:
 
 
 def plot_prediction(prediction: Prediction, path: str | os.PathLike[str]) -> None:
-    """Draw a prediction to a PNG or SVG file: bars of all policies, and what one worker did under two of them."""
+    """Draw a prediction to a PNG, SVG or PDF file: bars of all policies, and what one worker did under two of them."""
     check_suffix(path)
     save_figure(draw_prediction(prediction), path)
 
 
 def draw_prediction(prediction: Prediction) -> Figure:
-    """Return the figure that `plot_prediction` saves; it shows the first job."""
-    timelines = _prediction_timelines(prediction)
-    bars_inches, timelines_inches = 1.35 + 0.34 * len(prediction.results), 0.85 + 1.3 * len(timelines)
-    figure = new_figure(10, 0.3 + bars_inches + timelines_inches)
-    upper, lower = headed_parts(figure, prediction.scenario, [bars_inches, timelines_inches])
-    bars, columns = upper.subplots(1, 2, width_ratios=[1.7, 1])
-    _draw_bars(bars, prediction)
-    _draw_columns(columns, prediction)
-    draw_legend(upper)
-    draw_timelines(lower, timelines, _footnote(prediction, timelines[0]))
+    """Return the figure that `plot_prediction` saves; it shows all jobs, one below the other."""
+    jobs, shown = len(prediction.scenario.jobs), len(timeline_policies(prediction))
+    inches = [1.35 + 0.34 * len(prediction.results), 0.85 + 1.3 * shown]
+    figure = new_figure(10, 0.3 + jobs * sum(inches))
+    parts = headed_parts(figure, prediction.scenario, inches)
+    for job, (upper, lower) in enumerate(zip(parts[::2], parts[1::2], strict=True)):
+        timelines = _prediction_timelines(prediction, job)
+        bars, columns = upper.subplots(1, 2, width_ratios=[1.7, 1])
+        _draw_bars(bars, prediction, job)
+        _draw_columns(columns, prediction, job)
+        draw_legend(upper)
+        draw_timelines(lower, timelines, _footnote(prediction, timelines[0]))
     return figure
 
 
@@ -123,9 +131,15 @@ def draw_legend(figure: Figure | SubFigure) -> None:
 
 
 def timeline_policies(prediction: Prediction) -> list[str]:
-    """Return the policies whose timelines are drawn: the baseline and, if there are others, the fastest of them."""
+    """Return the policies whose timelines are drawn: the baseline and, if there are others, one of them.
+
+    That is tensorexpress if it is compared, else the fastest; what `ideal` does no switch can do, so it comes last.
+    """
     baseline = prediction.baseline.plan.policy.name
     times = {name: result.jobs[0].iteration_ps for name, result in prediction.results.items() if name != baseline}
+    family = {name: name.partition(":")[0] for name in times}
+    ours = {name: time for name, time in times.items() if family[name] == "tensorexpress"}
+    times = ours or {name: time for name, time in times.items() if family[name] != "ideal"} or times
     fast = [name for name, time in times.items() if time <= _AS_FAST * min(times.values())]
     return [baseline, *fast[:1]]
 
@@ -149,21 +163,22 @@ def next_to_arrive(transfers: NDArray[np.void], times_ps: Ints) -> Ints:
 
 
 def headed_parts(figure: Figure, scenario: Scenario, inches: Sequence[float]) -> list[SubFigure]:
-    """Write above a figure what it is about, a scenario's first job, and cut it into parts of these heights."""
-    title, subtitle = _titles(scenario)
+    """Write above a figure what it is about, and cut it into parts of these heights for each job, under its name."""
+    title = _cut(scenario.name, 80)
     figure.suptitle(title, x=0.012, ha="left", fontsize=_LARGE, fontweight="bold", parse_math=False)
-    parts: list[SubFigure] = list(figure.subfigures(len(inches), 1, squeeze=False, height_ratios=list(inches))[:, 0])
-    parts[0].suptitle(subtitle, x=0.012, ha="left", fontsize=_NORMAL, color=_FAINT, parse_math=False)
+    heights = list(inches) * len(scenario.jobs)
+    parts: list[SubFigure] = list(figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0])
+    for job, part in zip(scenario.jobs, parts[:: len(inches)], strict=True):
+        subtitle = _subtitle(scenario, job)
+        part.suptitle(subtitle, x=0.012, ha="left", fontsize=_NORMAL, color=_FAINT, parse_math=False)
     return parts
 
 
-def _titles(scenario: Scenario) -> tuple[str, str]:
-    job, jobs = scenario.jobs[0], len(scenario.jobs)
+def _subtitle(scenario: Scenario, job: Job) -> str:
     servers = f"and {counted(len(job.servers), 'server')}" if job.servers else "in a ring"
     hosts = f"{counted(len(job.workers), 'worker')} {servers}"
-    first = f" (first of {jobs} jobs: {_cut(job.name, 30)})" if jobs > 1 else ""
-    title = _cut(scenario.name, 80 - len(first)) + first
-    return title, _cut(f"{job.workload.name} on {hosts}; {describe(scenario.cluster)}", 130)
+    name = f"{_cut(job.name, 30)}: " if len(scenario.jobs) > 1 else ""
+    return _cut(f"{name}{job.workload.name} on {hosts}; {describe(scenario.cluster)}", 130)
 
 
 def _cut(text: str, most: int) -> str:
@@ -192,17 +207,17 @@ def _parts_ps(job: JobTrace, warmup: int, iteration_ps: float) -> tuple[float, f
     return float(forward[slowest]), float(backward[slowest]), max(float(left), 0.0)
 
 
-def _draw_bars(axes: Axes, prediction: Prediction) -> None:
+def _draw_bars(axes: Axes, prediction: Prediction, job: int) -> None:
     """Draw the iteration time of every policy as a bar of its parts, and the bound as a line."""
     rows, warmup = range(len(prediction.results)), prediction.scenario.warmup
     parts = np.array(
-        [_parts_ps(result.trace.jobs[0], warmup, result.jobs[0].iteration_ps) for result in prediction.results.values()]
+        [_parts_ps(one.trace.jobs[job], warmup, one.jobs[job].iteration_ps) for one in prediction.results.values()]
     )
     edges_ms = np.cumsum(parts, axis=1) / PS_PER_MS
     axes.barh(rows, edges_ms[:, 0], height=0.62, color=_FORWARD)
     axes.barh(rows, edges_ms[:, 1] - edges_ms[:, 0], left=edges_ms[:, 0], height=0.62, color=_BACKWARD)
     axes.barh(rows, edges_ms[:, 2] - edges_ms[:, 1], left=edges_ms[:, 1], height=0.62, **BLOCKED_STYLE)
-    bound_ps, longest_ms = prediction.optimal_ps[0], float(edges_ms.max())
+    bound_ps, longest_ms = prediction.optimal_ps[job], float(edges_ms.max())
     _draw_bound(axes, bound_ps, right=bound_ps / PS_PER_MS > longest_ms / 2)
     axes.set_yticks(rows, [_policy_label(name) for name in prediction.results], fontsize=_NORMAL, linespacing=1.0)
     axes.set_ylim(len(rows) - 0.5, -0.5)
@@ -230,14 +245,14 @@ def _draw_bound(axes: Axes, bound_ps: float, right: bool) -> None:
     )
 
 
-def _draw_columns(axes: Axes, prediction: Prediction) -> None:
+def _draw_columns(axes: Axes, prediction: Prediction, job: int) -> None:
     """Write the numbers of every policy beside its bar."""
     results = prediction.results
     columns = {
-        "iteration": [_milliseconds(result.jobs[0].iteration_ps) for result in results.values()],
-        "blocking": [_milliseconds(result.jobs[0].blocking_ps) for result in results.values()],
-        "speed-up": [f"{prediction.speedup(name):.2f}×" for name in results],
-        "of optimal": [f"{100 * prediction.of_optimal(name):.1f} %" for name in results],
+        "iteration": [_milliseconds(result.jobs[job].iteration_ps) for result in results.values()],
+        "blocking": [_milliseconds(result.jobs[job].blocking_ps) for result in results.values()],
+        "speed-up": [f"{prediction.speedup(name, job):.2f}×" for name in results],
+        "of optimal": [f"{100 * prediction.of_optimal(name, job):.1f} %" for name in results],
     }
     axes.set_axis_off()
     axes.set_xlim(0, len(columns))
@@ -252,12 +267,18 @@ def _draw_columns(axes: Axes, prediction: Prediction) -> None:
 
 @dataclass(frozen=True)
 class Timeline:
-    """What one worker of a trace's first job did in one iteration, to be drawn under a name."""
+    """What one worker of a job of a trace did in one iteration, to be drawn under a name."""
 
     name: str
     trace: Trace
     worker: int
     iteration: int
+    number: int = 0
+
+    @property
+    def job(self) -> JobTrace:
+        """The job."""
+        return self.trace.jobs[self.number]
 
 
 def draw_timelines(figure: Figure | SubFigure, timelines: Sequence[Timeline], footnote: str) -> None:
@@ -266,10 +287,11 @@ def draw_timelines(figure: Figure | SubFigure, timelines: Sequence[Timeline], fo
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import ListedColormap, Normalize
 
-    names = timelines[0].trace.jobs[0].layers
-    # The brightest yellows of the map vanish on white.
-    warm_to_cool = ListedColormap(colormaps["plasma_r"](np.linspace(0.08, 1, 256))).with_extremes(under=_IDLE)
-    colours = ScalarMappable(Normalize(0, max(len(names) - 1, 1)), warm_to_cool)
+    names = timelines[0].job.layers
+    # The brightest colours of the map vanish on white.
+    name, lightest, darkest = LAYER_COLOURS
+    light_to_dark = ListedColormap(colormaps[name](np.linspace(lightest, darkest, 256))).with_extremes(under=_IDLE)
+    colours = ScalarMappable(Normalize(0, max(len(names) - 1, 1)), light_to_dark)
     panels = figure.subplots(len(timelines), 1, sharex=True, squeeze=False)[:, 0]
     spans_ms = [_draw_timeline(axes, timeline, colours) for axes, timeline in zip(panels, timelines, strict=True)]
     panels[-1].set_xlim(0, 1.002 * max(spans_ms))
@@ -284,22 +306,22 @@ def draw_timelines(figure: Figure | SubFigure, timelines: Sequence[Timeline], fo
         bar.set_label("layer, first on top", fontsize=_SMALL)
 
 
-def most_blocked(trace: Trace) -> int:
-    """Return the worker of the first job that stood still longest in the measured iterations."""
-    return int(trace.jobs[0].waits_ps[trace.warmup :].sum(axis=(0, 2)).argmax())
+def most_blocked(trace: Trace, job: int = 0) -> int:
+    """Return the worker of a job that stood still longest in the measured iterations."""
+    return int(trace.jobs[job].waits_ps[trace.warmup :].sum(axis=(0, 2)).argmax())
 
 
-def _prediction_timelines(prediction: Prediction) -> list[Timeline]:
-    worker = most_blocked(prediction.baseline.trace)
+def _prediction_timelines(prediction: Prediction, job: int) -> list[Timeline]:
+    worker = most_blocked(prediction.baseline.trace, job)
     return [
-        Timeline(name, prediction.results[name].trace, worker, prediction.scenario.warmup)
+        Timeline(name, prediction.results[name].trace, worker, prediction.scenario.warmup, job)
         for name in timeline_policies(prediction)
     ]
 
 
 def _draw_timeline(axes: Axes, timeline: Timeline, colours: ScalarMappable) -> float:
     """Draw an iteration of a worker, up to the end of the next forward pass; return its length in ms."""
-    job, worker, shown = timeline.trace.jobs[0], timeline.worker, timeline.iteration
+    job, worker, shown = timeline.job, timeline.worker, timeline.iteration
     start_ps, end_ps = int(job.forward_start_ps[shown, worker, -1]), int(job.forward_end_ps[shown + 1, worker, -1])
     span_ms = (end_ps - start_ps) / PS_PER_MS
     kinds = [kind for code, kind in enumerate(KINDS) if (job.transfers["kind"] == code).any()]
@@ -349,7 +371,7 @@ def _draw_compute(axes: Axes, job: JobTrace, worker: int, shown: int) -> None:
 
 def _footnote(prediction: Prediction, baseline: Timeline) -> str:
     measured = counted(prediction.scenario.iterations, "measured iteration")
-    worker = baseline.trace.jobs[0].workers[baseline.worker]
+    worker = baseline.job.workers[baseline.worker]
     return (
         f"Bars: mean of {measured}; forward and backward of the worker that computes longest, and what is left. "
         f"Blocking: mean over workers. Timelines: the first measured iteration of {worker}, the worker blocked longest "

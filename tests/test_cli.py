@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -85,7 +86,7 @@ def test_all_outputs_are_written(small, tmp_path):
         (["--set", "job.batch=0"], "job.batch"),
         (["--policy", "tensorxpress"], "did you mean 'tensorexpress'"),
         (["--policy", "fifo:switch=foo"], "unknown switch discipline 'foo'"),
-        (["--plot", "a.bmp"], "accepted: .png, .svg"),
+        (["--plot", "a.bmp"], "accepted: .png, .svg, .pdf"),
         (["--json", "nowhere/a.json"], "cannot write 'nowhere/a.json': No such file or directory"),
         (["--set", "job.workers=90000", "--set", "job.model=gpt2-xl"], "of memory; accepted: what fits"),
     ],
@@ -155,3 +156,13 @@ def test_a_simulation_stops_when_it_is_told_to(engine):
     inputs = read_scenario(None, ["job.workers=32", "job.servers=16", "cluster.mtu=1500", "iterations=20"])
     with pytest.raises(StoppedError):
         simulate(make_plan(inputs, inputs.policies[0]), engine, lambda: True)
+
+
+def test_tab_completion_is_as_the_readme_says():
+    environment = {**os.environ, "_TENSOREXPRESS_COMPLETE": "bash_source"}
+    command = Path(sys.executable).parent / "tensorexpress"
+    script = subprocess.run([command], env=environment, capture_output=True, text=True).stdout
+    assert "complete -o nosort -F" in script
+    asked = {"_TENSOREXPRESS_COMPLETE": "bash_complete", "COMP_WORDS": "tensorexpress pre", "COMP_CWORD": "1"}
+    found = subprocess.run([command], env={**os.environ, **asked}, capture_output=True, text=True).stdout
+    assert found.split() == ["plain,predict"]

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib import colormaps
+from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
 from tensorexpress.errors import InputError
@@ -64,9 +66,9 @@ def test_the_ending_chooses_the_format(tmp_path):
     assert (tmp_path / "a.SVG").read_text().startswith("<?xml")
 
 
-@pytest.mark.parametrize("name", ["figure.pdf", "figure", "png"])
+@pytest.mark.parametrize("name", ["figure.bmp", "figure", "png"])
 def test_another_ending_is_refused_on_one_line_before_anything_is_drawn(name, tmp_path):
-    with pytest.raises(InputError, match=r"accepted: \.png, \.svg") as caught:
+    with pytest.raises(InputError, match=r"accepted: \.png, \.svg, \.pdf") as caught:
         plot_prediction(None, tmp_path / name)
     assert name in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -144,7 +146,7 @@ def test_a_job_that_never_waits_is_drawn(tmp_path):
     assert shown.baseline.jobs[0].iteration_ps == pytest.approx(shown.optimal_ps[0], rel=0.01)
 
 
-def test_of_several_jobs_the_first_is_shown_and_named(tmp_path):
+def test_all_jobs_are_drawn_and_named(tmp_path):
     (tmp_path / "small.csv").write_text("\n".join(["layer_index,numel,forward_ns,backward_ns", *THREE_LAYERS]))
     jobs = [
         f"job.{index}.{setting}"
@@ -152,10 +154,12 @@ def test_of_several_jobs_the_first_is_shown_and_named(tmp_path):
         for setting in (f"name={name}", "model=''", f"csv={tmp_path / 'small.csv'}", "workers=2", "servers=1")
     ]
     shown = predict(read_scenario(None, ["name=both", *jobs]), [parse_policy("fifo")], engine="simpy")
-    assert "both (first of 2 jobs: vision)" in said(draw_prediction(shown))
+    figure = draw_prediction(shown)
+    assert len(figure.subfigs) == 4
+    assert all(f"{name}: small on 2 workers" in said(figure) for name in ("vision", "language"))
 
 
-def test_timelines_show_the_baseline_and_the_first_of_those_that_are_as_fast_as_the_fastest(tmp_path):
+def test_timelines_show_the_baseline_and_the_fastest_policy_that_a_switch_can_run(tmp_path):
     shown = prediction(tmp_path, policies=("ideal", "fifo", "tensorexpress"))
 
     def with_times(**times_ps):
@@ -165,8 +169,11 @@ def test_timelines_show_the_baseline_and_the_first_of_those_that_are_as_fast_as_
         }
         return replace(shown, results=results)
 
-    assert plot.timeline_policies(with_times(fifo=200.0, ideal=100.0, tensorexpress=100.05)) == ["fifo", "ideal"]
-    assert plot.timeline_policies(with_times(fifo=200.0, ideal=100.05, tensorexpress=100.0)) == ["fifo", "ideal"]
+    assert plot.timeline_policies(with_times(fifo=200.0, ideal=100.0, tensorexpress=100.05)) == [
+        "fifo",
+        "tensorexpress",
+    ]
+    assert plot.timeline_policies(with_times(fifo=200.0, ideal=50.0, tensorexpress=100.0)) == ["fifo", "tensorexpress"]
     assert plot.timeline_policies(with_times(fifo=200.0, ideal=101.0, tensorexpress=100.0)) == ["fifo", "tensorexpress"]
     assert plot.timeline_policies(with_times(fifo=1.0, ideal=101.0, tensorexpress=100.0)) == ["fifo", "tensorexpress"]
 
@@ -201,6 +208,34 @@ def test_a_figure_that_cannot_be_written_is_one_line(tmp_path):
     with pytest.raises(InputError, match="missing") as caught:
         save_figure(new_figure(2, 1), tmp_path / "missing" / "a.png")
     assert "\n" not in str(caught.value)
+
+
+#: Machado, Oliveira and Fernandes 2009: what is seen of linear RGB without one kind of cone.
+VISION = {
+    "usual": np.eye(3),
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+}
+
+
+def perceived(colours, vision):
+    """Return CIE Lab of sRGB colours as somebody sees them; a distance of 2 can just be seen."""
+    rgb = np.asarray(colours)
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    seen = np.clip(linear @ np.array(VISION[vision]).T, 0, 1)
+    to_xyz = [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
+    xyz = seen @ np.array(to_xyz).T / [0.95047, 1, 1.08883]
+    f = np.where(xyz > 216 / 24389, np.cbrt(xyz), (24389 / 27 * xyz + 16) / 116)
+    return np.stack([116 * f[..., 1] - 16, 500 * (f[..., 0] - f[..., 1]), 200 * (f[..., 1] - f[..., 2])], -1)
+
+
+@pytest.mark.parametrize("vision", VISION)
+def test_blocking_and_layers_differ_for_a_colour_blind_reader_and_blocking_is_hatched(vision):
+    name, lightest, darkest = plot.LAYER_COLOURS
+    layers = perceived(colormaps[name](np.linspace(lightest, darkest, 256))[:, :3], vision)
+    blocked = perceived(to_rgb(plot.BLOCKED_STYLE["edgecolor"]), vision)
+    assert np.linalg.norm(layers - blocked, axis=1).min() > 40
+    assert plot.BLOCKED_STYLE["hatch"]
 
 
 def test_the_colours_of_the_palette_differ():
