@@ -224,7 +224,7 @@ def test_a_picture_is_drawn(files: list[str], tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["none.trace"], "none.trace: cannot be read"),
-        (["{0}", "--plot", "picture.pdf"], "its ending is '.pdf'"),
+        (["{0}", "--plot", "picture.bmp"], "its ending is '.bmp'"),
         (["{0}", "--json", "/nowhere/a.json"], "cannot write '/nowhere/a.json'"),
         (["{0}", "{1}", "--calibration", "c.json"], "add --predict"),
         (["{0}", "--calibration", "c.json"], "c.json: cannot be read"),

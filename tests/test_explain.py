@@ -160,7 +160,7 @@ def test_the_waterfall_is_drawn_even_when_nothing_is_gained(small, tmp_path):
         (["--policy", "fifo"], "same choices as fifo"),
         (["--policy", "p3,ideal"], "names 2 policies"),
         (["--policy", "p4"], "unknown policy 'p4'"),
-        (["--plot", "explain.pdf"], "'.pdf'"),
+        (["--plot", "explain.bmp"], "'.bmp'"),
     ],
 )
 def test_bad_input_is_one_line(arguments, message):
