@@ -78,7 +78,7 @@ def plan_from_json(document: Any) -> Plan:
         raise PlanError(f"format is {short_repr(found)}; accepted: {FORMAT!r}, as `tensorexpress plan` writes it")
     if type(document.get("version")) is not int or document["version"] != VERSION:
         raise PlanError(f"version is {short_repr(document.get('version'))}; accepted: {VERSION}; make the plan again")
-    _check_keys(document, ("format", "version", "policy", "jobs", "scenario"), "the plan")
+    _check_keys(document, ("format", "version", "policy", "dscps", "jobs", "scenario"), "the plan")
     scenario = _decode(Scenario, document.get("scenario"), "scenario")
     for path, problem in problems(scenario):
         raise PlanError(f"scenario: {path}: {problem}")
