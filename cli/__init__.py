@@ -40,6 +40,10 @@ VERBS = {
 }
 
 
+class _InterruptedVerb(Exception):
+    """Ctrl-C, or a signal that means the same, while a verb was at work."""
+
+
 class Verbs(click.Group):
     """Loads a verb when it is asked for, shows every error as one line, and lets signals end a verb as Ctrl-C does."""
 
@@ -53,6 +57,13 @@ class Verbs(click.Group):
             return None
         command: click.Command = getattr(import_module(f"tensorexpress.cli.{VERBS[cmd_name]}"), cmd_name)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a verb; click would say an empty line where it is interrupted."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise _InterruptedVerb from None
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """Run a verb and exit; see `tensorexpress.errors` for the exit status."""
@@ -71,7 +82,7 @@ class Verbs(click.Group):
             from tensorexpress.cli.usage import usage_message
 
             _end(f"error: {usage_message(error)}", error.exit_code)
-        except (KeyboardInterrupt, click.Abort):
+        except (_InterruptedVerb, KeyboardInterrupt, click.Abort):
             _end("stopped", INTERRUPTED)
         sys.exit(status if isinstance(status, int) else 0)
 

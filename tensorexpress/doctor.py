@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tensorexpress import p4
-from tensorexpress.errors import InputError, ProgramError
+from tensorexpress.errors import InputError, MachineError, ProgramError
 from tensorexpress.text import grid
 from tensorexpress.units import PS_PER_SECOND, format_time
 
@@ -172,7 +172,7 @@ def check_p4c() -> Finding:
     """Whether the P4 program can be compiled again."""
     try:
         return Finding("p4c", "ok", p4.p4c_version(p4.find_p4c()))
-    except (InputError, OSError) as error:
+    except (InputError, MachineError, OSError) as error:
         found, _, _ = str(error).partition(";")
         return Finding(
             "p4c", "note", found, "only for changing the P4 program: install p4c, then tensorexpress p4 build"

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from google.protobuf import text_format
 from p4.config.v1 import p4info_pb2
 
-from tensorexpress.errors import ProgramError
+from tensorexpress.errors import ProgramError, one_line
 from tensorexpress.switch.p4runtime.values import Bits, Bool, DataType, Members, Names
 from tensorexpress.switch.program.budgets import LARGEST_DOCUMENT, LONGEST_NAME, MOST_MEMBERS, WIDEST_BITS, beyond
 
@@ -256,7 +256,7 @@ def parse_p4info(text: str) -> Any:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:LONGEST_NAME]
+    return one_line(" ".join(str(error).split())[:LONGEST_NAME])[:LONGEST_NAME]
 
 
 def _by_id(declared: Iterable[_Declared]) -> dict[int, _Declared]:
