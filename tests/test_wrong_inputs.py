@@ -22,7 +22,7 @@ PREDICT = [
     ("predict binary", INPUT, "byte 0xff is not UTF-8"),
     ("predict cut.toml", INPUT, "cut.toml:2: not TOML"),
     ("predict nan.toml", INPUT, "nan.toml: loss: found nan; accepted: a number from 0"),
-    ("predict escape.toml", INPUT, r"escape.toml: name: found 'a\x1b[2Jb'; accepted: text"),
+    ("predict escape.toml", INPUT, r"escape.toml: name: found 'a\x1b[2Jb'; accepted: a name of 1 to 200 letters"),
     ("predict 'new\nline.toml'", INPUT, r"new\nline.toml: cannot be read"),
     ("predict $'\x1b[31mred.toml'", INPUT, "cannot be read"),
     ("predict small.toml other.toml", INPUT, "found 'other.toml' beyond the arguments that are accepted"),
@@ -38,7 +38,7 @@ PREDICT = [
     ("predict --set loss=nan", INPUT, "--set loss: found nan; accepted: a number from 0 to below 1"),
     ("predict --set loss=-0.1", INPUT, "--set loss: found -0.1"),
     ("predict --set cluster.bandwidth=ten", INPUT, "'ten' is not a rate; accepted: a number and one of bps"),
-    ("predict --set cluster.bandwidth=10", INPUT, "too long to add up in 64 bits; give a higher bandwidth"),
+    ("predict --set cluster.bandwidth=10", INPUT, "job0 could take 45934 days; accepted: at most 53"),
     ("predict --set cluster.bandwidth='10 parsec'", INPUT, "'10 parsec' is not a rate"),
     ("predict --set cluster.bandwidth='-10 Gbps'", INPUT, "'-10 Gbps' is negative; a rate is zero or more"),
     ("predict --set cluster.delay='3 Gbps'", INPUT, "'3 Gbps' is not a time"),
@@ -123,6 +123,8 @@ MODELS = [
 ]
 
 PLAN = [
+    ("plan --dscp 99", INPUT, "--dscp"),
+    ("plan --dscp a,b", INPUT, "--dscp 'a,b'; accepted: whole numbers"),
     ("plan missing.toml", INPUT, "missing.toml: cannot be read"),
     ("plan --policy fifo,p3", INPUT, "--policy 'fifo,p3' names 2 policies"),
     ("plan --policy ''", INPUT, "--policy: unknown policy ''"),
@@ -152,6 +154,14 @@ SWITCH = [
     ("switch --port 255@lo", INPUT, "the number of the CPU port"),
     ("switch --rate fast", INPUT, "--rate: 'fast' is not a rate"),
     ("switch --rate 3='5 Gbps'", INPUT, "--rate 3=... is of no port"),
+    ("switch --rate 0", INPUT, "--rate '0' would send nothing"),
+    ("switch --no-grpc", INPUT, "--no-grpc without a program leaves a switch that forwards nothing"),
+    ("switch --grpc 0.0.0.0:0", INPUT, "can be reached from other machines, and without TLS anybody there controls"),
+    ("switch --grpc [::]:0", INPUT, "can be reached from other machines"),
+    ("switch --grpc 127.0.0.1:99999", INPUT, "port 99999 is out of range; accepted: 0 to 65535"),
+    ("switch --grpc unix:", INPUT, "names no path; accepted: unix:PATH"),
+    ("switch --grpc unix:small.toml", INPUT, "a file that is no socket is there"),
+    ("switch --grpc unix:nowhere/s0.sock", INPUT, "'nowhere' is no directory; make it first"),
     ("switch --lowest-share 100%", INPUT, "--lowest-share '100%'; accepted: 0% to below 100%"),
     ("switch --lowest-share 5", INPUT, "--lowest-share '5'"),
     ("switch --buffer big", INPUT, "--buffer: 'big' is not a size"),
@@ -162,7 +172,7 @@ SWITCH = [
     ("switch --entries small.toml", INPUT, "--p4info and --entries go with --program"),
     ("switch --program empty", INPUT, "--program needs --p4info"),
     ("switch --program missing --p4info empty", INPUT, "cannot read 'missing'"),
-    ("switch --program empty --p4info empty", INPUT, "is not BMv2 JSON"),
+    ("switch --grpc 127.0.0.1:0 --program empty --p4info empty", INPUT, "is not BMv2 JSON"),
     ("switch replay", INPUT, "is missing"),
     ("switch replay empty --in 0=frames.pcap --out made", INPUT, "not JSON"),
     ("switch replay folder --in 0=frames.pcap --out made", INPUT, "cannot read 'folder': Is a directory"),
@@ -206,7 +216,10 @@ DEPLOY = [
     ("deploy plan.json --switch s0=127.0.0.1:1 --json nowhere/a", INPUT, "cannot write 'nowhere/a'"),
     ("deploy plan.json --target linux", INPUT, "--target linux needs an interface"),
     ("deploy plan.json --target linux --dev eth0 --switch s0=h", INPUT, "--switch goes with --target p4"),
-    ("deploy plan.json --target linux --dev a/b --dry-run", INPUT, "interface 'a/b'; accepted: a name"),
+    ("deploy plan.json --target linux --dev -batch --dry-run", INPUT, "'-batch' is no name of an interface"),
+    ("deploy nan-plan.json --switch s0=127.0.0.1:1", INPUT, "nan-plan.json: jobs.0.tensors.0"),
+    ("deploy line-plan.json --switch s0=127.0.0.1:1", INPUT, "accepted: a name of 1 to 200 letters"),
+    ("deploy plan.json --target linux --dev a/b --dry-run", INPUT, "'a/b' is no name of an interface"),
     ("deploy plan.json --target linux --dev lo --rate fast --dry-run", INPUT, "--rate: 'fast' is not a rate"),
     ("deploy plan.json --target tofino", INPUT, "--target: found 'tofino'; accepted: p4, linux"),
     ("deploy plan.json --switch s0=127.0.0.1:1 --dry-run", MACHINE, "s0"),
@@ -288,7 +301,7 @@ EXPORT = [
     ("export plan.json --format nccl --job jobx", INPUT, "unknown job 'jobx'"),
     ("export plan.json --format nccl --job-class best", INPUT, "--job-class: found 'best'"),
     ("export plan.json --format linux --rate slow", INPUT, "--rate: 'slow' is not a rate"),
-    ("export plan.json --format linux --dev 'a b'", INPUT, "interface 'a b'"),
+    ("export plan.json --format linux --dev 'a b'", INPUT, "'a b' is no name of an interface"),
     ("export plan.json --format sonic --dev eth0", INPUT, "--dev goes with --format linux only"),
     ("export plan.json --format sonic -o folder", INPUT, "it is a directory"),
 ]
@@ -382,6 +395,9 @@ def folder(tmp_path_factory):
             "predict small.toml --set job.workers=1 --save others",
         ):
             assert CliRunner().invoke(main, shlex.split(command)).exit_code == 0
+    plan = (here / "plan.json").read_text()
+    (here / "nan-plan.json").write_text(plan.replace('"bytes": 80000', '"bytes": "NaN"'))
+    (here / "line-plan.json").write_text(plan.replace('"job0"', r'"job0\nNCCL_IB_TC=0"'))
     (here / "others" / "fifo.trace").rename(here / "other.trace")
     (here / "cut.trace").write_bytes((here / "runs" / "fifo.trace").read_bytes()[:900])
     (here / "calibration.json").write_text('{"format": "another"}')
