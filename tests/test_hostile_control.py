@@ -338,11 +338,13 @@ def test_a_batch_of_failing_updates_of_any_size_is_answered(victim: Victim) -> N
     assert error.code() == grpc.StatusCode.UNKNOWN
     assert len(status_of(error).details) == LARGEST_DETAILED_BATCH
     error = refused_batch(victim, *[modify_default()] * 10, *[bad] * UPDATES, modify_default())
-    assert error.code() == grpc.StatusCode.ABORTED
-    assert f"nothing is done: {UPDATES} of {UPDATES + 11} updates refused" in error.details()
-    assert f": 10-{UPDATES + 9} INVALID_ARGUMENT; 10: " in error.details()
+    assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert f"{UPDATES} of {UPDATES + 11} refused, the others are done: 10-{UPDATES + 9} INVALID_ARGUMENT; 10: " in (
+        error.details()
+    )
     error = refused_batch(victim, *[modify_default(), bad] * (UPDATES // 2))
     assert error.code() == grpc.StatusCode.ABORTED
+    assert f"nothing is done: {UPDATES // 2} of {UPDATES // 2 * 2} updates refused" in error.details()
     assert "1 INVALID_ARGUMENT, 3 INVALID_ARGUMENT, " in error.details()
 
 

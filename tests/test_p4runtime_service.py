@@ -759,18 +759,39 @@ def test_a_stream_whose_client_never_says_who_it_is_ends(server: Server, monkeyp
         assert advice(speaking.next()) == (OK, 6)
 
 
-def test_a_large_batch_with_a_refusal_leaves_everything_as_it_was(loaded: Client, data_path: StrictDataPath) -> None:
+@pytest.mark.parametrize(
+    ("atomicity", "updates"),
+    [
+        pytest.param(ROLLBACK, [l2(INSERT, 2), *[l2(INSERT, 1)] * LARGEST_DETAILED_BATCH], id="rollback"),
+        pytest.param(ATOMIC, [l2(INSERT, 2), *[l2(INSERT, 1)] * LARGEST_DETAILED_BATCH], id="atomic"),
+        # Every other one: more ranges than an answer has room for.
+        pytest.param(CONTINUE, [l2(INSERT, 1), l2(MODIFY, 1)] * LARGEST_DETAILED_BATCH, id="too many to tell"),
+    ],
+)
+def test_a_large_batch_that_cannot_be_told_leaves_everything_as_it_was(
+    loaded: Client, data_path: StrictDataPath, atomicity: int, updates: list[Any]
+) -> None:
     loaded.write(l2(INSERT, 1))
     before = dict(data_path.entries)
-    batch = [l2(INSERT, 2), *[l2(INSERT, 1)] * LARGEST_DETAILED_BATCH]
-    for atomicity in (CONTINUE, ROLLBACK, ATOMIC):
-        with pytest.raises(grpc.RpcError) as error:
-            loaded.write(*batch, atomicity=atomicity)
-        assert error.value.code() == grpc.StatusCode.ABORTED
-        assert error.value.details().startswith("nothing is done: ")
-        assert "ALREADY_EXISTS; 1: MyIngress.l2_exact" in error.value.details()
-        assert data_path.entries == before
-        assert len(entries(loaded)) == 1
+    with pytest.raises(grpc.RpcError) as error:
+        loaded.write(*updates, atomicity=atomicity)
+    assert error.value.code() == grpc.StatusCode.ABORTED
+    assert error.value.details().startswith("nothing is done: ")
+    assert ": MyIngress.l2_exact" in error.value.details()
+    assert data_path.entries == before
+    assert len(entries(loaded)) == 1
+
+
+def test_a_large_batch_is_done_but_for_what_one_line_names(loaded: Client, data_path: StrictDataPath) -> None:
+    loaded.write(l2(INSERT, 1))
+    before, last = len(data_path.entries), LARGEST_DETAILED_BATCH
+    with pytest.raises(grpc.RpcError) as error:
+        loaded.write(l2(INSERT, 2), *[l2(INSERT, 1)] * last, l2(INSERT, 3), atomicity=CONTINUE)
+    assert error.value.code() == grpc.StatusCode.ALREADY_EXISTS
+    assert error.value.details().startswith(
+        f"{last} of {last + 2} refused, the others are done: 1-{last} ALREADY_EXISTS; 1: MyIngress.l2_exact"
+    )
+    assert (len(data_path.entries), len(entries(loaded))) == (before + 2, 3)
 
 
 @given(st.binary(max_size=200), st.sampled_from(["Write", "Read", "SetForwardingPipelineConfig", "StreamChannel"]))

@@ -2,8 +2,9 @@
 
 gRPC sends the status of a request as metadata, of which clients take 8 KiB by default and drop the rest with all that
 it says. P4Runtime wants an error for each update of a batch. For a batch with few updates that fits, at first with all
-texts, then with the texts of the first refusals alone. A batch with more updates is done as a whole or not at all:
-then the one line that the client gets is the whole truth.
+texts, then with the texts of the first refusals alone. A larger batch that may be done in part gets one line that names
+what was refused in ranges; where not even those fit, the batch is not done at all. So what the client is told is always
+the whole truth.
 """
 
 from __future__ import annotations
@@ -60,19 +61,32 @@ def abort_batch(context: Any, refusals: Sequence[Refusal | None]) -> NoReturn:
     """End a request with one p4.v1.Error for each of its parts, or one line about all where they are too many."""
     message = f"{_number_of(refusals)} of {len(refusals)} refused"
     if len(refusals) > LARGEST_DETAILED_BATCH:
-        abort(context, Refusal(Code.ABORTED, f"{message}: {summary(refusals)}"))
+        first = next(refusal for refusal in refusals if refusal is not None)
+        abort(context, Refusal(first.code, f"{message}, the others are done: {summary(refusals)}"))
     details = _status(message, refusals)
     context.set_trailing_metadata((("grpc-status-details-bin", details),))
     context.abort(grpc.StatusCode.UNKNOWN, message)
     raise AssertionError("context.abort raises")
 
 
+def can_be_told(refusals: Sequence[Refusal | None]) -> bool:
+    """Whether one answer has room for what became of every part of a request."""
+    if len(refusals) <= LARGEST_DETAILED_BATCH:
+        return True
+    room = _LONGEST_SUMMARY
+    for words in _ranges(refusals):
+        room -= len(words) + 2
+        if room < 0:
+            return False
+    return True
+
+
 def not_done(refusals: Sequence[Refusal | None], updates: int) -> Refusal:
     """Return the refusal of a whole batch that has more updates than an answer can list, and was tried that far."""
     return Refusal(
         Code.ABORTED,
-        f"nothing is done: {_number_of(refusals)} of {updates} updates refused, and an answer has room for the errors "
-        f"of {LARGEST_DETAILED_BATCH}; leave them out, or send at most that many at a time: {summary(refusals)}",
+        f"nothing is done: {_number_of(refusals)} of {updates} updates refused, and an answer has no room to name all; "
+        f"leave them out, or send at most {LARGEST_DETAILED_BATCH} at a time: {summary(refusals)}",
     )
 
 

@@ -25,7 +25,7 @@ from p4.v1 import p4runtime_pb2
 from tensorexpress import lost_frames
 from tensorexpress.errors import NetworkError, TensorExpressError
 from tensorexpress.switch.operations import DataPath, Digest, IdleEntry, Notice, PacketIn
-from tensorexpress.switch.p4runtime.answers import LARGEST_DETAILED_BATCH, abort, abort_batch, refusing
+from tensorexpress.switch.p4runtime.answers import abort, abort_batch, refusing
 from tensorexpress.switch.p4runtime.arbitration import Advice, Arbitration
 from tensorexpress.switch.p4runtime.digests import DigestQueue
 from tensorexpress.switch.p4runtime.entities import write_entries
@@ -152,7 +152,7 @@ class RuntimeService:
                     Messages(p4runtime_pb2.Update, updates),
                     all_or_none=request.atomicity != p4runtime_pb2.WriteRequest.CONTINUE_ON_ERROR,
                     atomic=_is_atomic(request.atomicity, len(updates)),
-                    most_told=LARGEST_DETAILED_BATCH,
+                    must_tell=True,
                 )
                 self._configure_digests()
             if any(refusals):

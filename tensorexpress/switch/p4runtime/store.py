@@ -13,7 +13,7 @@ from p4.v1 import p4runtime_pb2
 
 from tensorexpress.switch.operations import DataPath, Key, Operation, Query, SetValueSet
 from tensorexpress.switch.p4runtime import messages
-from tensorexpress.switch.p4runtime.answers import not_done
+from tensorexpress.switch.p4runtime.answers import LARGEST_DETAILED_BATCH, can_be_told, not_done
 from tensorexpress.switch.p4runtime.arrays import Arrays
 from tensorexpress.switch.p4runtime.batch import (
     DELETE,
@@ -103,14 +103,14 @@ class Store:
         *,
         all_or_none: bool = False,
         atomic: bool = False,
-        most_told: int | None = None,
+        must_tell: bool = False,
     ) -> list[Refusal | None]:
         """Do Update messages in order and return, for each, why it was refused, or None.
 
         With `all_or_none` a refusal leaves everything as it was, and the other updates are answered with ABORTED. With
-        `atomic` the operations of all of them reach the data path between the same two packets. In a batch of more than
-        `most_told` updates, for each of which nobody could be told what became of it, a refusal leaves everything as it
-        was and is raised for the whole batch.
+        `atomic` the operations of all of them reach the data path between the same two packets. With
+        `must_tell` a batch about whose updates no answer could say what became of each leaves everything as it was, and
+        the refusal is raised for the whole batch.
         """
         batch = Batch()
         refusals: list[Refusal | None] = []
@@ -119,7 +119,8 @@ class Store:
                 refusals.append(self._attempt(batch, update))
                 if refusals[-1] and all_or_none:
                     break
-            if any(refusals) and most_told is not None and len(updates) > most_told:
+            told = can_be_told(refusals) and not (all_or_none and len(updates) > LARGEST_DETAILED_BATCH)
+            if any(refusals) and must_tell and not told:
                 raise not_done(refusals, len(updates))
         except BaseException:
             batch.take_back()
