@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -11,8 +12,8 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from tensorexpress.cli.signals import INTERRUPTED, stopped_by_signals
-from tensorexpress.errors import TensorExpressError, one_line
-from tensorexpress.files import failures_kept
+from tensorexpress.errors import StorageError, TensorExpressError, one_line
+from tensorexpress.files import failures_kept, of_the_disk
 
 #: What a function that adds options takes and returns.
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -82,6 +83,13 @@ class Verbs(click.Group):
             from tensorexpress.cli.usage import usage_message
 
             _end(f"error: {usage_message(error)}", error.exit_code)
+        except OSError as error:
+            problem = of_the_disk(error)
+            if problem is None:
+                raise
+            # What is left in the buffer would fail once more when Python ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _end(f"error: cannot write to standard output: {problem}", StorageError.exit_code)
         except (_InterruptedVerb, KeyboardInterrupt, click.Abort):
             _end("stopped", INTERRUPTED)
         sys.exit(status if isinstance(status, int) else 0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tensorexpress.calibration import ITERATIONS
-from tensorexpress.cli.options import check_file, progress, stopped_by_signals, with_option
+from tensorexpress.cli.options import check_file, progress, with_option
 from tensorexpress.cli.run import make_target
 from tensorexpress.errors import InputError
 
@@ -91,8 +91,7 @@ def _measure(target: Target, rate: str | None, mtu: int, iterations: int) -> Cal
         with progress(plan.scenario.rounds, f"measuring{attempt}") as advance:
             return run_plan(plan, target, progress=advance, started=look_at_hosts)
 
-    with stopped_by_signals():
-        run = run_calmly(run_once, _ATTEMPTS)
+    run = run_calmly(run_once, _ATTEMPTS)
     if not run.machine.is_calm:
         click.echo(f"Warning: {run.machine.stalls}; what was measured is partly that.", err=True)
     return fit(target.name, plan, run.trace, simulate(plan), measure_host_cost(mtu, wires=any(wires)))

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import click
 
 from tensorexpress.cli import Command
-from tensorexpress.cli.signals import stopped_by_signals
 from tensorexpress.errors import InputError, PolicyError
 from tensorexpress.files import check_writable, write_atomic
 from tensorexpress.policy import Policy
@@ -22,24 +21,6 @@ from tensorexpress.scenario import Scenario, chosen_policies, read_scenario
 from tensorexpress.sim.run import ENGINES
 
 Value = TypeVar("Value")
-
-__all__ = [
-    "NumberRange",
-    "calibration_option",
-    "check_file",
-    "check_outputs",
-    "engine_option",
-    "one_policy",
-    "policy_option",
-    "progress",
-    "read_inputs",
-    "scenario_options",
-    "set_option",
-    "stopped_by_signals",
-    "with_option",
-    "write_json",
-    "write_output",
-]
 
 
 def set_option(command: Command) -> Command:

@@ -17,7 +17,6 @@ from tensorexpress.cli.options import (
     progress,
     read_inputs,
     set_option,
-    stopped_by_signals,
     with_option,
     write_json,
 )
@@ -115,7 +114,7 @@ def run(
             return run_plan(plan, target, silence_s=silence_s, progress=advance)
 
     runs = []
-    with stopped_by_signals(), locked_directory(directory) if directory is not None else nullcontext():
+    with locked_directory(directory) if directory is not None else nullcontext():
         _announce_long(plans)
         for plan in plans:
             runs.append(run_calmly(partial(run_once, plan), attempts))

@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from tensorexpress.cli import Command
-from tensorexpress.cli.options import stopped_by_signals, with_option
+from tensorexpress.cli.options import with_option
 from tensorexpress.errors import InputError, NetworkError
 from tensorexpress.queueing import DISCIPLINES
 from tensorexpress.units import counted, format_rate, parse_rate, parse_size
@@ -141,18 +141,17 @@ def switch(
         raise InputError("--no-grpc without a program leaves a switch that forwards nothing; give --program too")
     start_with = _start_with(program, p4info, entries, serves=not no_grpc)
     loop = LoopSettings(opened, cpu_port, pcap, parse_faults(faults))
-    with stopped_by_signals():
-        running = RunningSwitch(loop, None if no_grpc else address, device_id=device_id, tls=tls, insecure=insecure)
-        try:
-            if start_with is not None:
-                running.start_with(*start_with)
-            click.echo(_ready(device_id, running.address, shared, ports, rates))
-            running.wait()
-            raise NetworkError("the process that forwards packets has ended; start the switch again")
-        except KeyboardInterrupt:
-            pass
-        finally:
-            statistics = running.stop()
+    running = RunningSwitch(loop, None if no_grpc else address, device_id=device_id, tls=tls, insecure=insecure)
+    try:
+        if start_with is not None:
+            running.start_with(*start_with)
+        click.echo(_ready(device_id, running.address, shared, ports, rates))
+        running.wait()
+        raise NetworkError("the process that forwards packets has ended; start the switch again")
+    except KeyboardInterrupt:
+        pass
+    finally:
+        statistics = running.stop()
     if statistics is not None:
         click.echo(statistics_table(statistics))
 

@@ -24,11 +24,17 @@ _OF_THE_DISK = {
     errno.EIO: "the disk fails; give a file on another one",
 }
 
+
 #: Where errors of the disk wait for the end of a verb; None where they are raised at once.
 _kept: ContextVar[list[StorageError] | None] = ContextVar("kept", default=None)
 
 #: Longest JSON file that is read; plans of a million slices are shorter.
 LARGEST_JSON_BYTES = 2**28
+
+
+def of_the_disk(error: OSError) -> str | None:
+    """Return what a disk did and what to do about it; None for an error that is not the disk's."""
+    return _OF_THE_DISK.get(error.errno or 0)
 
 
 def write_atomic(path: str | os.PathLike[str], data: str | bytes) -> bool:
@@ -49,9 +55,10 @@ def write_atomic(path: str | os.PathLike[str], data: str | bytes) -> bool:
         else:
             _write_and_rename(target, content)
     except (OSError, ValueError) as error:
-        if not isinstance(error, OSError) or error.errno not in _OF_THE_DISK:
+        problem = of_the_disk(error) if isinstance(error, OSError) else None
+        if problem is None:
             raise _cannot_write(path, error.strerror if isinstance(error, OSError) else str(error)) from None
-        failure = StorageError(f"cannot write {os.fspath(path)!r}: {_OF_THE_DISK[error.errno]}")
+        failure = StorageError(f"cannot write {os.fspath(path)!r}: {problem}")
         kept = _kept.get()
         if kept is None:
             raise failure from None

@@ -80,6 +80,14 @@ def test_a_device_that_is_full_is_said_so() -> None:
     assert "cannot write '/dev/full': the disk is full" in result.stderr
 
 
+@pytest.mark.parametrize("command", [["models"], ["predict", *SMALL, "--json", "-"]])
+def test_a_full_disk_behind_standard_output_is_one_line(command: list[str]) -> None:
+    program = [sys.executable, "-P", "-c", "from tensorexpress.cli import main; main()", *command]
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (1, f"tensorexpress: error: cannot write to standard output: {FULL}\n")
+
+
 def test_other_files_are_written_where_one_has_no_room(tmp_path: Path) -> None:
     def write_three() -> None:
         with failures_kept():

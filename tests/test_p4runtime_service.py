@@ -40,7 +40,7 @@ from tensorexpress.switch.p4runtime import runtime
 from tensorexpress.switch.p4runtime.answers import LARGEST_DETAILED_BATCH
 from tensorexpress.switch.p4runtime.listening import TlsFiles
 from tensorexpress.switch.p4runtime.mailbox import LARGEST_ADVICE, LARGEST_NEWS, LARGEST_NEWS_BYTES, Mailbox
-from tensorexpress.switch.p4runtime.runtime import LARGEST_NUMBER_OF_STREAMS
+from tensorexpress.switch.p4runtime.runtime import LARGEST_ATOMIC_BATCH, LARGEST_NUMBER_OF_STREAMS
 from tensorexpress.switch.p4runtime.service import Server, serve
 
 VERIFY, SAVE, COMMIT_NEW, COMMIT, RECONCILE = 1, 2, 3, 4, 5
@@ -780,6 +780,16 @@ def test_a_large_batch_that_cannot_be_told_leaves_everything_as_it_was(
     assert ": MyIngress.l2_exact" in error.value.details()
     assert data_path.entries == before
     assert len(entries(loaded)) == 1
+
+
+def test_packets_never_wait_for_more_updates_than_a_bound(loaded: Client, data_path: StrictDataPath) -> None:
+    loaded.write(l2(INSERT, 1))
+    before = dict(data_path.entries)
+    with pytest.raises(grpc.RpcError) as error:
+        loaded.write(l2(DELETE, 1), *[l2(INSERT, 1), l2(DELETE, 1)] * (LARGEST_ATOMIC_BATCH // 2), atomicity=ATOMIC)
+    assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert f"accepted: at most {LARGEST_ATOMIC_BATCH}, or another atomicity" in error.value.details()
+    assert data_path.entries == before
 
 
 def test_a_large_batch_is_done_but_for_what_one_line_names(loaded: Client, data_path: StrictDataPath) -> None:

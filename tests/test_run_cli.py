@@ -18,10 +18,13 @@ from network import needs_root
 from training_run import LAYERS, small_plan, write_workload
 
 from tensorexpress.cli import main
-from tensorexpress.target import marks, runner
+from tensorexpress.cli.run import _notes
+from tensorexpress.sim.run import simulate
+from tensorexpress.switch.device import NOT_TAKEN
+from tensorexpress.target import PortReport, marks, runner
 from tensorexpress.target.embedded import EmbeddedTarget
 from tensorexpress.target.machine import MachineWatch
-from tensorexpress.target.runner import least_duration_ps, run_plan
+from tensorexpress.target.runner import Run, least_duration_ps, run_plan
 from tensorexpress.trace_file import read_trace
 from tensorexpress.units import PS_PER_MS
 
@@ -176,3 +179,12 @@ def test_a_run_that_is_stopped_takes_everything_down(running, number, scenario):
         said = process.stderr.read()
     assert (process.returncode, said) == (130, "tensorexpress: stopped\n")
     assert not namespaces_of(process.pid)
+
+
+def test_frames_that_a_switch_was_too_slow_to_take_are_in_the_notes(tmp_path):
+    plan = small_plan(tmp_path, policy="fifo")
+    ports = (PortReport("s0", 0, 9000, drops={NOT_TAKEN: 2}), PortReport("s0", 1, 9000, drops={NOT_TAKEN: 1}))
+    notes = _notes([Run(plan, simulate(plan), ports, MachineWatch())], EmbeddedTarget(wires=True))
+    assert "- Under fifo switches lost 3 frames that came faster than they could take; close other programs, " in (
+        "\n".join(notes)
+    )
