@@ -292,7 +292,7 @@ def summary(job: JobExplanation) -> str:
     fifo = job.steps[0]
     if job.possible_ps < _WORTH_IT * job.optimal_ps:
         return _nothing_to_gain(job)
-    effects = ", ".join(f"{step.name} {_verb(step.gain_ps, 'removes', 'adds')}" for step in job.steps[1:])
+    effects = ", ".join(f"{step.name} {_verb(step.gain_ps, 'removes', 'costs')}" for step in job.steps[1:])
     beyond_ps = fifo.iteration_ps - job.floor_ps
     if all(step.gain_ps <= beyond_ps for step in job.steps[1:]):
         start = f"Of the {_ms(beyond_ps)} that an iteration under fifo takes beyond compute, {effects}"

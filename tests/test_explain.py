@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tensorexpress.cli import main
 from tensorexpress.cli.explain import explain as command
 from tensorexpress.errors import PolicyError
 from tensorexpress.policy import POLICIES, Policy
@@ -119,7 +120,7 @@ def test_a_loss_is_called_a_loss(small):
     worse = replace(
         job, steps=(fifo, replace(slicing, gain_ps=-2e9), replace(order, iteration_ps=2 * fifo.iteration_ps))
     )
-    assert "slicing adds 2.00 ms" in summary(worse)
+    assert "slicing costs 2.00 ms" in summary(worse)
     assert "gains nothing over fifo" in summary(worse)
 
 
@@ -172,3 +173,30 @@ def test_bad_input_is_one_line(arguments, message):
 
 def test_the_examples_of_the_module_hold():
     assert doctest.testmod(module).failed == 0
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        [],
+        ["cluster.bandwidth=100 Gbps"],
+        ["cluster.bandwidth=100 Mbps"],
+        ["loss=0.02", "seed=3"],
+        ["job.colocated=true", "compute.jitter=0.1", "iterations=4"],
+        ["job.workers=1"],
+        ["cluster.buffer=30 KB"],
+    ],
+    ids=lambda odd: " ".join(odd) or "usual",
+)
+def test_sentences_say_what_is_saved_and_no_share_is_above_a_whole(small, odd):
+    overrides = [word for key in [*small, *odd] for word in ("--set", key)]
+    for verb in (
+        ["predict"],
+        ["predict", "--policy", "tensorexpress,fifo"],
+        ["predict", "--policy", "p3"],
+        ["explain"],
+    ):
+        result = CliRunner().invoke(main, [*verb, *overrides])
+        assert result.exit_code == 0, result.output
+        assert "adds" not in result.stdout
+        assert [share for share in re.findall(r"([\d.]+) ?%", result.stdout) if float(share) > 100] == []

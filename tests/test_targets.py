@@ -41,6 +41,19 @@ def test_on_bmv2_sums_are_exact_and_every_tensor_is_in_its_queue(tmp_path):
 
 @needs_root
 @needs_bmv2
+def test_bmv2s_thrift_ports_cannot_be_reached_from_the_machines_own_network(tmp_path):
+    networks = []
+
+    def look(network, pids):
+        networks.extend(os.readlink(f"/proc/{switch.pid}/ns/net") for switch in network.switches.values())
+
+    run_plan(small_plan(tmp_path, "iterations=1", scale=0.1), Bmv2Target(), started=look)
+    assert networks
+    assert os.readlink("/proc/self/ns/net") not in networks
+
+
+@needs_root
+@needs_bmv2
 def test_a_run_survives_bmv2(tmp_path):
     killer = Killer("switch", signal.SIGKILL)
     plan = small_plan(tmp_path, "iterations=4", "transport.rto_min=20 ms", scale=0.1)

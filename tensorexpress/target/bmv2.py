@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -34,6 +33,9 @@ _FASTEST_BPS = 100_000_000
 
 #: How long a switch may take to answer, and how long after its end it is started again.
 _STARTED_S, _RESTART_S = 30.0, 0.1
+
+#: The first switch's; it is of use to nobody, and cannot be left out.
+_THRIFT_PORT = 9090
 
 logger = logging.getLogger(__name__)
 
@@ -74,10 +76,14 @@ class Bmv2Target:
         """Lay cables, start a switch for every one of the plan, and put the plan on them."""
         namespaces.remove_leftovers()
         with ExitStack() as cleanup:
-            hosts, interfaces = _lay(plan, cleanup)
+            # In a namespace of their own, because their Thrift ports are open to whoever can send a packet there.
+            room = cleanup.enter_context(namespaces.namespace())
+            hosts, interfaces = _lay(plan, room, cleanup)
             control = cleanup.enter_context(private_directory())
             switches = {
-                name: _Switch(ports, plan.scenario.cluster.queues, control_address(control, number))
+                name: _Switch(
+                    room, ports, plan.scenario.cluster.queues, control_address(control, number), _THRIFT_PORT + number
+                )
                 for number, (name, ports) in enumerate(interfaces.items())
             }
             for switch in switches.values():
@@ -89,8 +95,8 @@ class Bmv2Target:
             yield Bmv2Network(hosts, switches)
 
 
-def _lay(plan: Plan, cleanup: ExitStack) -> tuple[dict[str, HostAccess], dict[str, dict[int, str]]]:
-    """Lay all cables; return how to be each host, and the interface of each port."""
+def _lay(plan: Plan, room: str, cleanup: ExitStack) -> tuple[dict[str, HostAccess], dict[str, dict[int, str]]]:
+    """Lay all cables, from and into the switches' room; return how to be each host, and the interface of each port."""
     cluster = plan.scenario.cluster
     addresses = addresses_of(cluster)
     hosts: dict[str, HostAccess] = {}
@@ -106,15 +112,16 @@ def _lay(plan: Plan, cleanup: ExitStack) -> tuple[dict[str, HostAccess], dict[st
             _offloads_off(namespaces.INTERFACE, inside)
             ends = (interface,)
         for (switch, port), end in zip(cable.ports, ends, strict=True):
-            _offloads_off(end)
+            namespaces.move(end, room)
+            _offloads_off(end, room)
             interfaces[switch][port] = end
     return hosts, interfaces
 
 
-def _offloads_off(interface: str, namespace: str | None = None) -> None:
-    inside = ["ip", "netns", "exec", namespace] if namespace is not None else []
+def _offloads_off(interface: str, namespace: str) -> None:
     words = [word for name in _OFFLOADS for word in (name, "off")]
-    done = subprocess.run([*inside, "ethtool", "-K", interface, *words], capture_output=True, text=True, check=False)
+    command = ["ip", "netns", "exec", namespace, "ethtool", "-K", interface, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise NetworkError(f"ethtool cannot turn offloads of {interface} off: {done.stderr.strip()}")
 
@@ -122,13 +129,14 @@ def _offloads_off(interface: str, namespace: str | None = None) -> None:
 class _Switch:
     """simple_switch_grpc as a process that ends with this one, and is started again when it ends before."""
 
-    def __init__(self, interfaces: Mapping[int, str], queues: int, address: str):
+    def __init__(self, room: str, interfaces: Mapping[int, str], queues: int, address: str, thrift_port: int):
+        self._room = room
         self._interfaces = interfaces
         self.address = address
         ports = [word for number, name in sorted(interfaces.items()) for word in ("-i", f"{number}@{name}")]
-        options = ["--no-p4", "--device-id", "1", "--thrift-port", str(_free_port()), "-L", "off", *ports]
+        options = ["--no-p4", "--device-id", "1", "--thrift-port", str(thrift_port), "-L", "off", *ports]
         own = ["--grpc-server-addr", self.address, "--cpu-port", "255", "--priority-queues", str(queues)]
-        self._command = tied.command(str(find_bmv2()), *options, "--", *own)
+        self._command = tied.command("ip", "netns", "exec", room, str(find_bmv2()), *options, "--", *own)
         self._process = self._start()
         self._stopping = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, name=f"supervisor of {self.address}", daemon=True)
@@ -178,7 +186,8 @@ class _Switch:
     def reports(self, name: str) -> Iterator[PortReport]:
         """Return what the switch and its ports have seen."""
         yield PortReport(name, None, 0, served=read_served(name, self.address))
-        shown = subprocess.run(["ip", "-j", "-s", "link", "show"], capture_output=True, text=True, check=True).stdout
+        command = ["ip", "-n", self._room, "-j", "-s", "link", "show"]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         counts = {link["ifname"]: link["stats64"] for link in json.loads(shown)}
         for number, interface in self._interfaces.items():
             tx_bytes, rx_bytes = (
@@ -195,9 +204,3 @@ class _Switch:
             self._process.kill()
             self._supervisor.join(_RESTART_S)
         self._process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -75,6 +75,12 @@ def cable(mtu: int, into: str | None = None) -> Iterator[tuple[str, str]]:
             subprocess.run(["ip", "link", "del", here], capture_output=True, check=False)
 
 
+def move(interface: str, into: str) -> None:
+    """Take an interface into a namespace, where it is as `cable` made it here."""
+    ip([f"link set {interface} netns {into}"])
+    ip([f"link set {interface} addrgenmode none up"], into)
+
+
 @contextmanager
 def host(address: HostAddress, mtu: int) -> Iterator[tuple[str, str]]:
     """Make a host: a namespace whose cable leads here, and whose router is the switch there.
