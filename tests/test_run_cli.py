@@ -164,8 +164,9 @@ def test_a_run_that_is_stopped_takes_everything_down(running, number, scenario):
             return len(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()) == 3
         return len(namespaces_of(pid)) == 4
 
-    # Whoever runs the tests may ignore SIGINT, and then so would the run.
+    # Whoever runs the tests may ignore SIGINT or SIGHUP, and then so would the run.
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code += "signal.signal(signal.SIGHUP, signal.SIG_DFL); "
     code += "from tensorexpress.cli import main; main()"
     with subprocess.Popen(
         [sys.executable, "-P", "-c", code, "run", str(scenario), "--target", "linux", "--set", "iterations=500"],

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -16,7 +15,14 @@ from click.testing import CliRunner
 from tensorexpress.cli import main
 from tensorexpress.cli.signals import stopped_by_signals
 
-COMMAND = Path(sys.executable).parent / "tensorexpress"
+#: Whoever runs the tests may ignore SIGINT or SIGHUP, and then so would the verb.
+AS_IF_TYPED = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+from tensorexpress.cli import main
+main()
+"""
 
 LAYERS = "layer_index,numel,forward_ns,backward_ns\n0,20000,200000,400000\n1,400000,200000,400000\n"
 
@@ -36,7 +42,11 @@ def watched(folder, *arguments):
     """Start a verb whose standard error is a terminal, and give it with what waits for a piece of text there."""
     ours, theirs = pty.openpty()
     verb = subprocess.Popen(
-        [COMMAND, *map(str, arguments)], cwd=folder, stdout=subprocess.PIPE, stderr=theirs, start_new_session=True
+        [sys.executable, "-P", "-c", AS_IF_TYPED, *map(str, arguments)],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        start_new_session=True,
     )
     os.close(theirs)
     seen = b""
