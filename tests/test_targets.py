@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import select
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 from network import needs_root
@@ -78,6 +81,33 @@ def test_a_host_is_a_namespace_whose_router_is_the_switch():
         assert here in os.listdir("/sys/class/net")
     assert here not in os.listdir("/sys/class/net")
     assert name not in os.listdir("/run/netns")
+
+
+HOLDS_DIRECTORY = """
+from tensorexpress.target import marks
+with marks.private_directory() as path:
+    print(path, flush=True)
+    input()
+"""
+
+
+def test_directories_of_dead_processes_go_and_those_of_living_ones_and_of_others_stay(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    open_to_all = tmp_path / "tensorexpress-run-open"
+    open_to_all.mkdir(mode=0o755)
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", HOLDS_DIRECTORY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        other = Path(process.stdout.readline().strip())
+        assert stat.S_IMODE(other.stat().st_mode) == 0o700
+        (other / "0.sock").touch()
+        with marks.private_directory() as own:
+            assert {other, Path(own), open_to_all} == set(tmp_path.iterdir())
+        process.kill()
+    with marks.private_directory() as own:
+        assert {Path(own), open_to_all} == set(tmp_path.iterdir())
+    assert [open_to_all] == list(tmp_path.iterdir())
 
 
 STAYS = """

@@ -23,7 +23,8 @@ from tensorexpress.plan import Plan
 from tensorexpress.switch.traffic import ETHERNET_OVERHEAD_BYTES
 from tensorexpress.target import HostAccess, KernelAccess, PortReport, namespaces
 from tensorexpress.target.cabling import cables
-from tensorexpress.target.controlled import check_p4runtime, control_address, kept, private_directory, read_served
+from tensorexpress.target.controlled import check_p4runtime, control_address, kept, read_served
+from tensorexpress.target.marks import private_directory
 
 #: With them BMv2 would see frames longer than any packet, and checksums that nobody has computed.
 _OFFLOADS = ("tso", "gso", "gro", "tx", "rx", "sg")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 
 import tensorexpress.control  # noqa: F401 - before gRPC is imported, which it keeps from logging by itself
 from tensorexpress import p4
@@ -22,11 +21,6 @@ def check_p4runtime() -> None:
         import p4runtime_sh.p4runtime  # noqa: F401
     except ImportError:
         raise MachineError("P4Runtime is not installed; run `pip install 'tensorexpress[p4]'`") from None
-
-
-def private_directory() -> AbstractContextManager[str]:
-    """Give a directory, for as long as it is entered, that no other user of this machine can look into."""
-    return tempfile.TemporaryDirectory(prefix="tensorexpress-")
 
 
 def control_address(directory: str, number: int) -> str:

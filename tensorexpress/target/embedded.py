@@ -22,7 +22,8 @@ from tensorexpress.switch.running import RunningSwitch
 from tensorexpress.switch.traffic import ETHERNET_OVERHEAD_BYTES, PortSettings
 from tensorexpress.target import HostAccess, KernelAccess, PortReport, WireAccess, namespaces
 from tensorexpress.target.cabling import cables
-from tensorexpress.target.controlled import check_p4runtime, control_address, kept, private_directory, read_served
+from tensorexpress.target.controlled import check_p4runtime, control_address, kept, read_served
+from tensorexpress.target.marks import private_directory
 from tensorexpress.wire.udp import lay_wire
 
 logger = logging.getLogger(__name__)

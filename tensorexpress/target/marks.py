@@ -1,9 +1,9 @@
-"""Marks: how we know again the namespaces and cables that are ours, and whose maker is gone.
+"""Marks: how we know again the namespaces, cables and directories that are ours, and whose maker is gone.
 
 A process that makes some draws a random mark, which all their names carry. The mark is also the name of a file in a
 directory that nobody else can write, and the process holds a lock on that file: the kernel gives it back with the
 process, however that ends, and a pid that is used again means nothing. So what is removed is exactly what carries a
-mark that is written there and whose lock nobody holds.
+mark that is written there and whose lock nobody holds. A directory is locked itself.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import fcntl
 import os
 import re
 import secrets
+import shutil
 import stat
 import tempfile
 import threading
@@ -25,6 +26,9 @@ from tensorexpress.errors import NetworkError
 #: Letters and digits of a mark: with "te", a kind and five digits it makes the 15 characters of an interface's name.
 _ALPHABET, _LENGTH = "abcdefghijklmnopqrstuvwxyz234567", 7
 _MARK = re.compile(f"[{_ALPHABET}]{{{_LENGTH}}}")
+
+#: How directories for the sockets of a run begin.
+_PREFIX = "tensorexpress-run-"
 
 _numbers = count()
 
@@ -91,6 +95,40 @@ def abandoned() -> Iterator[set[str]]:
             (place / name).unlink(missing_ok=True)
 
 
+@contextmanager
+def private_directory() -> Iterator[str]:
+    """Give a directory that no other user can look into; remove those that processes left which are gone."""
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        if _is_own_directory(left) and _is_abandoned(left):
+            shutil.rmtree(left, ignore_errors=True)
+    path, lock = _new_directory()
+    try:
+        yield str(path)
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
+
+
+def _new_directory() -> tuple[Path, int]:
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        with suppress(FileNotFoundError):  # another process took it for one that was left, before it was locked
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if path.exists():
+                return path, lock
+            os.close(lock)
+
+
+def _is_own_directory(path: Path) -> bool:
+    """Whether this is a directory of this user that is closed to all others."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+
+
 def directory(*places: Path) -> Path:
     """Return the directory of marks, the first of these or of the usual places that can be one.
 
@@ -100,13 +138,10 @@ def directory(*places: Path) -> Path:
     for place in places or (Path("/run/tensorexpress"), Path(tempfile.gettempdir(), f"tensorexpress-{os.geteuid()}")):
         with suppress(OSError):
             place.mkdir(mode=0o700, exist_ok=True)
-        try:
-            found = place.lstat()
-        except OSError:
-            continue
-        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077:
+        if _is_own_directory(place):
             return place
-        refused.append(str(place))
+        if place.exists():
+            refused.append(str(place))
     raise NetworkError(
         f"there is no directory to note namespaces in: {' and '.join(refused) or 'none'} must be a directory of this "
         "user with mode 0700; remove what is there, or make /run writable"
@@ -126,7 +161,7 @@ def _new_mark() -> tuple[str, int]:
 
 def _is_abandoned(path: Path) -> bool:
     try:
-        file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return False
     try:
