@@ -15,7 +15,7 @@ import click
 
 from tensorexpress.cli import Command
 from tensorexpress.errors import InputError, PolicyError
-from tensorexpress.files import check_writable, write_atomic
+from tensorexpress.files import check_writable, is_special, write_atomic
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Scenario, chosen_policies, read_scenario
 from tensorexpress.sim.run import ENGINES
@@ -135,8 +135,7 @@ def check_file(option: str, path: str | None) -> None:
 
 def _destination(path: str) -> str:
     """Return a name that two paths share only if one would overwrite what the other wrote."""
-    is_device = os.path.exists(path) and not os.path.isfile(path)
-    return path if path == "-" or is_device else os.path.realpath(path)
+    return path if path == "-" or is_special(path) else os.path.realpath(path)
 
 
 def write_output(path: str, text: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import click
@@ -85,9 +85,7 @@ def predict(
     inputs = scale_scenario(read_inputs(scenario, overrides, policies), scale)
     if calibration is not None:
         inputs = calibrate_scenario(inputs, read_calibration(calibration))
-    with ExitStack() as held:
-        if directory is not None:
-            held.enter_context(locked_directory(directory))
+    with locked_directory(directory) if directory is not None else nullcontext():
         with progress(len(inputs.policies), "simulating") as advance:
             prediction = simulate_all(inputs, engine=engine, progress=lambda _: advance(), keeps_finished=True)
         if directory is not None:

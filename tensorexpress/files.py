@@ -50,7 +50,7 @@ def write_atomic(path: str | os.PathLike[str], data: str | bytes) -> bool:
         target = os.path.realpath(path)
         if os.path.isdir(target):
             raise _is_directory(path)
-        if _is_special(path):
+        if is_special(path):
             Path(path).write_bytes(content)
         else:
             _write_and_rename(target, content)
@@ -132,7 +132,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     directory = os.path.dirname(target)
     if os.path.isdir(target):
         raise _is_directory(path)
-    if _is_special(path):
+    if is_special(path):
         return
     if not os.path.isdir(directory):
         raise _cannot_write(path, os.strerror(errno.ENOENT))
@@ -197,7 +197,7 @@ def _with_different_names(members: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _is_special(path: str | os.PathLike[str]) -> bool:
+def is_special(path: str | os.PathLike[str]) -> bool:
     """Whether this is a pipe or a device, which is written to and not replaced."""
     return os.path.exists(path) and not os.path.isfile(path)
 

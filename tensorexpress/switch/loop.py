@@ -12,7 +12,6 @@ import os
 import pickle
 import select
 import signal
-import socket
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,6 +36,7 @@ from tensorexpress.switch.operations import Operation, Query
 from tensorexpress.switch.pcap import PcapWriter, capture_name
 from tensorexpress.switch.ports import FramePort, PortSpec, open_port
 from tensorexpress.switch.traffic import PortSettings
+from tensorexpress.wire.udp import inherited_socket
 
 _PS_PER_NS = 1000
 _PS_PER_SECOND = 10**12
@@ -337,18 +337,11 @@ def main(parent: int, requests: int, notices: int) -> None:
     # or operations make refers to itself, and a program that is replaced is taken apart.
     gc.disable()
     logging.basicConfig(format="tensorexpress: %(message)s", handlers=[_UnblockedHandler()])
-    with _low_descriptor(requests) as request_socket, _low_descriptor(notices) as notice_socket:
+    with inherited_socket(requests) as request_socket, inherited_socket(notices) as notice_socket:
         control = SwitchEnd(request_socket, notice_socket)
         loop = _opened(control)
         if loop is not None:
             loop.run()
-
-
-def _low_descriptor(inherited: int) -> socket.socket:
-    """Return an inherited socket under the lowest number there is: select takes no high ones."""
-    low = os.dup(inherited)
-    os.close(inherited)
-    return socket.socket(fileno=low)
 
 
 def _opened(control: SwitchEnd) -> Loop | None:

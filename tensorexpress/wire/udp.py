@@ -33,10 +33,16 @@ def lay_wire() -> tuple[socket.socket, socket.socket]:
 
 def take_wire(descriptor: int) -> socket.socket:
     """Return the end of a wire that this process was started with; what has come before nobody waits for any more."""
-    wire = socket.socket(fileno=os.dup(descriptor))  # select() takes low numbers alone
-    os.close(descriptor)
+    wire = inherited_socket(descriptor)
     drain(wire)
     return wire
+
+
+def inherited_socket(descriptor: int) -> socket.socket:
+    """Return a socket that this process was started with, under the lowest number: select takes no high ones."""
+    low = os.dup(descriptor)
+    os.close(descriptor)
+    return socket.socket(fileno=low)
 
 
 def drain(end: socket.socket) -> None:
