@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import plans
+from support.strategies import plans
 
 from tensorexpress.calibration import (
     Calibration,

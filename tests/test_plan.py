@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import US, plans, policies, scenarios
+from support.strategies import US, plans, policies, scenarios
 
 from tensorexpress.cluster import leaf_spine, star
 from tensorexpress.deadline import equal_map, queue_map, slacks

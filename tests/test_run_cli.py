@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from network import needs_root
-from training_run import LAYERS, small_plan, write_workload
+from support.network import needs_root
+from support.training_run import LAYERS, small_plan, write_workload
 
 from tensorexpress.cli import main
 from tensorexpress.cli.run import _notes

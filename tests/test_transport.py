@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from virtual_network import FAULTLESS, Faults, VirtualLink, VirtualNetwork
+from support.virtual_network import FAULTLESS, Faults, VirtualLink, VirtualNetwork
 
 from tensorexpress.errors import InputError, NetworkError
 from tensorexpress.framing import SEGMENT_HEADER_BYTES, SEGMENT_OVERHEAD_BYTES, Framing
