@@ -61,7 +61,7 @@ def replay(
     which knows only the four disciplines above and needs routes that do not form a circle; or "auto", which is "fast"
     where that can be. Both give the same times.
 
-    >>> from tensorexpress.cluster import star
+    >>> from tensorexpress.topologies import star
     >>> fields = [("time_ps", "i8"), ("src", "i4"), ("dst", "i4"), ("bytes", "i4"), ("rank", "i4")]
     >>> packets = np.array([(0, 0, 2, 1250, 0), (0, 1, 2, 1250, 0)], dtype=fields)
     >>> replay(star(hosts=3, bandwidth="10 Gbps", delay="1 us"), packets).tolist()

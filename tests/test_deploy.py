@@ -26,7 +26,6 @@ from test_control import PROGRAM, SCHEMA, intents, wanted_by
 
 from tensorexpress.addresses import default_addresses
 from tensorexpress.cli import main
-from tensorexpress.cluster import leaf_spine
 from tensorexpress.control import forward, guard, mark
 from tensorexpress.control.client import Connection, PacketIn, Target, TlsFiles
 from tensorexpress.control.deploy import Deployment, Event, deploy, keep, prepare
@@ -54,6 +53,7 @@ from tensorexpress.policy import POLICIES
 from tensorexpress.scenario import read_scenario
 from tensorexpress.switch.device import Switch
 from tensorexpress.switch.p4runtime import service
+from tensorexpress.topologies import leaf_spine
 from tensorexpress.wire.frame import Endpoint, build_frame
 from tensorexpress.wire.header import Header
 

@@ -20,13 +20,13 @@ from network import needs_root
 
 from tensorexpress import tc
 from tensorexpress.addresses import default_address
-from tensorexpress.cluster import custom, dumbbell, leaf_spine, star
 from tensorexpress.errors import InputError, NetworkError, PlanError
 from tensorexpress.plan import make_plan
 from tensorexpress.policy import parse_policy
 from tensorexpress.scenario import read_scenario
 from tensorexpress.target import linux_layout, marks, namespaces
 from tensorexpress.target.linux import LinuxTarget
+from tensorexpress.topologies import custom, dumbbell, leaf_spine, star
 from tensorexpress.wire.dscp import default_dscps, queue_of_dscp
 
 PORT = 9000

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import US, paced_plans, plans, scenarios
 
-from tensorexpress.cluster import Cluster, custom, star
+from tensorexpress.cluster import Cluster
 from tensorexpress.deadline import fifo_iteration_ps, lower_bound_ps, optimal_iteration_ps
 from tensorexpress.plan import Plan, early_ps, link_loads, make_plan, moves
 from tensorexpress.policy import Policy, parse_policy
@@ -21,6 +21,7 @@ from tensorexpress.scenario import Job, Scenario, Transport
 from tensorexpress.sim.program import Program, build
 from tensorexpress.sim.record import ACK, Record
 from tensorexpress.sim.run import execute, simulate
+from tensorexpress.topologies import custom, star
 from tensorexpress.trace import KINDS, JobTrace, Trace, iterations_ps
 from tensorexpress.units import serialisation_ps
 from tensorexpress.workload import Layer, Workload

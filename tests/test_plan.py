@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import US, plans, policies, scenarios
 
-from tensorexpress.cluster import leaf_spine, star
 from tensorexpress.deadline import equal_map, queue_map, slacks
 from tensorexpress.plan import JobPlan, Plan, link_loads, make_plan, moves, payload_bytes, ring_segments, wire_bytes
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Job, Scenario, Transport
+from tensorexpress.topologies import leaf_spine, star
 from tensorexpress.workload import Layer, Workload
 
 few = settings(max_examples=40)

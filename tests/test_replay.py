@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorexpress.cluster import Link, custom, dumbbell, fat_tree, leaf_spine, star
+from tensorexpress.cluster import Link
 from tensorexpress.errors import InputError, SimulationError
 from tensorexpress.plan import make_plan
 from tensorexpress.policy import Policy
@@ -22,6 +22,7 @@ from tensorexpress.sim import model, replay_fast
 from tensorexpress.sim.program import build
 from tensorexpress.sim.record import DATA
 from tensorexpress.sim.replay import replay
+from tensorexpress.topologies import custom, dumbbell, fat_tree, leaf_spine, star
 from tensorexpress.workload import Layer, Workload
 
 DOCS = Path(__file__).parents[1] / "docs" / "replay.md"

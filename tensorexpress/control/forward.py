@@ -8,9 +8,10 @@ from functools import lru_cache
 from zlib import crc32
 
 from tensorexpress.addresses import GATEWAY_MAC, HostAddress
-from tensorexpress.cluster import Cluster, ecmp_hash
+from tensorexpress.cluster import Cluster
 from tensorexpress.control.entries import Call, DefaultEntry, Entity, MulticastGroup, TableEntry
 from tensorexpress.control.intent import Intent
+from tensorexpress.routing import ecmp_hash
 
 L2 = "forward.l2"
 IPV4 = "forward.ipv4"

@@ -47,7 +47,7 @@ def port_interface(port: int) -> str:
 def interfaces(cluster: Cluster) -> list[str]:
     """Return the interface from which each directed link leaves.
 
-    >>> from tensorexpress.cluster import star
+    >>> from tensorexpress.topologies import star
     >>> interfaces(star(hosts=2))
     ['eth0', 'p0', 'eth0', 'p1']
     """
