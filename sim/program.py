@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorexpress.compute import compute_times
+from tensorexpress.paths import Paths
 from tensorexpress.plan import ETHERNET_BYTES, JobPlan, Plan, ring_segments, slice_leads_ps
 from tensorexpress.scenario import Scenario
 from tensorexpress.trace import KINDS
@@ -341,7 +342,7 @@ def _messages(plan: Plan, graphs: list[_Graph]) -> dict[str, Any]:
     }
 
 
-def _flows(scenario: Scenario, graphs: list[_Graph], message_class: Ints) -> dict[str, Any]:
+def _flows(scenario: Scenario, paths: Paths, graphs: list[_Graph], message_class: Ints) -> dict[str, Any]:
     """Find who talks to whom in which class, and by which way."""
     cluster, hosts = scenario.cluster, len(scenario.cluster.hosts)
     classes = int(message_class.max()) + 1
@@ -351,8 +352,8 @@ def _flows(scenario: Scenario, graphs: list[_Graph], message_class: Ints) -> dic
     pairs = codes // classes
     background = [(len(graphs) + index, b.src, b.dst) for index, b in enumerate(scenario.background)]
     flows = [(pair // hosts**2, pair // hosts % hosts, pair % hosts) for pair in pairs.tolist()] + background
-    path_start, path = _rows(cluster.route(src, dst, job) for job, src, dst in flows)
-    back_start, back = _rows(cluster.route(dst, src, job) for job, src, dst in flows)
+    path_start, path = _rows(paths.between(src, dst) for _, src, dst in flows)
+    back_start, back = _rows(paths.between(dst, src) for _, src, dst in flows)
     by_host: list[list[int]] = [[] for _ in cluster.hosts]
     for index, (_, src, dst) in enumerate(flows[: len(pairs)]):
         if src != dst:
@@ -414,6 +415,6 @@ def build(plan: Plan) -> Program:
         **_network(scenario),
         **_hosts(plan),
         **messages,
-        **_flows(scenario, graphs, classes),
+        **_flows(scenario, plan.paths, graphs, classes),
         **_workers(plan, rounds),
     )

@@ -120,10 +120,11 @@ class Cluster:
         )
 
     def route(self, src: int, dst: int, flow: int = 0) -> tuple[int, ...]:
-        """Return the directed links from host `src` to host `dst`, on a path with the fewest hops.
+        """Return the directed links from host `src` to host `dst` that a hash chooses among the shortest paths.
 
-        Among equal next hops `ecmp_hash` chooses, so a flow keeps its path on every machine, and flows spread. A
-        host reaches itself over no link.
+        It is for packets that no plan knows of: what a plan moves takes the plan's own paths. Among equal next hops
+        `ecmp_hash` chooses, so a flow keeps its path on every machine, and flows spread. A host reaches itself over no
+        link.
 
         >>> from tensorexpress.topologies import star
         >>> star(hosts=3).route(0, 2)
@@ -132,7 +133,7 @@ class Cluster:
         for host in (src, dst):
             if not 0 <= host < len(self.hosts):
                 raise ClusterError(f"no host has index {host}; accepted: 0 to {len(self.hosts) - 1}")
-        return self._router.route(src, dst, flow)
+        return self.router.route(src, dst, flow)
 
     def ports(self, switch: str) -> dict[int, int]:
         """Return the ports of a switch: port number -> the directed link that leaves there.
@@ -162,14 +163,15 @@ class Cluster:
         >>> leaf_spine(leaves=2, spines=2, hosts_per_leaf=1).next_hops("s0", 1)
         [4, 6]
         """
-        return self._router.next_hops(self.nodes.index(switch), host)
+        return self.router.next_hops(self.nodes.index(switch), host)
 
     @cached_property
     def _host_indices(self) -> dict[str, int]:
         return {name: i for i, name in enumerate(self.hosts)}
 
     @cached_property
-    def _router(self) -> Router:
+    def router(self) -> Router:
+        """What finds routes in this cluster."""
         return Router(self.directed(), len(self.hosts), len(self.nodes))
 
 

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorexpress.deadline import equal_map, fewest_map, queue_map, regret_ps, slacks
 from tensorexpress.errors import ScenarioError
+from tensorexpress.paths import Paths, choose_paths
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Job, Scenario
 from tensorexpress.units import PS_PER_SECOND, format_size, serialisation_ps
@@ -79,6 +80,8 @@ class Plan:
     scenario: Scenario
     policy: Policy
     jobs: tuple[JobPlan, ...]
+    #: By which links the packets of every two hosts go that talk; the same under every policy.
+    paths: Paths
     #: The DSCP of every queue, most urgent first; none where there are more queues than DSCPs tell apart.
     dscps: tuple[int, ...]
 
@@ -103,12 +106,12 @@ def _cut(total: int, parts: int) -> list[int]:
     return [total * (i + 1) // parts - total * i // parts for i in range(parts)]
 
 
-def _slices(job: Job, policy: Policy) -> tuple[SlicePlan, ...]:
+def _slices(job: Job, slice_bytes: int) -> tuple[SlicePlan, ...]:
     """Cut tensors into slices and give each to the server that has the fewest bytes so far."""
     load = dict.fromkeys(job.servers, 0)
     slices = []
     for tensor, total in enumerate(job.workload.tensor_bytes):
-        parts = -(-total // (policy.slice_bytes or total))
+        parts = -(-total // (slice_bytes or total))
         if job.servers and total >= job.shard_bytes:
             parts = max(parts, min(len(job.servers), total))
         for size in _cut(total, parts):
@@ -148,19 +151,44 @@ def moves(plan: JobPlan, scenario: Scenario) -> Iterator[Move]:
                     yield Move(server, worker, sizes, worker)
 
 
-def link_loads(plan: JobPlan, scenario: Scenario) -> tuple[Ints, Ints]:
+def pairs_of(plan: JobPlan, scenario: Scenario) -> Iterator[tuple[int, int, int]]:
+    """Yield (source, destination, bytes) of what a job moves in one iteration; a pair of hosts may come again."""
+    for move in moves(plan, scenario):
+        yield move.src, move.dst, int(move.wire_bytes.sum())
+
+
+def traffic(jobs: Iterable[JobPlan], scenario: Scenario) -> Iterator[tuple[int, int, int]]:
+    """Yield (source, destination, bytes) of all jobs, and of background traffic during an iteration without stalls."""
+    for job in jobs:
+        yield from pairs_of(job, scenario)
+    compute_ps = max(job.workload.compute_ps for job in scenario.jobs)
+    for source in scenario.background:
+        if source.src != source.dst:
+            yield source.src, source.dst, source.rate_bps * compute_ps // (8 * PS_PER_SECOND)
+
+
+@lru_cache(maxsize=4)
+def _paths(scenario: Scenario) -> Paths:
+    """Choose the paths of all hosts that talk, by what they move where no policy has cut anything."""
+    moved: Counter[tuple[int, int]] = Counter()
+    for src, dst, size in traffic((_undecided(job, slice_bytes=0) for job in scenario.jobs), scenario):
+        moved[src, dst] += size
+        # Who sends is acknowledged.
+        moved[dst, src] += 0
+    return choose_paths(scenario.cluster, moved)
+
+
+def link_loads(plan: JobPlan, scenario: Scenario, paths: Paths) -> tuple[Ints, Ints]:
     """Return how long each tensor occupies each directed link in one iteration, in ps.
 
     First (links, tensors) for what all workers wait for, then (workers, links, tensors) for what one waits for.
     """
-    cluster, job = scenario.cluster, plan.job
-    flow = scenario.jobs.index(job)
-    rates = cluster.directed().rate_bps
+    job, rates = plan.job, scenario.cluster.directed().rate_bps
     shared = np.zeros((len(rates), len(plan.ranks)), dtype=np.int64)
     own = np.zeros((len(job.workers), *shared.shape), dtype=np.int64)
     for move in moves(plan, scenario):
         loads = shared if move.gates < 0 else own[job.workers.index(move.gates)]
-        for link in cluster.route(move.src, move.dst, flow):
+        for link in paths.between(move.src, move.dst):
             loads[link] += [serialisation_ps(size, rates[link]) for size in move.wire_bytes.tolist()]
     return shared, own
 
@@ -175,17 +203,24 @@ def early_ps(scenario: Scenario) -> int:
     return serialisation_ps(scenario.cluster.mtu + ETHERNET_BYTES, min(rates)) if rates else 0
 
 
-def _plan_job(job: Job, scenario: Scenario, policy: Policy) -> JobPlan:
+def _undecided(job: Job, slice_bytes: int) -> JobPlan:
+    """Return the plan of a job in which queues are still to be decided."""
     forward = [layer.forward_ps for layer in job.workload.layers]
     backward = [layer.backward_ps for layer in job.workload.layers]
     ranks = tuple(range(len(forward)))
-    plan = JobPlan(job, ranks, (0,) * len(ranks), slacks(forward, backward), _slices(job, policy))
+    return JobPlan(job, ranks, (0,) * len(ranks), slacks(forward, backward), _slices(job, slice_bytes))
+
+
+def _plan_job(job: Job, scenario: Scenario, policy: Policy, paths: Paths) -> JobPlan:
+    forward = [layer.forward_ps for layer in job.workload.layers]
+    backward = [layer.backward_ps for layer in job.workload.layers]
+    plan = _undecided(job, policy.slice_bytes)
     queues = scenario.cluster.queues
-    shared, own = link_loads(plan, scenario)
+    shared, own = link_loads(plan, scenario, paths)
     loads = shared + own.sum(axis=0)
     busiest = tuple(loads[loads.sum(axis=1).argmax()].tolist())
     if policy.queue_map == "equal":
-        queue_of = equal_map(len(ranks), queues)
+        queue_of = equal_map(len(plan.ranks), queues)
     else:
         partition = fewest_map if policy.queue_map == "fewest" else queue_map
         queue_of = partition(forward, backward, busiest, queues).queue_of
@@ -242,4 +277,6 @@ def make_plan(scenario: Scenario, policy: Policy, dscps: Sequence[int] | None = 
     _check_memory(scenario)
     queues = scenario.cluster.queues
     chosen = default_dscps(queues) if dscps is None else check_dscps(dscps, queues)
-    return Plan(scenario, policy, tuple(_plan_job(job, scenario, policy) for job in scenario.jobs), chosen)
+    paths = _paths(scenario)
+    jobs = tuple(_plan_job(job, scenario, policy, paths) for job in scenario.jobs)
+    return Plan(scenario, policy, jobs, paths, chosen)

@@ -21,6 +21,7 @@ from network import needs_root
 from tensorexpress import tc
 from tensorexpress.addresses import default_address
 from tensorexpress.errors import InputError, NetworkError, PlanError
+from tensorexpress.paths import Paths
 from tensorexpress.plan import make_plan
 from tensorexpress.policy import parse_policy
 from tensorexpress.scenario import read_scenario
@@ -37,7 +38,9 @@ def plan_on(cluster, policy="tensorexpress"):
     """A plan whose network is this cluster, whatever its job would need."""
     scenario = read_scenario(overrides=["job.model=alexnet", "job.workers=2", "job.servers=1"])
     plan = make_plan(scenario, parse_policy(policy))
-    return replace(plan, scenario=replace(scenario, cluster=cluster), dscps=default_dscps(cluster.queues))
+    return replace(
+        plan, scenario=replace(scenario, cluster=cluster), paths=Paths(), dscps=default_dscps(cluster.queues)
+    )
 
 
 def namespace_of(network, host):

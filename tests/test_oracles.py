@@ -181,7 +181,7 @@ class TestLowerBound:
     def test_is_never_beaten(self, plan: Plan) -> None:
         trace, spared_ps = simulate(plan, "fast"), early_ps(plan.scenario)
         for job_plan, job in zip(plan.jobs, trace.jobs, strict=True):
-            shared, own = link_loads(job_plan, plan.scenario)
+            shared, own = link_loads(job_plan, plan.scenario, plan.paths)
             for iteration, took_ps in enumerate(iterations_ps(job).tolist()):
                 forward = job.forward_ps[iteration + 1].copy()
                 forward[:, -1] = job.forward_ps[iteration, :, -1]
@@ -193,7 +193,7 @@ class TestLowerBound:
         forward, backward, transfer = times
         job = Job("job", workload(forward, backward, [UNIT_BYTES * units for units in transfer]), (0,), (1,))
         plan = make_plan(Scenario("bound", cable(UNIT_BYTES), (job,), BARE), most_urgent_first(UNIT_BYTES))
-        shared, own = link_loads(plan.jobs[0], plan.scenario)
+        shared, own = link_loads(plan.jobs[0], plan.scenario, plan.paths)
         rows = ([[time * US for time in row]] for row in (forward, backward))
         bound_ps = lower_bound_ps(*rows, shared, own)
         assert bound_ps <= iterations_ps(simulate(plan).jobs[0])[-1] < 1.01 * bound_ps
@@ -267,9 +267,9 @@ class TestConservation:
         scenario = plan.scenario
         trace = simulate(plan, "fast")
         expected = np.zeros(len(trace.links), dtype=np.int64)
-        for flow, job in enumerate(plan.jobs):
+        for job in plan.jobs:
             for move in moves(job, scenario):
-                expected[list(scenario.cluster.route(move.src, move.dst, flow))] += move.wire_bytes.sum()
+                expected[list(plan.paths.between(move.src, move.dst))] += move.wire_bytes.sum()
         assert np.array_equal(trace.links["bytes"], expected * (scenario.warmup + scenario.iterations))
 
     @settings(max_examples=40)
@@ -295,9 +295,9 @@ class TestConservation:
     def test_a_slice_is_never_faster_than_its_links(self, plan: Plan) -> None:
         cluster = plan.scenario.cluster
         directed = cluster.directed()
-        for flow, job in enumerate(simulate(plan, "fast").jobs):
+        for job in simulate(plan, "fast").jobs:
             for piece in job.transfers[job.transfers["src"] != job.transfers["dst"]]:
-                path = cluster.route(int(piece["src"]), int(piece["dst"]), flow)
+                path = plan.paths.between(int(piece["src"]), int(piece["dst"]))
                 least_ps = max(serialisation_ps(int(piece["bytes"]), directed.rate_bps[link]) for link in path)
                 least_ps += sum(directed.delay_ps[link] for link in path) - early_ps(plan.scenario)
                 if piece["bytes"]:

@@ -39,10 +39,6 @@ def test_a_plan_keeps_the_dscps_that_were_chosen_for_it(tmp_path: Path) -> None:
     assert read_plan(path).dscps == (46, 10, 0)
 
 
-def test_a_plan_file_that_says_nothing_about_dscps_has_the_first_ones(document: dict[str, Any]) -> None:
-    assert plan_from_json(put(document, "dscps", None)).dscps == (56, 48, 40, 32, 24, 16, 8, 0)
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -89,7 +85,7 @@ def put(document: dict[str, Any], path: str, value: object) -> dict[str, Any]:
     ("path", "value", "message"),
     [
         ("format", "recipe", "format is 'recipe'; accepted: 'tensorexpress plan'"),
-        ("version", 2, "version is 2; accepted: 1; make the plan again"),
+        ("version", 1, "version is 1; accepted: 2; make the plan again"),
         ("scenario", None, "scenario is None; accepted: an object"),
         ("scenario.cluster.queues", "eight", "scenario.cluster.queues is 'eight'; accepted: a whole number"),
         ("scenario.cluster.queues", 0, "queues is 0; accepted: a whole number from 1 to 32"),
@@ -99,6 +95,7 @@ def put(document: dict[str, Any], path: str, value: object) -> dict[str, Any]:
         ("scenario.name", None, "scenario.name is missing"),
         ("policy.discipline", "random", "unknown switch discipline 'random'"),
         ("dscps", [40, 0], "2 DSCPs for 8 queues; accepted: one for each of at most 8 queues"),
+        ("dscps", None, "the plan.dscps is missing"),
         ("dscps", "CS5", "dscps is 'CS5'; accepted: a list"),
         ("dscps.0", 10**30, "DSCP 1000000000000000000000000000000; accepted: 0 to 63"),
         ("jobs", [], "jobs is []; accepted: one for each of the scenario's 1"),
