@@ -21,7 +21,6 @@ from network import needs_root
 from tensorexpress import tc
 from tensorexpress.addresses import default_address
 from tensorexpress.errors import InputError, NetworkError, PlanError
-from tensorexpress.paths import Paths
 from tensorexpress.plan import make_plan
 from tensorexpress.policy import parse_policy
 from tensorexpress.scenario import read_scenario
@@ -35,12 +34,9 @@ SO_TIMESTAMPNS = 35
 
 
 def plan_on(cluster, policy="tensorexpress"):
-    """A plan whose network is this cluster, whatever its job would need."""
-    scenario = read_scenario(overrides=["job.model=alexnet", "job.workers=2", "job.servers=1"])
-    plan = make_plan(scenario, parse_policy(policy))
-    return replace(
-        plan, scenario=replace(scenario, cluster=cluster), paths=Paths(), dscps=default_dscps(cluster.queues)
-    )
+    """A plan whose network is this cluster: its first two hosts are a worker and a server."""
+    scenario = read_scenario(overrides=["job.model=alexnet", "job.workers=1", "job.servers=1"])
+    return make_plan(replace(scenario, cluster=cluster), parse_policy(policy))
 
 
 def namespace_of(network, host):
