@@ -23,7 +23,6 @@ import ns3_peer
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorexpress.cluster import star
 from tensorexpress.plan import make_plan
 from tensorexpress.policy import POLICIES
 from tensorexpress.scenario import read_scenario
@@ -31,6 +30,7 @@ from tensorexpress.sim import fast, model
 from tensorexpress.sim.program import Program, build
 from tensorexpress.sim.record import Record
 from tensorexpress.sim.replay import replay
+from tensorexpress.topologies import star
 
 HOSTS, RATE_BPS, DELAY_PS, LOAD, QUEUES = 8, 10**10, 10**6, 0.8, 8
 BUILD_DIRECTORY = Path(__file__).parents[1] / "build" / "ns3"

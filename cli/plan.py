@@ -1,4 +1,4 @@
-"""tensorexpress plan: decide queues, slices and servers, and write them to a file that the other verbs take."""
+"""tensorexpress plan: decide queues, slices, servers and paths, and write them to a file that the other verbs take."""
 
 from __future__ import annotations
 
@@ -31,13 +31,22 @@ if TYPE_CHECKING:
     help="DSCP of every queue, most urgent first, each lower than the one before, such as 46,34,26,0 for 4 queues.  "
     "[default: 40 (CS5) and down, 0 last]",
 )
+@click.option("--paths", is_flag=True, help="Show the path of every two hosts that talk: switches, and their ports.")
 @click.option("-o", "--output", metavar="FILE", help="Write the plan as JSON; - prints it instead of the table.")
-def plan(scenario: str | None, overrides: tuple[str, ...], policy: str, dscps: str | None, output: str | None) -> None:
+def plan(
+    scenario: str | None,
+    overrides: tuple[str, ...],
+    policy: str,
+    dscps: str | None,
+    paths: bool,
+    output: str | None,
+) -> None:
     """Show what a policy decides for a scenario: each job's tensors by queue. With -o, write it for `deploy`.
 
     \b
       tensorexpress plan -o plan.json
       tensorexpress plan examples/two-jobs.toml --set cluster.queues=4
+      tensorexpress plan examples/leaf-spine.toml --paths
       tensorexpress plan --set cluster.queues=4 --dscp 46,34,26,0 -o plan.json
     """
     from tensorexpress.plan import make_plan
@@ -50,7 +59,7 @@ def plan(scenario: str | None, overrides: tuple[str, ...], policy: str, dscps: s
     if output is not None:
         write_output(output, plan_text(decided))
     if output != "-":
-        click.echo(as_table(decided))
+        click.echo(as_table(decided, paths=paths))
 
 
 def _dscps(text: str, inputs: Scenario) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensorexpress.deadline import lower_bound_ps
-from tensorexpress.plan import JobPlan, Plan, early_ps, link_loads, make_plan
+from tensorexpress.plan import Plan, early_ps, link_loads, make_plan
 from tensorexpress.policy import POLICIES, Policy
 from tensorexpress.scenario import Scenario
 from tensorexpress.sim.run import simulate
@@ -50,10 +50,11 @@ class Prediction:
         return self.optimal_ps[job] / self.results[name].jobs[job].iteration_ps
 
 
-def job_bound_ps(plan: JobPlan, scenario: Scenario, trace: JobTrace) -> float:
-    """Return the mean over the measured iterations of what no schedule can beat with this plan's slices and routes."""
-    shared, of_hosts = link_loads(plan, scenario)
-    own = np.repeat(of_hosts, plan.job.gpus_per_host, axis=0)
+def job_bound_ps(plan: Plan, number: int, trace: JobTrace) -> float:
+    """Return the mean over the measured iterations of what no schedule can beat with a job's slices and paths."""
+    scenario = plan.scenario
+    shared, of_hosts = link_loads(plan.jobs[number], scenario, plan.paths)
+    own = np.repeat(of_hosts, plan.jobs[number].job.gpus_per_host, axis=0)
     spared_ps = early_ps(scenario)
     bounds = []
     for iteration in range(scenario.warmup, len(trace.backward_ps)):
@@ -109,6 +110,4 @@ def optimal_ps(scenario: Scenario, results: dict[str, Result]) -> tuple[float, .
     """Return the least bound over the plans compared and the finest slicing: how to slice is for a policy to choose."""
     plans = [make_plan(scenario, POLICIES["ideal"]), *(result.plan for result in results.values())]
     trace = next(iter(results.values())).trace
-    return tuple(
-        min(job_bound_ps(plan.jobs[index], scenario, job) for plan in plans) for index, job in enumerate(trace.jobs)
-    )
+    return tuple(min(job_bound_ps(plan, number, job) for plan in plans) for number, job in enumerate(trace.jobs))

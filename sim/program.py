@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tensorexpress.compute import compute_times
 from tensorexpress.framing import ETHERNET_BYTES
 from tensorexpress.graph import Graph, index_of, kind_of
+from tensorexpress.paths import Paths
 from tensorexpress.plan import Plan, slice_leads_ps
 from tensorexpress.scenario import Scenario
 from tensorexpress.units import PS_PER_SECOND
@@ -247,7 +248,7 @@ def _messages(plan: Plan, graphs: Sequence[Graph]) -> dict[str, Any]:
     }
 
 
-def _flows(scenario: Scenario, graphs: Sequence[Graph], message_class: Ints) -> dict[str, Any]:
+def _flows(scenario: Scenario, paths: Paths, graphs: Sequence[Graph], message_class: Ints) -> dict[str, Any]:
     """Find who talks to whom in which class, and by which way."""
     cluster, hosts = scenario.cluster, len(scenario.cluster.hosts)
     classes = int(message_class.max()) + 1
@@ -257,8 +258,8 @@ def _flows(scenario: Scenario, graphs: Sequence[Graph], message_class: Ints) -> 
     pairs = codes // classes
     background = [(len(graphs) + index, b.src, b.dst) for index, b in enumerate(scenario.background)]
     flows = [(pair // hosts**2, pair // hosts % hosts, pair % hosts) for pair in pairs.tolist()] + background
-    path_start, path = _rows(cluster.route(src, dst, job) for job, src, dst in flows)
-    back_start, back = _rows(cluster.route(dst, src, job) for job, src, dst in flows)
+    path_start, path = _rows(paths.between(src, dst) for _, src, dst in flows)
+    back_start, back = _rows(paths.between(dst, src) for _, src, dst in flows)
     by_host: list[list[int]] = [[] for _ in cluster.hosts]
     for index, (_, src, dst) in enumerate(flows[: len(pairs)]):
         if src != dst:
@@ -320,6 +321,6 @@ def build(plan: Plan) -> Program:
         **_network(scenario),
         **_hosts(plan),
         **messages,
-        **_flows(scenario, graphs, classes),
+        **_flows(scenario, plan.paths, graphs, classes),
         **_workers(plan, rounds),
     )

@@ -7,7 +7,7 @@ There is no transport, so nothing is acknowledged, held back or sent again.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tensorexpress.cluster import Cluster
 from tensorexpress.errors import InputError, unknown
+from tensorexpress.paths import Paths
 from tensorexpress.queueing import DISCIPLINES, Discipline, Fifo
 from tensorexpress.sim.program import ARRIVE, BACKGROUND, PHASE, TRANSMIT, Ints
 from tensorexpress.units import serialisation_ps
@@ -36,6 +37,9 @@ _LARGEST_RATE = 1 << 59
 #: The fields of the packets, each as a contiguous array.
 Columns: TypeAlias = dict[str, Ints]
 
+#: Host indices of both ends -> the directed links between them.
+Route: TypeAlias = Callable[[int, int], tuple[int, ...]]
+
 #: Arrival time of a packet that found a buffer full.
 DROPPED = -1
 
@@ -46,12 +50,13 @@ def replay(
     discipline: str = "fifo",
     queues: int | None = None,
     engine: str = "auto",
+    paths: Paths | None = None,
 ) -> Ints:
     """Return when each packet arrives at its destination, in ps, or -1 if a switch port had no room for it.
 
     `packets` is a structured array, in any order, with the integer fields
     - time_ps: when the packet is handed to its host's NIC, which sends in order of time, then of place in the array;
-    - src, dst: host indices; the packet takes `cluster.route(src, dst)`, and a packet to its own host arrives at once;
+    - src, dst: host indices; a packet to its own host arrives at once;
     - bytes: its size on the wire, 1 to 1048576;
     - rank: for "strict" its queue, 0 the most urgent; for other disciplines any integer, lower is more urgent; equal
       ranks keep their order. "fifo" ignores it.
@@ -59,9 +64,10 @@ def replay(
     `discipline` is what switch ports do: fifo, strict, sp-pifo, pifo, or a name added to `queueing.DISCIPLINES`.
     `queues` is the number of queues of a port, by default the cluster's. `engine` is "simpy", the reference; "fast",
     which knows only the four disciplines above and needs routes that do not form a circle; or "auto", which is "fast"
-    where that can be. Both give the same times.
+    where that can be. Both give the same times. Packets take `cluster.route(src, dst)`, or the `paths` of a plan where
+    they are given.
 
-    >>> from tensorexpress.cluster import star
+    >>> from tensorexpress.topologies import star
     >>> fields = [("time_ps", "i8"), ("src", "i4"), ("dst", "i4"), ("bytes", "i4"), ("rank", "i4")]
     >>> packets = np.array([(0, 0, 2, 1250, 0), (0, 1, 2, 1250, 0)], dtype=fields)
     >>> replay(star(hosts=3, bandwidth="10 Gbps", delay="1 us"), packets).tolist()
@@ -79,29 +85,30 @@ def replay(
     if len(packets) == 0:
         return np.empty(0, dtype=np.int64)
     _check_magnitude(cluster, columns)
+    route = cluster.route if paths is None else paths.between
     times = columns["time_ps"]
     if not (times[1:] < times[:-1]).any():
-        return _run(cluster, columns, discipline, queues, engine)
+        return _run(cluster, columns, discipline, queues, engine, route)
     order = np.argsort(times, kind="stable")
     in_order = {name: column[order] for name, column in columns.items()}
     arrival_ps = np.empty(len(packets), dtype=np.int64)
-    arrival_ps[order] = _run(cluster, in_order, discipline, queues, engine)
+    arrival_ps[order] = _run(cluster, in_order, discipline, queues, engine, route)
     return arrival_ps
 
 
-def _run(cluster: Cluster, columns: Columns, discipline: str, queues: int, engine: str) -> Ints:
+def _run(cluster: Cluster, columns: Columns, discipline: str, queues: int, engine: str, route: Route) -> Ints:
     """Replay packets that are in order of injection."""
     if engine == "simpy":
-        return _Network(cluster, columns, discipline, queues).run()
+        return _Network(cluster, columns, discipline, queues, route).run()
     # Here, because to import numba takes longer than many a replay.
     from tensorexpress.sim import replay_fast
 
     try:
-        return replay_fast.run(cluster, columns, discipline, queues)
+        return replay_fast.run(cluster, columns, discipline, queues, route)
     except replay_fast.NotCompiledError:
         if engine == "fast":
             raise
-    return _Network(cluster, columns, discipline, queues).run()
+    return _Network(cluster, columns, discipline, queues, route).run()
 
 
 def _columns(packets: NDArray[np.void]) -> Columns:
@@ -202,7 +209,7 @@ class _Port:
 class _Network:
     """The ports of a cluster, and the hosts that feed them."""
 
-    def __init__(self, cluster: Cluster, columns: Columns, discipline: str, queues: int):
+    def __init__(self, cluster: Cluster, columns: Columns, discipline: str, queues: int, route: Route):
         self.env = simpy.Environment(initial_time=0)
         self.links = cluster.directed()
         self.ports = [
@@ -211,11 +218,11 @@ class _Network:
             else _Port(self, link, DISCIPLINES[discipline](queues), cluster.buffer_bytes)
             for link, source in enumerate(self.links.source)
         ]
-        route = cache(cluster.route)
+        remembered = cache(route)
         injections: list[list[tuple[int, _Packet]]] = [[] for _ in cluster.hosts]
         rows = zip(*(columns[name].tolist() for name in FIELDS), strict=True)
         for index, (time_ps, src, dst, size, rank) in enumerate(rows):
-            injections[src].append((time_ps, _Packet(index, size, rank, iter(route(src, dst)))))
+            injections[src].append((time_ps, _Packet(index, size, rank, iter(remembered(src, dst)))))
         for host, packets in enumerate(injections):
             self.env.process(self._inject(host, packets))
         self.arrival_ps = np.full(len(columns["time_ps"]), DROPPED, dtype=np.int64)

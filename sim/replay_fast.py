@@ -13,7 +13,7 @@ from collections.abc import Callable
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from math import gcd
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import numba
 import numpy as np
@@ -23,6 +23,9 @@ from tensorexpress.cluster import Cluster
 from tensorexpress.errors import SimulationError
 from tensorexpress.sim.program import Ints
 from tensorexpress.units import PS_PER_SECOND
+
+#: Host indices of both ends -> the directed links between them.
+Route: TypeAlias = Callable[[int, int], tuple[int, ...]]
 
 #: The disciplines that the engine knows, and the numbers it knows them by.
 DISCIPLINES = {"fifo": 0, "strict": 1, "sp-pifo": 2, "pifo": 3}
@@ -339,9 +342,8 @@ class Routes(NamedTuple):
     streams: list[tuple[int, int]]
 
 
-def find_routes(cluster: Cluster, src: Ints, dst: Ints) -> Routes:
+def find_routes(hosts: int, src: Ints, dst: Ints, route: Route) -> Routes:
     """Return the routes of packets between these hosts."""
-    hosts = len(cluster.hosts)
     pair_of = src * hosts + dst
     if hosts * hosts > MOST_PAIRS:
         pairs, pair_of, packets = np.unique(pair_of, return_inverse=True, return_counts=True)
@@ -350,7 +352,7 @@ def find_routes(cluster: Cluster, src: Ints, dst: Ints) -> Routes:
         pairs = np.flatnonzero(packets)
         number = np.cumsum(packets > 0) - 1
         pair_of, packets = number[pair_of], packets[pairs]
-    links = [cluster.route(*divmod(pair, hosts)) for pair in pairs.tolist()]
+    links = [route(*divmod(pair, hosts)) for pair in pairs.tolist()]
     streams = {step for path in links for step in pairwise(path)}
     return Routes(pair_of, packets, links, sorted(streams, key=lambda step: step[::-1]))
 
@@ -369,7 +371,7 @@ def port_order(routes: Routes) -> list[int]:
         ) from None
 
 
-def run(cluster: Cluster, columns: dict[str, Ints], discipline: str, queues: int) -> Ints:
+def run(cluster: Cluster, columns: dict[str, Ints], discipline: str, queues: int, route: Route) -> Ints:
     """Return the arrival times in ps of packets that are in order of injection; NONE for those dropped.
 
     The columns are time_ps, src, dst, bytes and rank, contiguous.
@@ -377,7 +379,7 @@ def run(cluster: Cluster, columns: dict[str, Ints], discipline: str, queues: int
     if discipline not in DISCIPLINES:
         known = ", ".join(DISCIPLINES)
         raise NotCompiledError(f"engine 'fast' knows {known}; use engine='simpy' for discipline {discipline!r}")
-    routes = find_routes(cluster, columns["src"], columns["dst"])
+    routes = find_routes(len(cluster.hosts), columns["src"], columns["dst"], route)
     order = port_order(routes)
     wires = _wires(cluster)
     memory = _memory(routes, _nics(cluster, wires), columns, queues)

@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tensorexpress.cluster import Cluster as Cluster
-    from tensorexpress.cluster import fat_tree as fat_tree
-    from tensorexpress.cluster import leaf_spine as leaf_spine
-    from tensorexpress.cluster import star as star
     from tensorexpress.errors import TensorExpressError as TensorExpressError
     from tensorexpress.host.tagging import Tagger as Tagger
     from tensorexpress.plan import Plan as Plan
@@ -29,6 +26,9 @@ if TYPE_CHECKING:
     from tensorexpress.sim.predict import predict as predict
     from tensorexpress.sim.run import simulate as simulate
     from tensorexpress.sim.sweep import sweep as sweep
+    from tensorexpress.topologies import fat_tree as fat_tree
+    from tensorexpress.topologies import leaf_spine as leaf_spine
+    from tensorexpress.topologies import star as star
     from tensorexpress.trace_file import read_trace as read_trace
     from tensorexpress.workload import Workload as Workload
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 #: Module -> the names of it that stand here, too.
 _PLACES = {
-    "cluster": ("Cluster", "fat_tree", "leaf_spine", "star"),
+    "cluster": ("Cluster",),
     "errors": ("TensorExpressError",),
     "host.tagging": ("Tagger",),
     "plan": ("Plan", "make_plan"),
@@ -47,6 +47,7 @@ _PLACES = {
     "sim.predict": ("predict",),
     "sim.run": ("simulate",),
     "sim.sweep": ("sweep",),
+    "topologies": ("fat_tree", "leaf_spine", "star"),
     "trace_file": ("read_trace",),
     "workload": ("Workload",),
 }

@@ -24,7 +24,7 @@ from typing import Any, get_type_hints
 
 import numpy as np
 
-from tensorexpress.cluster import Cluster, Link, star
+from tensorexpress.cluster import Cluster, Link
 from tensorexpress.errors import InputError, NetworkError, unknown
 from tensorexpress.files import read_json, write_atomic
 from tensorexpress.framing import ETHERNET_BYTES, Framing
@@ -36,6 +36,7 @@ from tensorexpress.policy import POLICIES
 from tensorexpress.scaling import factor_for
 from tensorexpress.scenario import Job, Scenario, Transport
 from tensorexpress.text import json_text
+from tensorexpress.topologies import star
 from tensorexpress.trace import Ints, Trace
 from tensorexpress.units import LARGEST, PS_PER_MS, PS_PER_SECOND, format_rate, serialisation_ps
 from tensorexpress.workload import Layer, Workload

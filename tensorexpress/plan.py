@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from tensorexpress.deadline import equal_map, fewest_map, queue_map, regret_ps, 
 from tensorexpress.errors import ScenarioError
 from tensorexpress.framing import ETHERNET_BYTES, Framing
 from tensorexpress.graph import Cargo, Graph, cut, draw
+from tensorexpress.paths import Paths, choose_paths
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Job, Scenario
 from tensorexpress.units import PS_PER_SECOND, format_size, serialisation_ps
@@ -86,6 +87,8 @@ class Plan:
     scenario: Scenario
     policy: Policy
     jobs: tuple[JobPlan, ...]
+    #: By which links the packets of every two hosts go that talk; the same under every policy.
+    paths: Paths
     #: The DSCP of every queue, most urgent first; none where there are more queues than DSCPs tell apart.
     dscps: tuple[int, ...]
 
@@ -95,12 +98,12 @@ class Plan:
         return self.scenario.framing
 
 
-def _slices(job: Job, policy: Policy) -> tuple[SlicePlan, ...]:
+def _slices(job: Job, slice_bytes: int) -> tuple[SlicePlan, ...]:
     """Cut tensors into slices and give each to the server that has the fewest bytes so far."""
     load = dict.fromkeys(job.servers, 0)
     slices = []
     for tensor, total in enumerate(job.workload.tensor_bytes):
-        parts = -(-total // (policy.slice_bytes or total))
+        parts = -(-total // (slice_bytes or total))
         if job.servers and total >= job.shard_bytes:
             parts = max(parts, min(len(job.servers), total))
         for size in cut(total, parts):
@@ -111,26 +114,67 @@ def _slices(job: Job, policy: Policy) -> tuple[SlicePlan, ...]:
     return tuple(slices)
 
 
-def link_loads(plan: JobPlan, scenario: Scenario) -> tuple[Ints, Ints]:
+def moved_bytes(plan: JobPlan, scenario: Scenario) -> Iterator[tuple[int, int, Ints]]:
+    """Yield what a job moves in one iteration between two hosts: source, destination, and bytes on the wire.
+
+    Bytes are by (brings sums, tensor): first those that all workers wait for, then those for the destination alone.
+    """
+    graph, framing, hosts, tensors = plan.graph, scenario.framing, len(scenario.cluster.hosts), len(plan.ranks)
+    wire_bytes = graph.bytes + -(-graph.bytes // framing.payload_bytes) * framing.header_bytes
+    pairs, pair = np.unique(graph.src * hosts + graph.dst, return_inverse=True)
+    place = (pair.ravel() * 2 + graph.brings_sums) * tensors + graph.tensor
+    moved = np.bincount(place, wire_bytes, len(pairs) * 2 * tensors).astype(np.int64).reshape(-1, 2, tensors)
+    for code, sizes in zip(pairs.tolist(), moved, strict=True):
+        src, dst = divmod(code, hosts)
+        if src != dst:
+            yield src, dst, sizes
+
+
+def traffic(jobs: Iterable[JobPlan], scenario: Scenario) -> Iterator[tuple[int, int, int]]:
+    """Yield (source, destination, bytes) of all jobs, and of background traffic during an iteration without stalls."""
+    for job in jobs:
+        for src, dst, sizes in moved_bytes(job, scenario):
+            yield src, dst, int(sizes.sum())
+    compute_ps = max(job.workload.compute_ps for job in scenario.jobs)
+    for source in scenario.background:
+        if source.src != source.dst:
+            yield source.src, source.dst, source.rate_bps * compute_ps // (8 * PS_PER_SECOND)
+
+
+def _talking(job: Job) -> tuple[tuple[int, int], ...]:
+    """Return the pairs of hosts that may have something to send each other under some policy."""
+    servers = np.array(job.servers or [-1], dtype=np.int64)
+    one = Cargo(job.hosts, 1, np.zeros_like(servers), np.ones_like(servers), servers)
+    return draw(job.architecture, one).pairs
+
+
+@lru_cache(maxsize=4)
+def _paths(scenario: Scenario) -> Paths:
+    """Choose the paths of all hosts that talk, by what they move where no policy has cut anything."""
+    moved: Counter[tuple[int, int]] = Counter()
+    for src, dst, size in traffic((_undecided(job, slice_bytes=0) for job in scenario.jobs), scenario):
+        moved[src, dst] += size
+    # Who sends is acknowledged; and where tensors are cut, a server may have a part that had none of whole ones.
+    for src, dst in [*moved, *(pair for job in scenario.jobs for pair in _talking(job))]:
+        moved[src, dst] += 0
+        moved[dst, src] += 0
+    return choose_paths(scenario.cluster, moved)
+
+
+def link_loads(plan: JobPlan, scenario: Scenario, paths: Paths) -> tuple[Ints, Ints]:
     """Return how long each tensor occupies each directed link in one iteration, in ps.
 
     First (links, tensors) for what all workers wait for, then (hosts that compute, links, tensors) for what those on
     one host wait for.
     """
-    cluster, job, graph, framing = scenario.cluster, plan.job, plan.graph, scenario.framing
-    flow, rates = scenario.jobs.index(job), cluster.directed().rate_bps
+    hosts, rates = plan.job.hosts, scenario.cluster.directed().rate_bps
     shared = np.zeros((len(rates), len(plan.ranks)), dtype=np.int64)
-    hosts = job.hosts
     own = np.zeros((len(hosts), *shared.shape), dtype=np.int64)
-    wire_bytes = graph.bytes + -(-graph.bytes // framing.payload_bytes) * framing.header_bytes
-    for src, dst in graph.pairs:
-        between = (graph.src == src) & (graph.dst == dst)
-        for is_own in (False, True):
-            chosen = between & (graph.brings_sums == is_own)
-            loads = own[hosts.index(dst)] if is_own and chosen.any() else shared
-            sizes = np.bincount(graph.tensor[chosen], wire_bytes[chosen], len(plan.ranks)).astype(np.int64).tolist()
-            for link in cluster.route(src, dst, flow):
-                loads[link] += [serialisation_ps(size, rates[link]) for size in sizes]
+    for src, dst, (before, after) in moved_bytes(plan, scenario):
+        for link in paths.between(src, dst):
+            shared[link] += [serialisation_ps(size, rates[link]) for size in before.tolist()]
+            if after.any():
+                own[hosts.index(dst), link] += [serialisation_ps(size, rates[link]) for size in after.tolist()]
     return shared, own
 
 
@@ -144,17 +188,24 @@ def early_ps(scenario: Scenario) -> int:
     return serialisation_ps(scenario.cluster.mtu + ETHERNET_BYTES, min(rates)) if rates else 0
 
 
-def _plan_job(job: Job, scenario: Scenario, policy: Policy) -> JobPlan:
+def _undecided(job: Job, slice_bytes: int) -> JobPlan:
+    """Return the plan of a job in which queues are still to be decided."""
     forward = [layer.forward_ps for layer in job.workload.layers]
     backward = [layer.backward_ps for layer in job.workload.layers]
     ranks = tuple(range(len(forward)))
-    plan = JobPlan(job, ranks, (0,) * len(ranks), slacks(forward, backward), _slices(job, policy))
+    return JobPlan(job, ranks, (0,) * len(ranks), slacks(forward, backward), _slices(job, slice_bytes))
+
+
+def _plan_job(job: Job, scenario: Scenario, policy: Policy, paths: Paths) -> JobPlan:
+    forward = [layer.forward_ps for layer in job.workload.layers]
+    backward = [layer.backward_ps for layer in job.workload.layers]
+    plan = _undecided(job, policy.slice_bytes)
     queues = scenario.cluster.queues
-    shared, own = link_loads(plan, scenario)
+    shared, own = link_loads(plan, scenario, paths)
     loads = shared + own.sum(axis=0)
     busiest = tuple(loads[loads.sum(axis=1).argmax()].tolist())
     if policy.queue_map == "equal":
-        queue_of = equal_map(len(ranks), queues)
+        queue_of = equal_map(len(plan.ranks), queues)
     else:
         partition = fewest_map if policy.queue_map == "fewest" else queue_map
         queue_of = partition(forward, backward, busiest, queues).queue_of
@@ -211,4 +262,6 @@ def make_plan(scenario: Scenario, policy: Policy, dscps: Sequence[int] | None = 
     _check_memory(scenario)
     queues = scenario.cluster.queues
     chosen = default_dscps(queues) if dscps is None else check_dscps(dscps, queues)
-    return Plan(scenario, policy, tuple(_plan_job(job, scenario, policy) for job in scenario.jobs), chosen)
+    paths = _paths(scenario)
+    jobs = tuple(_plan_job(job, scenario, policy, paths) for job in scenario.jobs)
+    return Plan(scenario, policy, jobs, paths, chosen)

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from os import PathLike
 from reprlib import repr as short_repr
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from tensorexpress.cluster import Cluster
 from tensorexpress.errors import InputError, PlanError, unknown
 from tensorexpress.files import read_json
-from tensorexpress.plan import JobPlan, Plan, SlicePlan, check_duration
+from tensorexpress.paths import Path, Paths, check_paths
+from tensorexpress.plan import JobPlan, Plan, SlicePlan, check_duration, traffic
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Job, Scenario, problems
 from tensorexpress.text import json_text
-from tensorexpress.wire.dscp import MOST_QUEUES, check_dscps, first_dscps
+from tensorexpress.wire.dscp import MOST_QUEUES, check_dscps
 
 #: What says that a JSON file is a plan, and of which form.
 FORMAT = "tensorexpress plan"
-VERSION = 1
+VERSION = 2
 
 #: Times of a plan are shorter, and sums of them stay inside 64 bits.
 _LONGEST_PS = 2**62
@@ -38,6 +40,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "version": VERSION,
         "policy": _encode(plan.policy),
         "dscps": _encode(plan.dscps),
+        "paths": [[path.src, path.dst, *path.links] for path in plan.paths],
         "jobs": [_job_to_json(job, number) for number, job in enumerate(plan.jobs)],
         "scenario": _encode(plan.scenario),
     }
@@ -78,7 +81,7 @@ def plan_from_json(document: Any) -> Plan:
         raise PlanError(f"format is {short_repr(found)}; accepted: {FORMAT!r}, as `tensorexpress plan` writes it")
     if type(document.get("version")) is not int or document["version"] != VERSION:
         raise PlanError(f"version is {short_repr(document.get('version'))}; accepted: {VERSION}; make the plan again")
-    _check_keys(document, ("format", "version", "policy", "dscps", "jobs", "scenario"), "the plan")
+    _check_keys(document, ("format", "version", "policy", "dscps", "paths", "jobs", "scenario"), "the plan")
     scenario = _decode(Scenario, document.get("scenario"), "scenario")
     for path, problem in problems(scenario):
         raise PlanError(f"scenario: {path}: {problem}")
@@ -86,19 +89,47 @@ def plan_from_json(document: Any) -> Plan:
     jobs = document.get("jobs")
     if not isinstance(jobs, list) or len(jobs) != len(scenario.jobs):
         raise PlanError(f"jobs is {short_repr(jobs)}; accepted: one for each of the scenario's {len(scenario.jobs)}")
+    planned = tuple(_job_from_json(scenario, number, job) for number, job in enumerate(jobs))
     return Plan(
         scenario,
         _decode(Policy, document.get("policy"), "policy"),
-        tuple(_job_from_json(scenario, number, job) for number, job in enumerate(jobs)),
+        planned,
+        _paths_from_json(_member(document, "paths", "the plan"), planned, scenario),
         _dscps_from_json(document, scenario.cluster.queues),
     )
 
 
+def _paths_from_json(document: Any, jobs: Sequence[JobPlan], scenario: Scenario) -> Paths:
+    """Return the paths of a plan: one each way for every two hosts that talk, and no other."""
+    cluster, lists = scenario.cluster, _decode(tuple[tuple[int, ...], ...], document, "paths")
+    for number, row in enumerate(lists):
+        if len(row) < 3:
+            raise PlanError(f"paths.{number} is {short_repr(list(row))}; accepted: two hosts, and links between them")
+    rows = [Path(row[0], row[1], row[2:]) for row in lists]
+    check_paths(cluster, rows)
+    found = {(path.src, path.dst): number for number, path in enumerate(rows)}
+    for number, path in enumerate(rows):
+        if found[path.src, path.dst] != number:
+            raise PlanError(f"paths.{number} is another from {_hosts(cluster, path.src, path.dst)}; accepted: one")
+    talking = set()
+    # Whoever is missing ends this, so that a short file takes no long time.
+    for src, dst, _ in traffic(jobs, scenario):
+        for pair in ((src, dst), (dst, src)):
+            if pair not in found:
+                raise PlanError(f"paths has none from {_hosts(cluster, *pair)}, who talk; accepted: one for each way")
+            talking.add(pair)
+    for pair in found.keys() - talking:
+        raise PlanError(f"paths.{found[pair]} is from {_hosts(cluster, *pair)}, who do not talk; leave it out")
+    return Paths(tuple(sorted(rows, key=lambda path: (path.src, path.dst))))
+
+
+def _hosts(cluster: Cluster, src: int, dst: int) -> str:
+    return f"{cluster.hosts[src]} to {cluster.hosts[dst]}"
+
+
 def _dscps_from_json(document: Mapping[str, Any], queues: int) -> tuple[int, ...]:
-    """Return the DSCPs of a plan. Files that say nothing about them were written when there was no choice."""
-    if "dscps" not in document:
-        return first_dscps(queues)
-    dscps: tuple[int, ...] = _decode(tuple[int, ...], document["dscps"], "dscps")
+    """Return the DSCPs of a plan; where there are more queues than they tell apart, none."""
+    dscps: tuple[int, ...] = _decode(tuple[int, ...], _member(document, "dscps", "the plan"), "dscps")
     return check_dscps(dscps, queues) if dscps or queues <= MOST_QUEUES else ()
 
 

@@ -1,18 +1,23 @@
-"""A plan as a table for a terminal: per job and queue the tensors in it."""
+"""A plan as a table for a terminal: per job and queue the tensors in it, and the paths."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from tensorexpress import policy
 from tensorexpress.heading import heading
-from tensorexpress.plan import JobPlan, Plan
+from tensorexpress.plan import JobPlan, Plan, link_loads
 from tensorexpress.text import grid
 from tensorexpress.units import counted, format_size, format_time
 
 
-def as_table(plan: Plan) -> str:
-    """Return what was decided, job by job: which tensors share a queue, what they weigh and how urgent they are."""
+def as_table(plan: Plan, *, paths: bool = False) -> str:
+    """Return what was decided, job by job: which tensors share a queue, what they weigh and how urgent they are.
+
+    Where there are several switches a line sums up the paths; `paths` lists them all.
+    """
     scenario = plan.scenario
     lines = [
         heading(scenario, said=("job.name", "job.model", "job.workers", "job.servers")),
@@ -20,6 +25,10 @@ def as_table(plan: Plan) -> str:
     ]
     for number, job in enumerate(plan.jobs):
         lines += ["", _title(job, number), *grid(_rows(job, plan.dscps))]
+    if len(scenario.cluster.switches) > 1 or paths:
+        lines += ["", _paths_line(plan)]
+    if paths:
+        lines += _path_lines(plan)
     return "\n".join(lines)
 
 
@@ -47,6 +56,30 @@ def _rows(plan: JobPlan, dscps: Sequence[int]) -> list[list[str]]:
             ]
         )
     return rows
+
+
+def _paths_line(plan: Plan) -> str:
+    """Return how many pairs of hosts talk, and which link has the most to carry."""
+    loads = [link_loads(job, plan.scenario, plan.paths) for job in plan.jobs]
+    busy_ps = sum(shared.sum(axis=1) + own.sum(axis=(0, 2)) for shared, own in loads)
+    busiest = int(np.argmax(busy_ps))
+    uses = sum(busiest in path.links for path in plan.paths)
+    return (
+        f"{counted(len(plan.paths), 'path')}, the same under every policy; the busiest link is "
+        f"{plan.scenario.cluster.link_names[busiest]}: {counted(uses, 'path')}, "
+        f"{format_time(int(busy_ps[busiest]))} in an iteration"
+    )
+
+
+def _path_lines(plan: Plan) -> list[str]:
+    """Return a line for each path; parallel links are told apart by the ports at which switches send."""
+    cluster = plan.scenario.cluster
+    place = {link: f"{name}:{port}" for name in cluster.switches for port, link in cluster.ports(name).items()}
+    names = [(cluster.hosts[path.src], cluster.hosts[path.dst]) for path in plan.paths]
+    ways = [" ".join(place[link] for link in path.links[1:]) for path in plan.paths]
+    width = max(len(name) for name in ("from", *cluster.hosts))
+    rows = [("from", "to", "by switch:port"), *((*ends, way) for ends, way in zip(names, ways, strict=True))]
+    return [f"{src:{width}}  {dst:{width}}  {way}".rstrip() for src, dst, way in rows]
 
 
 def _sum(sizes: Sequence[int], chosen: Sequence[int]) -> int:

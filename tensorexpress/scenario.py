@@ -11,13 +11,14 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
 from tensorexpress import cluster as clusters
 from tensorexpress import models
 from tensorexpress import policy as policies
-from tensorexpress.cluster import TOPOLOGIES, Cluster
+from tensorexpress.cluster import Cluster
 from tensorexpress.errors import InputError, ScenarioError, shown
 from tensorexpress.framing import SEGMENT_OVERHEAD_BYTES, Framing
 from tensorexpress.graph import ARCHITECTURES
@@ -25,6 +26,7 @@ from tensorexpress.names import check_name, name_of_file
 from tensorexpress.policy import Policy
 from tensorexpress.scenario_document import Document, Override, Table, merge, read_toml
 from tensorexpress.scenario_keys import SECTIONS, keys
+from tensorexpress.topologies import TOPOLOGIES
 from tensorexpress.units import counted, format_rate
 from tensorexpress.workload import Workload, read_csv
 
@@ -150,18 +152,23 @@ class Scenario:
         return self.warmup + self.iterations
 
 
-#: The keys of [cluster] that only some topologies have, first the one that makes it larger; the others belong to all.
-_TOPOLOGY_KEYS = {
-    "star": ("hosts",),
-    "dumbbell": ("left", "right", "bottleneck"),
-    "leaf-spine": ("leaves", "spines", "hosts_per_leaf", "oversubscription"),
-    "fat-tree": ("k",),
-    "custom": ("hosts", "switches", "links"),
-    "p4": ("file",),
-}
+#: Parameters of every topology's constructor.
+_COMMON = ("bandwidth", "delay", "ports")
 
-#: Those of them that have no default.
-_NEEDED_KEYS = {"custom": ("hosts", "links"), "p4": ("file",)}
+
+def _own_keys(topology: str) -> dict[str, Parameter]:
+    """Return the keys of [cluster] that only some topologies have, as their constructors take them.
+
+    >>> list(_own_keys("dumbbell"))
+    ['left', 'right', 'bottleneck']
+    """
+    names = {key.field: name for name, key in SECTIONS["cluster"].items()}
+    parameters = signature(TOPOLOGIES[topology]).parameters
+    return {names[name]: each for name, each in parameters.items() if name not in _COMMON}
+
+
+#: By topology; the first of them makes it larger.
+_TOPOLOGY_KEYS = {topology: _own_keys(topology) for topology in TOPOLOGIES}
 
 #: Servers of a job that does not say how many.
 _USUAL_SERVERS = 4
@@ -274,10 +281,6 @@ def _cluster(document: Document, jobs: Sequence[Table], background: Sequence[Tab
     foreign = {name for names in _TOPOLOGY_KEYS.values() for name in names} - set(own)
     for name in sorted(table.given & foreign):
         raise document.error(table.at(name), f"topology {topology!r} has no {name!r}; accepted: {', '.join(own)}")
-    for name in _NEEDED_KEYS.get(topology, ()):
-        if name not in table.given:
-            accepted = SECTIONS["cluster"][name].kind.accepted
-            raise document.error(table.at(name), f"is missing for topology {topology!r}; accepted: {accepted}")
     arguments = {
         key.field: table[key.field]
         for name, key in SECTIONS["cluster"].items()
@@ -285,6 +288,10 @@ def _cluster(document: Document, jobs: Sequence[Table], background: Sequence[Tab
     }
     if topology == "star":
         arguments.setdefault("hosts", _hosts_needed(jobs, background))
+    for name, parameter in own.items():
+        if parameter.default is Parameter.empty and parameter.name not in arguments:
+            accepted = SECTIONS["cluster"][name].kind.accepted
+            raise document.error(table.at(name), f"is missing for topology {topology!r}; accepted: {accepted}")
     if "path" in arguments:
         arguments["path"] = document.file(table.at("file"), arguments["path"])
     try:
@@ -361,7 +368,7 @@ def _placed_jobs(document: Document, jobs: Sequence[Table], cluster: Cluster) ->
     if counted > len(free):
         present = len(cluster.hosts)
         raise document.error(
-            f"cluster.{_TOPOLOGY_KEYS[cluster.name][0]}",
+            f"cluster.{next(iter(_TOPOLOGY_KEYS[cluster.name]))}",
             f"{cluster.name} has {present} hosts and the jobs need {present - len(free) + counted}; "
             "accepted: more hosts, or fewer workers and servers",
         )

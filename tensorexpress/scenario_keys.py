@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tensorexpress import models
-from tensorexpress.cluster import MOST_HOSTS, TOPOLOGIES
+from tensorexpress.cluster import MOST_HOSTS
 from tensorexpress.errors import InputError, ScenarioError, unknown
 from tensorexpress.framing import SEGMENT_OVERHEAD_BYTES
 from tensorexpress.graph import ARCHITECTURES
 from tensorexpress.names import ACCEPTED as ACCEPTED_NAME
 from tensorexpress.names import is_name
 from tensorexpress.policy import Policy, parse_policy
+from tensorexpress.topologies import TOPOLOGIES
 from tensorexpress.units import parse_rate, parse_size, parse_time
 
 

@@ -25,12 +25,12 @@ from tensorexpress.calibration import (
     write_calibration,
 )
 from tensorexpress.cli import main
-from tensorexpress.cluster import dumbbell, star
 from tensorexpress.errors import InputError, NetworkError
 from tensorexpress.host.cost import measure_host_cost
 from tensorexpress.plan import Plan
 from tensorexpress.scenario import Scenario, read_scenario
 from tensorexpress.sim import simulate
+from tensorexpress.topologies import dumbbell, star
 
 US = 10**6
 MBPS = 10**6

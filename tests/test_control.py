@@ -17,7 +17,7 @@ from support.strategies import scenarios
 from tensorexpress import addresses
 from tensorexpress.addresses import GATEWAY_MAC, default_addresses, read_addresses
 from tensorexpress.classify import queue_map_of
-from tensorexpress.cluster import Cluster, fat_tree, leaf_spine, star
+from tensorexpress.cluster import Cluster
 from tensorexpress.control import classify, entries, forward, guard, mark, messages
 from tensorexpress.control.deploy import prepare
 from tensorexpress.control.entries import (
@@ -40,6 +40,7 @@ from tensorexpress.p4 import load
 from tensorexpress.plan import Plan, make_plan
 from tensorexpress.policy import POLICIES, Policy
 from tensorexpress.scenario import read_scenario
+from tensorexpress.topologies import fat_tree, leaf_spine, star
 from tensorexpress.wire.dscp import queue_of_dscp
 
 PROGRAM = load()

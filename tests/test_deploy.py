@@ -26,7 +26,6 @@ from test_control import PROGRAM, SCHEMA, intents, wanted_by
 
 from tensorexpress.addresses import default_addresses
 from tensorexpress.cli import main
-from tensorexpress.cluster import leaf_spine
 from tensorexpress.control import forward, guard, mark
 from tensorexpress.control.client import Connection, PacketIn, Target, TlsFiles
 from tensorexpress.control.deploy import Deployment, Event, deploy, keep, prepare
@@ -54,6 +53,7 @@ from tensorexpress.policy import POLICIES
 from tensorexpress.scenario import read_scenario
 from tensorexpress.switch.device import Switch
 from tensorexpress.switch.p4runtime import service
+from tensorexpress.topologies import leaf_spine
 from tensorexpress.wire.frame import Endpoint, build_frame
 from tensorexpress.wire.header import Header
 
@@ -215,7 +215,7 @@ def test_a_second_deploy_writes_nothing(target_switch: TargetSwitch, plan_path: 
     at = ("--switch", f"s0={target_switch.address}")
     foreseen = run("deploy", plan_path, *at, "--dry-run")
     assert foreseen.exit_code == 0, foreseen.output
-    assert "program would be loaded; 46 inserted, 15 unchanged" in foreseen.stdout
+    assert "program would be loaded; 46 inserted, 17 unchanged" in foreseen.stdout
     assert "+ forward.ipv4 destination=10.0.0.1/32 -> next_hop(" in foreseen.stdout
     first = run("deploy", plan_path, *at, "--json", "-")
     assert first.exit_code == 0, first.output

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.strategies import US, paced_plans, plans, policies, scenarios
 
-from tensorexpress.cluster import star
 from tensorexpress.errors import InputError
 from tensorexpress.plan import Plan, make_plan
 from tensorexpress.policy import Policy, parse_policy
@@ -19,6 +18,7 @@ from tensorexpress.sim import fast, model
 from tensorexpress.sim.program import build
 from tensorexpress.sim.record import Record
 from tensorexpress.sim.run import ENGINES, execute, simulate
+from tensorexpress.topologies import star
 from tensorexpress.workload import Layer, Workload
 
 WORKLOAD = Workload(

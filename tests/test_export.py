@@ -19,13 +19,13 @@ from test_linux import plan_on
 
 from tensorexpress import export
 from tensorexpress.cli import main
-from tensorexpress.cluster import custom, star
 from tensorexpress.errors import InputError, PlanError
 from tensorexpress.plan import JobPlan, make_plan
 from tensorexpress.plan_file import plan_text
 from tensorexpress.policy import POLICIES
 from tensorexpress.scenario import read_scenario
 from tensorexpress.target import namespaces
+from tensorexpress.topologies import custom, star
 from tensorexpress.wire.dscp import default_dscps
 
 JOB = read_scenario(overrides=["job.model=alexnet"]).jobs[0]

@@ -20,13 +20,13 @@ from support.network import needs_root
 
 from tensorexpress import tc
 from tensorexpress.addresses import default_address
-from tensorexpress.cluster import custom, dumbbell, leaf_spine, star
 from tensorexpress.errors import InputError, NetworkError, PlanError
 from tensorexpress.plan import make_plan
 from tensorexpress.policy import parse_policy
 from tensorexpress.scenario import read_scenario
 from tensorexpress.target import linux_layout, marks, namespaces
 from tensorexpress.target.linux import LinuxTarget
+from tensorexpress.topologies import custom, dumbbell, leaf_spine, star
 from tensorexpress.wire.dscp import default_dscps, queue_of_dscp
 
 PORT = 9000
@@ -34,10 +34,9 @@ SO_TIMESTAMPNS = 35
 
 
 def plan_on(cluster, policy="tensorexpress"):
-    """A plan whose network is this cluster, whatever its job would need."""
-    scenario = read_scenario(overrides=["job.model=alexnet", "job.workers=2", "job.servers=1"])
-    plan = make_plan(scenario, parse_policy(policy))
-    return replace(plan, scenario=replace(scenario, cluster=cluster), dscps=default_dscps(cluster.queues))
+    """A plan whose network is this cluster: its first two hosts are a worker and a server."""
+    scenario = read_scenario(overrides=["job.model=alexnet", "job.workers=1", "job.servers=1"])
+    return make_plan(replace(scenario, cluster=cluster), parse_policy(policy))
 
 
 def namespace_of(network, host):

@@ -14,10 +14,10 @@ from support.network import needs_root
 from test_linux import namespaces_there, plan_on
 
 from tensorexpress.cli import main
-from tensorexpress.cluster import custom, star
 from tensorexpress.doctor import check_qdisc
 from tensorexpress.plan_file import plan_text
 from tensorexpress.target import namespaces
+from tensorexpress.topologies import custom, star
 
 TENSOREXPRESS = [sys.executable, "-P", "-c", "from tensorexpress.cli import main; main()"]
 

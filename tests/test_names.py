@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 from tensorexpress import errors, export, names
 from tensorexpress.cli import main
-from tensorexpress.cluster import custom, read_p4_topology, star
 from tensorexpress.errors import InputError
 from tensorexpress.names import is_name, name_of_file
 from tensorexpress.plan import Plan, make_plan
 from tensorexpress.plan_file import plan_from_json, plan_to_json
 from tensorexpress.policy import POLICIES, Policy
 from tensorexpress.scenario import Job, Scenario, read_scenario
+from tensorexpress.topologies import custom, read_p4_topology, star
 from tensorexpress.workload import Layer, Workload, read_csv
 
 HOSTILE = [

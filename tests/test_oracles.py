@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.strategies import US, paced_plans, plans, scenarios
 
-from tensorexpress.cluster import Cluster, custom, star
+from tensorexpress.cluster import Cluster
 from tensorexpress.deadline import fifo_iteration_ps, lower_bound_ps, optimal_iteration_ps
 from tensorexpress.graph import KINDS
 from tensorexpress.plan import Plan, early_ps, link_loads, make_plan
@@ -22,6 +22,7 @@ from tensorexpress.scenario import Job, Scenario, Transport
 from tensorexpress.sim.program import Program, build
 from tensorexpress.sim.record import ACK, Record
 from tensorexpress.sim.run import execute, simulate
+from tensorexpress.topologies import custom, star
 from tensorexpress.trace import JobTrace, Trace, iterations_ps
 from tensorexpress.units import serialisation_ps
 from tensorexpress.workload import Layer, Workload
@@ -181,7 +182,7 @@ class TestLowerBound:
     def test_is_never_beaten(self, plan: Plan) -> None:
         trace, spared_ps = simulate(plan, "fast"), early_ps(plan.scenario)
         for job_plan, job in zip(plan.jobs, trace.jobs, strict=True):
-            shared, of_hosts = link_loads(job_plan, plan.scenario)
+            shared, of_hosts = link_loads(job_plan, plan.scenario, plan.paths)
             own = np.repeat(of_hosts, job_plan.job.gpus_per_host, axis=0)
             for iteration, took_ps in enumerate(iterations_ps(job).tolist()):
                 forward = job.forward_ps[iteration + 1].copy()
@@ -194,7 +195,7 @@ class TestLowerBound:
         forward, backward, transfer = times
         job = Job("job", workload(forward, backward, [UNIT_BYTES * units for units in transfer]), (0,), (1,))
         plan = make_plan(Scenario("bound", cable(UNIT_BYTES), (job,), BARE), most_urgent_first(UNIT_BYTES))
-        shared, own = link_loads(plan.jobs[0], plan.scenario)
+        shared, own = link_loads(plan.jobs[0], plan.scenario, plan.paths)
         rows = ([[time * US for time in row]] for row in (forward, backward))
         bound_ps = lower_bound_ps(*rows, shared, own)
         assert bound_ps <= iterations_ps(simulate(plan).jobs[0])[-1] < 1.01 * bound_ps
@@ -302,9 +303,9 @@ class TestConservation:
         scenario = plan.scenario
         trace = simulate(plan, "fast")
         expected = np.zeros(len(trace.links), dtype=np.int64)
-        for flow, job in enumerate(plan.jobs):
+        for job in plan.jobs:
             for src, dst, size in zip(job.graph.src, job.graph.dst, job.graph.bytes, strict=True):
-                path = scenario.cluster.route(int(src), int(dst), flow)
+                path = plan.paths.between(int(src), int(dst))
                 expected[list(path)] += plan.framing.wire_bytes(int(size))
         assert np.array_equal(trace.links["bytes"], expected * (scenario.warmup + scenario.iterations))
 
@@ -331,9 +332,9 @@ class TestConservation:
     def test_a_slice_is_never_faster_than_its_links(self, plan: Plan) -> None:
         cluster = plan.scenario.cluster
         directed = cluster.directed()
-        for flow, job in enumerate(simulate(plan, "fast").jobs):
+        for job in simulate(plan, "fast").jobs:
             for piece in job.transfers[job.transfers["src"] != job.transfers["dst"]]:
-                path = cluster.route(int(piece["src"]), int(piece["dst"]), flow)
+                path = plan.paths.between(int(piece["src"]), int(piece["dst"]))
                 least_ps = max(serialisation_ps(int(piece["bytes"]), directed.rate_bps[link]) for link in path)
                 least_ps += sum(directed.delay_ps[link] for link in path) - early_ps(plan.scenario)
                 if piece["bytes"]:

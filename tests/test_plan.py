@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.strategies import US, plans, policies, scenarios
 
-from tensorexpress.cluster import leaf_spine, star
 from tensorexpress.deadline import equal_map, queue_map, slacks
 from tensorexpress.graph import cut
-from tensorexpress.plan import JobPlan, Plan, link_loads, make_plan
+from tensorexpress.plan import Ints, JobPlan, Plan, link_loads, make_plan
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Job, Scenario, Transport
+from tensorexpress.topologies import leaf_spine, star
 from tensorexpress.workload import Layer, Workload
 
 few = settings(max_examples=40)
@@ -35,6 +35,12 @@ def training(sizes: list[int], workers: int, servers: int, architecture: str = "
 
 def only_job(scenario: Scenario, policy: Policy | None = None) -> JobPlan:
     return make_plan(scenario, policy or Policy("whole")).jobs[0]
+
+
+def loads(scenario: Scenario) -> tuple[Ints, Ints]:
+    """Return the link loads of the only job of a scenario."""
+    plan = make_plan(scenario, Policy("whole"))
+    return link_loads(plan.jobs[0], scenario, plan.paths)
 
 
 class TestSlices:
@@ -167,7 +173,7 @@ class TestLinkLoads:
 
     def test_of_a_star_are_the_bytes_over_the_rate(self) -> None:
         scenario = training([8000, 4000], workers=3, servers=1)
-        shared, own = link_loads(only_job(scenario), scenario)
+        shared, own = loads(scenario)
         push, pull = shared / US, own / US
         sizes = np.array([8 * 1.098, 4 * 1.098])
         for worker in range(3):
@@ -186,7 +192,7 @@ class TestLinkLoads:
         directed = scenario.cluster.directed()
         hosts = len(scenario.cluster.hosts)
         for job in plan.jobs:
-            shared, own = link_loads(job, scenario)
+            shared, own = link_loads(job, scenario, plan.paths)
             busy = (shared + own.sum(axis=0)).sum(axis=1)
             for host in range(hosts):
                 sent = sum(size for src, _, size, _ in sent_bytes(job, scenario) if src == host)
@@ -196,11 +202,11 @@ class TestLinkLoads:
                     exact_ps = size * 8 * 10**12 / directed.rate_bps[link]
                     assert exact_ps <= busy[link] <= exact_ps + 2 * hosts * len(job.ranks)
 
-    def test_follow_the_routes_of_the_job(self) -> None:
+    def test_follow_the_paths_of_the_plan(self) -> None:
         near = training([8000], workers=3, servers=1)
         two_leaves = leaf_spine(2, spines=1, hosts_per_leaf=2, bandwidth="8 Gbps", oversubscription=2, mtu=1060)
         far = replace(near, cluster=two_leaves)
-        shared, _ = link_loads(only_job(far), far)
+        shared, _ = loads(far)
         # Two of the three workers are at the other leaf than the server: their pushes cross both trunks.
         assert sorted(shared.sum(axis=1) // 1_098_000) == [0, 0, 0, 0, 0, 0, 8, 8, 8, 16, 16, 24]
 

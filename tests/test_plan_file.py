@@ -21,6 +21,7 @@ from tensorexpress.plan import Plan, make_plan
 from tensorexpress.plan_file import plan_from_json, plan_text, plan_to_json, read_plan
 from tensorexpress.policy import POLICIES
 from tensorexpress.scenario import read_scenario
+from tensorexpress.sim.run import simulate
 
 
 @given(plans())
@@ -37,10 +38,6 @@ def test_a_plan_keeps_the_dscps_that_were_chosen_for_it(tmp_path: Path) -> None:
     assert shown.exit_code == 0, shown.output
     assert "queue  DSCP  tensors" in shown.output
     assert read_plan(path).dscps == (46, 10, 0)
-
-
-def test_a_plan_file_that_says_nothing_about_dscps_has_the_first_ones(document: dict[str, Any]) -> None:
-    assert plan_from_json(put(document, "dscps", None)).dscps == (56, 48, 40, 32, 24, 16, 8, 0)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +86,7 @@ def put(document: dict[str, Any], path: str, value: object) -> dict[str, Any]:
     ("path", "value", "message"),
     [
         ("format", "recipe", "format is 'recipe'; accepted: 'tensorexpress plan'"),
-        ("version", 2, "version is 2; accepted: 1; make the plan again"),
+        ("version", 1, "version is 1; accepted: 2; make the plan again"),
         ("scenario", None, "scenario is None; accepted: an object"),
         ("scenario.cluster.queues", "eight", "scenario.cluster.queues is 'eight'; accepted: a whole number"),
         ("scenario.cluster.queues", 0, "queues is 0; accepted: a whole number from 1 to 32"),
@@ -99,8 +96,27 @@ def put(document: dict[str, Any], path: str, value: object) -> dict[str, Any]:
         ("scenario.name", None, "scenario.name is missing"),
         ("policy.discipline", "random", "unknown switch discipline 'random'"),
         ("dscps", [40, 0], "2 DSCPs for 8 queues; accepted: one for each of at most 8 queues"),
+        ("dscps", None, "the plan.dscps is missing"),
         ("dscps", "CS5", "dscps is 'CS5'; accepted: a list"),
         ("dscps.0", 10**30, "DSCP 1000000000000000000000000000000; accepted: 0 to 63"),
+        ("paths", None, "the plan.paths is missing; make the plan again"),
+        ("paths", {}, "paths is {}; accepted: a list"),
+        ("paths.0", 7, "paths.0 is 7; accepted: a list"),
+        ("paths.0", [0, 2], "paths.0 is [0, 2]; accepted: two hosts, and links between them"),
+        ("paths.0", None, "paths has none from h0 to h2, who talk; accepted: one for each way"),
+        ("paths.0.0", 9, "paths.0: there is no host 9; accepted: 0 to 2"),
+        ("paths.0.1", -1, "paths.0: there is no host -1; accepted: 0 to 2"),
+        ("paths.0.2", 10**40, "paths.0: there is no link 10000"),
+        ("paths.0.2", 0.5, "paths.0.2 is 0.5; accepted: a whole number"),
+        ("paths.0.2", True, "paths.0.2 is True; accepted: a whole number"),
+        ("paths.0.3", 1, "paths.0: it passes h0 twice; accepted: every node once"),
+        ("paths.0.3", 3, "paths.0: it ends at h1; accepted: a way from one host to another, here to h2"),
+        ("paths.1", [0, 2, 0, 5], "paths.0 is another from h0 to h2; accepted: one"),
+        (
+            "paths",
+            [[0, 1, 0, 3], [0, 2, 0, 5], [1, 2, 2, 5], [2, 0, 4, 1], [2, 1, 4, 3]],
+            "paths.0 is from h0 to h1, who do not talk; leave it out",
+        ),
         ("jobs", [], "jobs is []; accepted: one for each of the scenario's 1"),
         ("jobs.0.tensors.3.queue", 8, "jobs.0.tensors.3.queue is 8; accepted: 0 to 7"),
         ("jobs.0.tensors.3.rank", None, "jobs.0.tensors.3.rank is missing"),
@@ -140,6 +156,36 @@ def test_the_verb_writes_a_plan_and_shows_every_tensor_in_a_queue(tmp_path: Path
     rows = [line.split() for line in result.output.splitlines()]
     assert sum(int(row[2]) for row in rows if row and row[0].isdigit()) == 16
     assert read_plan(path).policy == POLICIES["tensorexpress"]
+
+
+def test_the_verb_sums_up_paths_where_there_are_several_switches_and_lists_them_on_request() -> None:
+    keys = ["cluster.topology=leaf-spine", "cluster.leaves=2", "cluster.spines=2", "cluster.hosts_per_leaf=2"]
+    jobs = ["job.model=alexnet", 'job.workers=["h0","h1"]', 'job.servers=["h3"]']
+    options = [word for key in (*keys, *jobs) for word in ("--set", key)]
+    summed_up = CliRunner().invoke(main, ["plan", *options])
+    assert "\n4 paths, the same under every policy; the busiest link is " in summed_up.output
+    assert "by switch:port" not in summed_up.output
+    listed = CliRunner().invoke(main, ["plan", *options, "--paths"])
+    rows = [line.split() for line in listed.output.split("by switch:port\n")[1].splitlines()]
+    assert [row[:2] for row in rows] == [["h0", "h3"], ["h1", "h3"], ["h3", "h0"], ["h3", "h1"]]
+    # Port 2 of a leaf is that to the first spine, 3 to the second: one worker takes each.
+    assert {row[2] for row in rows[:2]} == {"s0:2", "s0:3"}
+    assert "paths" not in CliRunner().invoke(main, ["plan", "--set", "job.model=alexnet"]).output
+
+
+def test_paths_changed_by_hand_are_taken_as_they_are(tmp_path: Path) -> None:
+    overrides = ["cluster.topology=leaf-spine", "cluster.leaves=2", "cluster.spines=2", "cluster.hosts_per_leaf=2"]
+    scenario = read_scenario(overrides=["job.model=alexnet", "job.workers=2", 'job.servers=["h3"]', *overrides])
+    document = plan_to_json(make_plan(scenario, POLICIES["fifo"]))
+    # Both workers over the second spine.
+    by_hand = [[src, dst, *links[:1], *other, *links[-1:]] for (src, dst, *links), other in zip(
+        document["paths"], ([10, 15], [10, 15], [14, 11], [14, 11]), strict=True
+    )]  # fmt: skip
+    plan = plan_from_json({**document, "paths": by_hand})
+    assert [[path.src, path.dst, *path.links] for path in plan.paths] == by_hand
+    carried = simulate(plan).links["bytes"]
+    names = scenario.cluster.link_names
+    assert carried[names.index("s0>s2")] == 0 < carried[names.index("s0>s3")]
 
 
 def test_the_verb_takes_one_policy() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorexpress.cluster import Link, custom, dumbbell, fat_tree, leaf_spine, star
+from tensorexpress.cluster import Link
 from tensorexpress.errors import InputError, SimulationError
 from tensorexpress.plan import make_plan
 from tensorexpress.policy import Policy
@@ -22,6 +22,7 @@ from tensorexpress.sim import model, replay_fast
 from tensorexpress.sim.program import build
 from tensorexpress.sim.record import DATA
 from tensorexpress.sim.replay import replay
+from tensorexpress.topologies import custom, dumbbell, fat_tree, leaf_spine, star
 from tensorexpress.workload import Layer, Workload
 
 DOCS = Path(__file__).parents[1] / "docs" / "replay.md"
@@ -272,7 +273,8 @@ def test_replay_sends_what_the_training_model_sent(discipline, cluster):
     layers = tuple(Layer(f"l{i}", 20_000 * (i + 1), 10 * US, 20 * US) for i in range(4))
     job = Job("job", Workload("small", layers), workers=(0, 1, 2), servers=(3, 4), shard_bytes=100_000)
     policy = Policy("policy", slice_bytes=20_000, host_order="priority", discipline=discipline)
-    program = build(make_plan(Scenario("small", cluster, (job,), iterations=1, warmup=0), policy))
+    plan = make_plan(Scenario("small", cluster, (job,), iterations=1, warmup=0), policy)
+    program = build(plan)
     log = model.run(program, record_packets=True).packets
     from_nic = log[program.link_source[log["link"]] < program.hosts]
     to_host = log[program.link_target[log["link"]] < program.hosts]
@@ -286,7 +288,7 @@ def test_replay_sends_what_the_training_model_sent(discipline, cluster):
     def keys(rows):
         return [tuple(row) for row in rows[["kind", "flow", "message", "iteration", "chunk"]].tolist()]
 
-    replayed = dict(zip(keys(from_nic), replay(cluster, packets, discipline).tolist(), strict=True))
+    replayed = dict(zip(keys(from_nic), replay(cluster, packets, discipline, paths=plan.paths).tolist(), strict=True))
     assert len(replayed) == len(packets) > 200
     rate_bps, delay_ps = program.link_rate_bps[to_host["link"]], program.link_delay_ps[to_host["link"]]
     arrived_ps = to_host["time_ps"] + -(-to_host["size"] * 8 * 10**12 // rate_bps) + delay_ps

@@ -1,4 +1,5 @@
-// Where a packet goes: L2 by exact address, IPv4 and IPv6 by longest prefix over one or several next hops.
+// Where a packet goes: L2 by exact address, IPv4 and IPv6 by the path that is planned for its two hosts, or else by
+// longest prefix over one or several next hops.
 #ifndef TENSOREXPRESS_FORWARD
 #define TENSOREXPRESS_FORWARD
 
@@ -71,6 +72,33 @@ control Forward(inout headers_t hdr, inout metadata_t meta, inout standard_metad
         ecmp_group = group;
         ecmp_paths = paths;
         ecmp_multiplier = multiplier;
+    }
+
+    // Pairs of hosts whose way from here on is planned. All that goes between them takes it, fragments too.
+    table ipv4_paths {
+        key = {
+            hdr.ipv4.source: exact @name("source");
+            hdr.ipv4.destination: exact @name("destination");
+        }
+        actions = {
+            next_hop;
+            @defaultonly NoAction;
+        }
+        default_action = NoAction();
+        size = PATHS;
+    }
+
+    table ipv6_paths {
+        key = {
+            hdr.ipv6.source: exact @name("source");
+            hdr.ipv6.destination: exact @name("destination");
+        }
+        actions = {
+            next_hop;
+            @defaultonly NoAction;
+        }
+        default_action = NoAction();
+        size = PATHS;
     }
 
     table ipv4 {
@@ -164,13 +192,17 @@ control Forward(inout headers_t hdr, inout metadata_t meta, inout standard_metad
                         expire();
                     }
                     hdr.ipv4.ttl = hdr.ipv4.ttl - 1;
-                    missed = !ipv4.apply().hit;
+                    if (!ipv4_paths.apply().hit) {
+                        missed = !ipv4.apply().hit;
+                    }
                 } else if (hdr.ipv6.isValid()) {
                     if (hdr.ipv6.hop_limit <= 1) {
                         expire();
                     }
                     hdr.ipv6.hop_limit = hdr.ipv6.hop_limit - 1;
-                    missed = !ipv6.apply().hit;
+                    if (!ipv6_paths.apply().hit) {
+                        missed = !ipv6.apply().hit;
+                    }
                 } else {
                     missed = true;
                 }

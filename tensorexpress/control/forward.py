@@ -1,20 +1,23 @@
-"""Entries of forward.p4: where every host is, over one or several next hops, and where broadcasts go."""
+"""Entries of forward.p4: the plan's paths, where every host is over one or several next hops, and broadcasts."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from zlib import crc32
 
 from tensorexpress.addresses import GATEWAY_MAC, HostAddress
-from tensorexpress.cluster import Cluster, ecmp_hash
+from tensorexpress.cluster import Cluster
 from tensorexpress.control.entries import Call, DefaultEntry, Entity, MulticastGroup, TableEntry
 from tensorexpress.control.intent import Intent
+from tensorexpress.routing import ecmp_hash
 
 L2 = "forward.l2"
 IPV4 = "forward.ipv4"
 IPV6 = "forward.ipv6"
+IPV4_PATHS = "forward.ipv4_paths"
+IPV6_PATHS = "forward.ipv6_paths"
 NEXT_HOPS = "forward.next_hops"
 ARP = "forward.arp"
 MISS = "forward.miss"
@@ -33,13 +36,13 @@ _Ports = tuple[int, ...]
 
 
 def entries(intent: Intent) -> list[Entity]:
-    """Return the way to every host, by every kind of address, and the ports of broadcasts."""
+    """Return the planned paths, the way to every host by every kind of address, and the ports of broadcasts."""
     ports = [_ports_to(intent, host) for host in range(len(intent.addresses))]
     groups = number_groups({equal for equal in ports if len(equal) > 1})
     return [
         MulticastGroup(BROADCAST_GROUP, frozenset((port, 0) for port in broadcast_ports(intent))),
         DefaultEntry(MISS, Call(MISSES[intent.options.miss])),
-        *(DefaultEntry(table, Call("NoAction")) for table in (L2, IPV4, IPV6, NEXT_HOPS, ARP)),
+        *(DefaultEntry(table, Call("NoAction")) for table in (L2, IPV4_PATHS, IPV6_PATHS, IPV4, IPV6, NEXT_HOPS, ARP)),
         *(
             TableEntry(NEXT_HOPS, (("group", number), ("path", path)), _next_hop(port, GATEWAY_MAC))
             for equal, number in groups.items()
@@ -48,7 +51,23 @@ def entries(intent: Intent) -> list[Entity]:
         _switched(GATEWAY_MAC, Call("forward.route")),
         _switched(BROADCAST_MAC, Call("forward.flood", (("group", BROADCAST_GROUP),))),
         *(entry for host, equal in enumerate(ports) for entry in _to_host(intent, host, equal, groups)),
+        *_planned(intent, ports),
     ]
+
+
+def _planned(intent: Intent, routes: Sequence[_Ports]) -> Iterator[TableEntry]:
+    """Yield where planned paths go on from here, for those that would not go there anyway."""
+    for path in intent.plan.paths:
+        for link in path.links:
+            port = intent.port_of_link.get(link)
+            if port is not None and routes[path.dst] != (port,):
+                source, target = intent.addresses[path.src], intent.addresses[path.dst]
+                hop = _last_hop(intent, path.dst, port, target)
+                for table, ends in (
+                    (IPV4_PATHS, (source.ipv4, target.ipv4)),
+                    (IPV6_PATHS, (source.ipv6, target.ipv6)),
+                ):
+                    yield TableEntry(table, (("source", int(ends[0])), ("destination", int(ends[1]))), hop)
 
 
 def number_groups(groups: set[_Ports]) -> dict[_Ports, int]:

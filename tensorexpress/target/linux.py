@@ -101,6 +101,7 @@ class LinuxTarget:
             namespaces.ip(cables(cluster, names))
             for name, node in zip(names, layout, strict=True):
                 namespaces.ip(node.ip, name)
+                namespaces.ip(node.ipv6_rules, name, ipv6=True)
                 run_tool("tc", "-n", name, "-batch", "-", lines=node.tc)
             yield LinuxNetwork(cluster, _hosts(cluster, names), switches)
 

@@ -17,10 +17,13 @@ from tensorexpress.target.namespaces import INTERFACE
 #: What every node calls its neighbour on a link, whoever that is.
 _NEIGHBOUR_IPV4, _NEIGHBOUR_IPV6 = "169.254.1.1", "fe80::1"
 
+#: The routing table of the first host's packets; those of the others follow. Linux itself uses up to 255.
+_FIRST_TABLE = 1000
+
 #: A virtual machine may stand still for milliseconds, which a real link would not; what it then missed is made up for.
 _CATCH_UP_US = 5_000
 
-#: What makes a namespace a router. Several routes to a host are chosen from by addresses and ports.
+#: What makes a namespace a router. Where no path is planned, routes are chosen from by addresses and ports.
 FORWARDING = {
     "net/ipv4/ip_forward": 1,
     "net/ipv4/conf/all/rp_filter": 0,
@@ -36,6 +39,7 @@ class Node:
     """What makes a namespace a host or a switch."""
 
     ip: list[str] = field(default_factory=list)
+    ipv6_rules: list[str] = field(default_factory=list)
     tc: list[str] = field(default_factory=list)
 
 
@@ -47,7 +51,7 @@ def port_interface(port: int) -> str:
 def interfaces(cluster: Cluster) -> list[str]:
     """Return the interface from which each directed link leaves.
 
-    >>> from tensorexpress.cluster import star
+    >>> from tensorexpress.topologies import star
     >>> interfaces(star(hosts=2))
     ['eth0', 'p0', 'eth0', 'p1']
     """
@@ -80,6 +84,7 @@ def nodes(plan: Plan, *, ipv6: bool = True) -> list[Node]:
         _add_host(made[host], address, ipv6)
         for place, switch in enumerate(cluster.switches, start=len(cluster.hosts)):
             _add_routes(made[place], cluster, switch, host, address, ipv6)
+    _add_paths(plan, made, ipv6)
     return made
 
 
@@ -132,6 +137,34 @@ def _add_routes(node: Node, cluster: Cluster, switch: str, host: int, address: H
             node.ip.append(f"route add {target} {hops[0]}")
         elif hops:
             node.ip.append(f"route add {target} " + " ".join(f"nexthop {hop}" for hop in hops))
+
+
+def _add_paths(plan: Plan, made: list[Node], ipv6: bool) -> None:
+    """Give every switch the planned paths that its routes to hosts leave open.
+
+    A source has a table of its own, and one rule: a switch then looks through as many rules as there are sources, and
+    not pairs. What is not in the table follows the routes that all have.
+    """
+    cluster, names, directed = (
+        plan.scenario.cluster,
+        interfaces(plan.scenario.cluster),
+        plan.scenario.cluster.directed(),
+    )
+    addresses = addresses_of(cluster)
+    ruled = set()
+    for path in plan.paths:
+        source, target, table = addresses[path.src], addresses[path.dst], _FIRST_TABLE + path.src
+        for link in path.links[1:]:
+            place = directed.source[link]
+            if cluster.next_hops(cluster.nodes[place], path.dst) == [link]:
+                continue
+            node = made[place]
+            if (place, path.src) not in ruled:
+                ruled.add((place, path.src))
+                node.ip.append(f"rule add from {source.ipv4} lookup {table}")
+                node.ipv6_rules += [f"rule add from {source.ipv6} lookup {table}"][:ipv6]
+            ways = [(f"{target.ipv4}/32", _NEIGHBOUR_IPV4), (f"{target.ipv6}/128", _NEIGHBOUR_IPV6)]
+            node.ip += [f"route add {to} {_hop(names[link], via)} table {table}" for to, via in ways[: 1 + ipv6]]
 
 
 def _hop(interface: str, neighbour: str) -> str:

@@ -37,11 +37,15 @@ def check_namespaces() -> None:
         raise NetworkError("network namespaces need root; run as root, or take the target embedded, which needs none")
 
 
-def ip(commands: Sequence[str], namespace: str | None = None) -> None:
-    """Run commands of `ip`, one a line, in this or in another namespace."""
+def ip(commands: Sequence[str], namespace: str | None = None, *, ipv6: bool = False) -> None:
+    """Run commands of `ip`, one a line, in this or in another namespace; rules need to be told that they are IPv6's."""
     where = ["-n", namespace] if namespace is not None else []
     done = subprocess.run(
-        ["ip", *where, "-batch", "-"], input="\n".join(commands), capture_output=True, text=True, check=False
+        ["ip", *where, *(["-6"] if ipv6 else []), "-batch", "-"],
+        input="\n".join(commands),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         failed = (done.stderr.strip().splitlines() or ["no reason given"])[0]

@@ -39,15 +39,6 @@ def default_dscps(queues: int) -> tuple[int, ...]:
     return (*sorted((*_CLASS_SELECTORS[:urgent], *_ASSURED[:assured]), reverse=True), _BEST_EFFORT)
 
 
-def first_dscps(queues: int) -> tuple[int, ...]:
-    """Return the DSCPs of a plan file that says nothing about them, as the first ones did: up to CS7.
-
-    >>> first_dscps(4), first_dscps(8)
-    ((24, 16, 8, 0), (56, 48, 40, 32, 24, 16, 8, 0))
-    """
-    return tuple(range(8 * (queues - 1), -1, -8)) if queues <= MOST_QUEUES else ()
-
-
 def check_dscps(dscps: Sequence[int], queues: int) -> tuple[int, ...]:
     """Return DSCPs if they tell so many queues apart; InputError says what is wrong with them."""
     if len(dscps) != queues or queues > MOST_QUEUES:

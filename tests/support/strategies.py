@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from tensorexpress.cluster import Cluster, custom, dumbbell, leaf_spine, star
+from tensorexpress.cluster import Cluster
 from tensorexpress.plan import Plan, make_plan
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Background, Job, Scenario, Transport
+from tensorexpress.topologies import custom, dumbbell, leaf_spine, star
 from tensorexpress.workload import Layer, Workload
 
 US = 10**6
