@@ -40,8 +40,10 @@ def explain(
       tensorexpress explain --policy p3 --set cluster.bandwidth="5 Gbps"
       tensorexpress explain examples/two-jobs.toml --plot explain.png
     """
+    from tensorexpress.results import explanation_report as report
+    from tensorexpress.results.explanation_plot import plot_explanation
+    from tensorexpress.results.figure import check_suffix
     from tensorexpress.sim import explain as explaining
-    from tensorexpress.sim.plot import check_suffix
 
     check_outputs(json_path, plot_path)
     if plot_path is not None:
@@ -51,8 +53,8 @@ def explain(
     with progress(explaining.simulations(chosen), "simulating") as advance:
         explanation = explaining.explain(inputs, chosen, engine, progress=lambda _: advance())
     if json_path is not None:
-        write_json(json_path, explaining.to_json(explanation))
+        write_json(json_path, report.as_json(explanation))
     if plot_path is not None:
-        explaining.plot_explanation(explanation, plot_path)
+        plot_explanation(explanation, plot_path)
     if json_path != "-":
-        click.echo(explaining.as_table(explanation))
+        click.echo(report.as_table(explanation))

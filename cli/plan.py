@@ -42,7 +42,7 @@ def plan(scenario: str | None, overrides: tuple[str, ...], policy: str, dscps: s
     """
     from tensorexpress.plan import make_plan
     from tensorexpress.plan_file import plan_text
-    from tensorexpress.plan_report import as_table
+    from tensorexpress.results.plan_report import as_table
 
     check_outputs(output)
     inputs = read_inputs(scenario, overrides, [policy])

@@ -23,7 +23,7 @@ from tensorexpress.cli.options import (
 from tensorexpress.cli.signals import INTERRUPTED
 
 if TYPE_CHECKING:
-    from tensorexpress.sim.predict import Prediction
+    from tensorexpress.results.side_by_side import SideBySide
 
 
 @click.command(short_help="Say what scheduling will gain for a model and a cluster.")
@@ -73,9 +73,10 @@ def predict(
     """
     from tensorexpress.calibration import calibrate_scenario, read_calibration
     from tensorexpress.files import locked_directory
+    from tensorexpress.results import report
+    from tensorexpress.results.figure import check_suffix
+    from tensorexpress.results.plot import plot_side_by_side
     from tensorexpress.scaling import scale_scenario
-    from tensorexpress.sim import report
-    from tensorexpress.sim.plot import check_suffix, plot_prediction
     from tensorexpress.sim.predict import predict as simulate_all
 
     check_outputs(json_path, csv_path, plot_path, trace_path)
@@ -95,7 +96,7 @@ def predict(
     if csv_path is not None:
         write_output(csv_path, report.as_csv(prediction))
     if plot_path is not None:
-        plot_prediction(prediction, plot_path)
+        plot_side_by_side(prediction, plot_path)
     if trace_path is not None:
         from tensorexpress.chrome_trace import write_chrome
 
@@ -107,7 +108,7 @@ def predict(
         sys.exit(INTERRUPTED)
 
 
-def _save(prediction: Prediction, directory: str) -> None:
+def _save(prediction: SideBySide, directory: str) -> None:
     from tensorexpress.trace_file import trace_path, write_trace
 
     for name, result in prediction.results.items():

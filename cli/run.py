@@ -25,7 +25,6 @@ from tensorexpress.errors import InputError, PlanError
 if TYPE_CHECKING:
     from tensorexpress.plan import Plan
     from tensorexpress.scenario import Scenario
-    from tensorexpress.sim.predict import Prediction
     from tensorexpress.target import Target
     from tensorexpress.target.runner import Run
 
@@ -95,7 +94,8 @@ def run(
     """
     from tensorexpress.files import locked_directory
     from tensorexpress.host.process import check_runnable
-    from tensorexpress.sim import report
+    from tensorexpress.results import report
+    from tensorexpress.results.side_by_side import Result, side_by_side
     from tensorexpress.target.runner import check_speed, run_calmly, run_plan
     from tensorexpress.trace_file import trace_path, write_trace
     from tensorexpress.units import PS_PER_SECOND, parse_time
@@ -120,7 +120,7 @@ def run(
             runs.append(run_calmly(partial(run_once, plan), attempts))
             if directory is not None:
                 write_trace(trace_path(directory, plan.policy.name), runs[-1].trace, plan)
-    measured = _measured(runs)
+    measured = side_by_side([Result.of(run.plan, run.trace) for run in runs])
     if json_path is not None:
         write_json(json_path, report.as_json(measured))
     if json_path != "-":
@@ -215,21 +215,6 @@ def _announce_long(plans: Sequence[Plan]) -> None:
             "(--set iterations=N).",
             err=True,
         )
-
-
-def _measured(runs: Sequence[Run]) -> Prediction:
-    """Return runs in the form that predictions have, so that both are reported in the same way."""
-    from tensorexpress.sim.predict import Prediction, Result, optimal_ps
-    from tensorexpress.trace import measure_job
-
-    scenario = runs[0].plan.scenario
-    results = {
-        run.plan.policy.name: Result(
-            run.plan, run.trace, tuple(measure_job(job, scenario.warmup) for job in run.trace.jobs)
-        )
-        for run in runs
-    }
-    return Prediction(scenario, results, optimal_ps(scenario, results))
 
 
 def _notes(runs: Sequence[Run], target: Target) -> list[str]:

@@ -122,6 +122,15 @@ def format_rate(bps: int) -> str:
     return _format(bps, _RATE)
 
 
+def format_ms(ps: float) -> str:
+    """Return picoseconds in milliseconds with two decimals, as sentences about iterations have them.
+
+    >>> format_ms(65_866_511_012)
+    '65.87 ms'
+    """
+    return f"{ps / PS_PER_MS:.2f} ms"
+
+
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun.
 

@@ -21,7 +21,8 @@ PLAIN = {"models", "wire", "p4"}
 #: Packages that stand side by side -> those of them that each may import.
 BESIDE: dict[str, set[str]] = {
     **{plain: set() for plain in PLAIN},
-    "sim": set(),
+    "results": set(),
+    "sim": {"results"},
     "switch": set(),
     "control": set(),
     "host": {"switch"},

@@ -28,8 +28,8 @@ from tensorexpress.errors import InputError
 from tensorexpress.files import parse_json, read_json
 from tensorexpress.plan import make_plan
 from tensorexpress.plan_file import plan_from_json, plan_text, plan_to_json, read_plan
-from tensorexpress.plan_report import as_table
 from tensorexpress.policy import POLICIES
+from tensorexpress.results.plan_report import as_table
 from tensorexpress.scenario import read_scenario
 from tensorexpress.sim.run import simulate
 from tensorexpress.trace import measure_job

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tensorexpress import policy
-from tensorexpress.heading import heading
 from tensorexpress.plan import JobPlan, Plan
+from tensorexpress.results.heading import heading
 from tensorexpress.text import grid
 from tensorexpress.units import counted, format_size, format_time
 
