@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tensorexpress.cli.options import check_outputs, one_policy, progress, read_inputs, scenario_options, write_json
+from tensorexpress.cli.options import check_outputs, progress, read_with_one_policy, scenario_options, write_json
 
 
 @click.command(short_help="Split a gain into slicing, host order, switch order and what is left.")
@@ -48,8 +48,7 @@ def explain(
     check_outputs(json_path, plot_path)
     if plot_path is not None:
         check_suffix(plot_path)
-    inputs = read_inputs(scenario, overrides, [policy])
-    chosen = one_policy(inputs, policy)
+    inputs, chosen = read_with_one_policy(scenario, overrides, policy)
     with progress(explaining.simulations(chosen), "simulating") as advance:
         explanation = explaining.explain(inputs, chosen, engine, progress=lambda _: advance())
     if json_path is not None:

@@ -77,18 +77,20 @@ def predict(
     from tensorexpress.results.figure import check_suffix
     from tensorexpress.results.plot import plot_side_by_side
     from tensorexpress.scaling import scale_scenario
+    from tensorexpress.sim.predict import USUAL_POLICIES
     from tensorexpress.sim.predict import predict as simulate_all
 
     check_outputs(json_path, csv_path, plot_path, trace_path)
     check_file("--trace", trace_path)
     if plot_path is not None:
         check_suffix(plot_path)
-    inputs = scale_scenario(read_inputs(scenario, overrides, policies), scale)
+    read = read_inputs(scenario, overrides, policies)
+    inputs, compared = scale_scenario(read.scenario, scale), read.policies or USUAL_POLICIES
     if calibration is not None:
         inputs = calibrate_scenario(inputs, read_calibration(calibration))
     with locked_directory(directory) if directory is not None else nullcontext():
-        with progress(len(inputs.policies), "simulating") as advance:
-            prediction = simulate_all(inputs, engine=engine, progress=lambda _: advance(), keeps_finished=True)
+        with progress(len(compared), "simulating") as advance:
+            prediction = simulate_all(inputs, compared, engine, progress=lambda _: advance(), keeps_finished=True)
         if directory is not None:
             _save(prediction, directory)
     if json_path is not None:
@@ -103,8 +105,8 @@ def predict(
         write_chrome([result.trace for result in prediction.results.values()], trace_path)
     if "-" not in (json_path, csv_path):
         click.echo(report.as_table(prediction))
-    if len(prediction.results) < len(inputs.policies):
-        say(f"stopped after {len(prediction.results)} of {len(inputs.policies)} policies")
+    if len(prediction.results) < len(compared):
+        say(f"stopped after {len(prediction.results)} of {len(compared)} policies")
         sys.exit(INTERRUPTED)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -166,9 +165,7 @@ def _plans(
                 f"{path} is a plan, in which all is decided; --plan, --set, --policy, --scale are for scenarios"
             )
         return [read_plan(path)]
-    inputs = read_inputs(path, overrides, policies)
-    if inputs.policies == read_inputs(None, ()).policies:  # nobody has chosen any
-        inputs = replace(inputs, policies=tuple(map(parse_policy, _USUAL_POLICIES)))
+    inputs, chosen = read_inputs(path, overrides, policies)
     if plan_path is not None:
         if policies or scale != "1":
             raise InputError("--policy and --scale are for scenarios; a plan (--plan) has decided both")
@@ -176,15 +173,15 @@ def _plans(
         _check_belonging(plan, inputs, plan_path)
         return [plan]
     slow = _scaled(inputs, scale, target)
-    return [make_plan(slow, policy) for policy in slow.policies]
+    return [make_plan(slow, policy) for policy in chosen or map(parse_policy, _USUAL_POLICIES)]
 
 
 def _check_belonging(plan: Plan, inputs: Scenario, path: str) -> None:
-    """Refuse a plan of another scenario; which policies a scenario names does not matter."""
+    """Refuse a plan of another scenario."""
     from dataclasses import fields
 
     for field in fields(plan.scenario):
-        if field.name != "policies" and getattr(plan.scenario, field.name) != getattr(inputs, field.name):
+        if getattr(plan.scenario, field.name) != getattr(inputs, field.name):
             raise PlanError(
                 f"{path}: is a plan for another scenario than {inputs.name}: {field.name} differs; "
                 "accepted: the plan of this scenario; make it again with `tensorexpress plan`"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from tensorexpress.errors import PolicyError
-from tensorexpress.policy import POLICIES, Policy
+from tensorexpress.policy import POLICIES, Policy, parse_policy
 from tensorexpress.results.explanation import Explanation, JobExplanation, Step
 from tensorexpress.results.side_by_side import SideBySide
 from tensorexpress.scenario import Scenario
@@ -28,15 +28,16 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 
 def explain(
-    scenario: Scenario, policy: Policy, engine: str = "auto", progress: Callable[[str], None] | None = None
+    scenario: Scenario, policy: Policy | str, engine: str = "auto", progress: Callable[[str], None] | None = None
 ) -> Explanation:
     """Split the gain of a policy over fifo into the choices it makes; `progress` is called after each simulation.
 
     >>> from tensorexpress.scenario import read_scenario
     >>> small = read_scenario(overrides=["job.workers=2", "job.servers=1"])
-    >>> [step.name for step in explain(small, POLICIES["p3"]).jobs[0].steps]
+    >>> [step.name for step in explain(small, "p3").jobs[0].steps]
     ['fifo', 'slicing', 'host order']
     """
+    policy = parse_policy(policy) if isinstance(policy, str) else policy
     mixes = _mixes(policy)
     prediction = predict(scenario, [_mixed(policy, mix) for mix in mixes], engine, progress)
     choices = choices_of(policy)

@@ -6,6 +6,7 @@ are not compiled run side by side too, and so does the SimPy engine.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
@@ -24,9 +25,9 @@ from tensorexpress.policy import POLICIES, Policy
 from tensorexpress.results.columns import JobResult
 from tensorexpress.results.provenance import Provenance
 from tensorexpress.results.swept import Point, Sweep
-from tensorexpress.scenario import Scenario, chosen_policies, scenario_from
+from tensorexpress.scenario import Study, chosen_policies, scenario_from, study_from
 from tensorexpress.scenario_document import Override, merge, read_toml
-from tensorexpress.sim.predict import predict
+from tensorexpress.sim.predict import USUAL_POLICIES, predict
 from tensorexpress.sim.run import simulate
 from tensorexpress.units import format_rate
 from tensorexpress.vary import MOST_POINTS, parse_vary
@@ -70,9 +71,9 @@ def usual_vary(path: str | Path | None = None, overrides: Sequence[str] = ()) ->
 
 
 def sweep(
-    path: str | Path | None,
+    base: str | Path | Mapping[str, Any] | None,
     overrides: Sequence[str],
-    vary: Mapping[str, Sequence[str]],
+    vary: Mapping[str, Sequence[object]],
     policies: Sequence[str] = (),
     engine: str = "auto",
     on_point: Callable[[Point], None] | None = None,
@@ -80,21 +81,23 @@ def sweep(
 ) -> Sweep:
     """Predict a scenario at every combination of the values in `vary`, which maps keys to values.
 
+    `base` is a scenario file, or a dict of keys such as `make_scenario` takes, or None for the default scenario.
     `policies` replaces the scenario's own, and fifo is always added: it is what the others are compared with. Every
     point is checked before the first simulation. `on_point` gets each point as soon as it is finished, in any order.
     Ctrl-C ends the sweep early; what is returned then holds the points that are finished.
 
     As always with processes, a script that calls this does so below `if __name__ == "__main__":`.
     """
-    combinations = _combinations(vary)
-    content, source = _read(path)
+    varied = {key: tuple(map(_text, values)) for key, values in vary.items()}
+    combinations = _combinations(varied)
+    content, source = _read(base)
     common: tuple[str | Override, ...] = (*overrides, *chosen_policies(policies))
     points = [
-        tuple(Override(f"{key}={value}", f"--vary {key}") for key, value in zip(vary, values, strict=True))
+        tuple(Override(f"{key}={value}", f"--vary {key}") for key, value in zip(varied, values, strict=True))
         for values in combinations
     ]
-    first = _checked(content, source, common, points)
-    compared = _with_fifo(first.policies)
+    first, named = _checked(content, source, common, points)
+    compared = _with_fifo(named or tuple(POLICIES[name] for name in USUAL_POLICIES))
     tasks = [
         _Task(index, _label(point), content, source, (*common, *point), policy, engine)
         for index, point in enumerate(points)
@@ -117,14 +120,21 @@ def sweep(
                     on_point(finished[index])
     return Sweep(
         scenario=first,
-        vary={key: tuple(values) for key, values in vary.items()},
+        vary=varied,
         policies=compared,
         points=tuple(finished[index] for index in sorted(finished)),
     )
 
 
-def _read(path: str | Path | None) -> tuple[dict[str, Any], str]:
-    return ({}, "default") if path is None else (read_toml(str(path)), str(path))
+def _read(base: str | Path | Mapping[str, Any] | None) -> tuple[Mapping[str, Any], str]:
+    if isinstance(base, Mapping):
+        return base, "scenario"
+    return ({}, "default") if base is None else (read_toml(str(base)), str(base))
+
+
+def _text(value: object) -> str:
+    """Return a value of a key as one would write it after KEY=."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _combinations(vary: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
@@ -141,17 +151,17 @@ def _checked(
     source: str,
     common: tuple[str | Override, ...],
     points: Sequence[tuple[Override, ...]],
-) -> Scenario:
-    """Return the scenario of the first point once those of all points are known to be right."""
+) -> Study:
+    """Return what is read for the first point once all points are known to be right."""
     first = None
     for point in points:
         try:
-            scenario = scenario_from(content, source, (*common, *point))
+            study = study_from(content, source, (*common, *point))
         except InputError as error:
             # What is wrong whatever the point is said without one.
             scenario_from(content, source, common)
             raise InputError(f"point {_label(point)}: {error}") from None
-        first = first or scenario
+        first = first or study
     assert first is not None, "there is at least one point"
     return first
 

@@ -7,7 +7,7 @@ can make a single iteration shorter than `deadline.lower_bound_ps`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
@@ -33,7 +33,15 @@ LINK = np.dtype(
 )
 
 
-@dataclass(frozen=True)
+def _same(one: object, other: object) -> bool:
+    """Return whether two values of one dataclass are equal; arrays are if they hold the same numbers in one shape."""
+    if type(one) is not type(other):
+        return NotImplemented
+    pairs = ((getattr(one, field.name), getattr(other, field.name)) for field in fields(one))  # type: ignore[arg-type]
+    return all(np.array_equal(a, b) if isinstance(a, np.ndarray) else bool(a == b) for a, b in pairs)
+
+
+@dataclass(frozen=True, eq=False)
 class JobTrace:
     """What one job did. Times are in ps by (iteration, worker, layer); layers are in forward order."""
 
@@ -48,6 +56,9 @@ class JobTrace:
     #: When a layer's updated parameters had arrived.
     updated_ps: Ints
     transfers: NDArray[np.void]
+
+    def __eq__(self, other: object) -> bool:
+        return _same(self, other)
 
     @cached_property
     def forward_end_ps(self) -> Ints:
@@ -69,9 +80,9 @@ class JobTrace:
         return waits
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trace:
-    """What happened in one run of a plan."""
+    """What happened in one run of a plan; two are equal if the same happened, to the picosecond."""
 
     #: One of SOURCES.
     source: str
@@ -87,6 +98,9 @@ class Trace:
     transmissions: int
     retransmissions: int
     timeouts: int
+
+    def __eq__(self, other: object) -> bool:
+        return _same(self, other)
 
 
 @dataclass(frozen=True)

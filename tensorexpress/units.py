@@ -77,6 +77,15 @@ def parse_size(value: object) -> int:
     return _parse(value, "size", _SIZE, "200 KB")
 
 
+def parse_limit(value: object) -> int:
+    """Return a size in bytes that is a limit; 0 and "unlimited" are none.
+
+    >>> parse_limit("unlimited"), parse_limit("1 MB")
+    (0, 1000000)
+    """
+    return 0 if value == "unlimited" else parse_size(value)
+
+
 def parse_rate(value: object) -> int:
     """Return a rate in bit/s.
 

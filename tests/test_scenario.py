@@ -15,7 +15,17 @@ from hypothesis import strategies as st
 from tensorexpress import models, scenario, scenario_document, scenario_keys
 from tensorexpress.errors import InputError, ScenarioError
 from tensorexpress.policy import POLICIES
-from tensorexpress.scenario import Background, Job, Scenario, Transport, read_scenario, scenario_from, to_json
+from tensorexpress.scenario import (
+    Background,
+    Job,
+    Scenario,
+    Study,
+    Transport,
+    read_scenario,
+    read_study,
+    scenario_from,
+    to_json,
+)
 from tensorexpress.scenario_keys import SECTIONS, Words, keys, keys_table
 
 ROOT = Path(__file__).parent.parent
@@ -59,7 +69,6 @@ class TestDefault:
         assert job.workload == models.load("resnet50", batch=64, device="v100")
         assert (job.workers, job.servers) == (tuple(range(8)), (8, 9, 10, 11))
         assert {link.rate_bps for link in default.cluster.links} == {10**10}
-        assert [policy.name for policy in default.policies] == ["fifo", "p3", "tensorexpress", "ideal"]
 
     def test_is_the_example_resnet50_star(self):
         example = read_scenario(ROOT / "examples" / "resnet50-star.toml")
@@ -68,7 +77,7 @@ class TestDefault:
     def test_values_of_keys_are_those_of_the_dataclasses(self):
         default = read_scenario()
         assert default.transport == Transport()
-        bare = Scenario(default.name, default.cluster, default.jobs, policies=default.policies)
+        bare = Scenario(default.name, default.cluster, default.jobs)
         assert default == bare
         (job,) = default.jobs
         assert job == Job(job.name, job.workload, job.workers, job.servers)
@@ -80,7 +89,8 @@ class TestKeys:
     def test_every_row_names_a_field_that_exists(self):
         owners = {"": Scenario, "transport": Transport, "compute": Scenario, "background": Background}
         for section, owner in owners.items():
-            assert {key.field for key in SECTIONS[section].values()} <= {field.name for field in fields(owner)}
+            known = {field.name for field in fields(owner)} | set(Study._fields)
+            assert {key.field for key in SECTIONS[section].values()} <= known
 
     def test_every_field_of_the_transport_can_be_set(self):
         assert {key.field for key in SECTIONS["transport"].values()} == {field.name for field in fields(Transport)}
@@ -139,7 +149,8 @@ class TestExamples:
         loaded = {path.stem: read_scenario(path) for path in EXAMPLES}
         assert loaded["bert-ring"].jobs[0].architecture == "ring"
         assert {link.rate_bps for link in loaded["vgg16-25g"].cluster.links} == {25 * 10**9}
-        assert {policy.queue_map for policy in loaded["two-jobs"].policies} >= {"fewest", "slack"}
+        named = read_study(ROOT / "examples" / "two-jobs.toml").policies
+        assert {policy.queue_map for policy in named} >= {"fewest", "slack"}
         assert len(loaded["two-jobs"].jobs) == 2
         assert loaded["stragglers-background"].background
         assert loaded["stragglers-background"].stragglers
@@ -577,7 +588,11 @@ class TestOverrides:
         ],
     )
     def test_of_policies_need_no_brackets(self, text, names):
-        assert [policy.name for policy in read_scenario(None, [f"policies={text}"]).policies] == names
+        assert [policy.name for policy in read_study(None, [f"policies={text}"]).policies] == names
+
+    def test_of_policies_leave_the_scenario_as_it_is(self):
+        assert read_study(None, ["policies=p3"]).scenario == read_study().scenario == read_scenario()
+        assert read_study().policies == ()
 
     @pytest.mark.parametrize(
         ("override", "message"),
@@ -622,7 +637,6 @@ def test_json_describes_what_was_simulated():
     assert (job["model"], job["workers"][:2], job["servers"][-1]) == ("resnet50", ["h0", "h1"], "h11")
     assert job["tensor_bytes"] == 4 * 25_557_032
     assert described["compute"]["stragglers"] == {"h1": 2.0}
-    assert [policy["name"] for policy in described["policies"]] == ["fifo", "p3", "tensorexpress", "ideal"]
 
 
 # Small counts only: a cluster of 100,000 hosts is valid input, and slow to build hundreds of times.

@@ -37,29 +37,23 @@ SUFFIXES = (".png", ".svg", ".pdf")
 
 _DOTS_PER_INCH = 150
 
+#: At the right of every figure, for a line of small letters.
+_MARGIN_INCHES = 0.1
+
 
 def new_figure(width: float, height: float, made_by: Provenance) -> Figure:
     """Return an empty figure of `width` by `height` inches, whose parts are laid out without overlaps.
 
-    What made it stands at its right edge, in the margin that the layout leaves free.
+    What made it stands in a margin at its right edge, small enough not to disturb.
     """
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    margin = 0.1
-    layout = ConstrainedLayoutEngine(w_pad=margin, h_pad=0.06)
+    layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.06, rect=(0, 0, 1 - _MARGIN_INCHES / width, 1))
     figure = Figure(figsize=(width, height), dpi=_DOTS_PER_INCH, layout=layout)
-    figure.text(
-        1 - 0.2 * margin / width,
-        0.5 * margin / height,
-        made_by.line,
-        rotation=90,
-        ha="right",
-        va="bottom",
-        fontsize=4.5,
-        color="#999999",
-        parse_math=False,
-    ).set_in_layout(False)
+    right, bottom = 1 - 0.2 * _MARGIN_INCHES / width, 0.5 * _MARGIN_INCHES / height
+    line = figure.text(right, bottom, made_by.line, rotation=90, ha="right", va="bottom", parse_math=False)
+    line.set(fontsize=4.5, color="#999999", in_layout=False)
     return figure
 
 
