@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorexpress.compute import compute_times
-from tensorexpress.plan import ETHERNET_BYTES, JobPlan, Plan, ring_segments, slice_leads_ps
+from tensorexpress.framing import ETHERNET_BYTES
+from tensorexpress.plan import JobPlan, Plan, ring_segments, slice_leads_ps
 from tensorexpress.scenario import Scenario
 from tensorexpress.trace import KINDS
 from tensorexpress.units import PS_PER_SECOND, serialisation_ps
@@ -310,9 +311,9 @@ def _hosts(plan: Plan) -> dict[str, Any]:
         "slack_mode": policy.queue_map == "slack",
         "host_order": policy.host_order,
         "credit_bytes": policy.credit_bytes,
-        "payload_bytes": plan.payload_bytes,
-        "header_bytes": transport.header_bytes,
-        "ack_bytes": transport.ack_bytes,
+        "payload_bytes": plan.framing.payload_bytes,
+        "header_bytes": plan.framing.header_bytes,
+        "ack_bytes": plan.framing.ack_bytes,
         "acks": transport.acks,
         "ack_every": transport.ack_every,
         "window_bytes": transport.window_bytes,
@@ -331,7 +332,7 @@ def _messages(plan: Plan, graphs: list[_Graph]) -> dict[str, Any]:
     queues = joined(np.array(job.queues)[graph.tensor] for job, graph in jobs)
     return {
         "message_bytes": sizes,
-        "message_chunks": -(-sizes // plan.payload_bytes),
+        "message_chunks": -(-sizes // plan.framing.payload_bytes),
         "message_rank": ranks,
         "message_switch_rank": queues if plan.policy.discipline == "strict" else ranks,
         "message_tensor": joined(graph.tensor for graph in graphs),

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tensorexpress.deadline import equal_map, fewest_map, queue_map, regret_ps, slacks
 from tensorexpress.errors import ScenarioError
+from tensorexpress.framing import ETHERNET_BYTES, Framing
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Job, Scenario
 from tensorexpress.units import PS_PER_SECOND, format_size, serialisation_ps
@@ -29,9 +30,6 @@ _BYTES_PER_CHUNK = 64
 #: Longest run; times of it, and sums of a few of them, stay inside 64 bits.
 _LONGEST_RUN_PS = 2**62
 _PS_PER_DAY = 86_400 * PS_PER_SECOND
-
-#: Bytes of a frame on the wire outside the IP packet: preamble, Ethernet header, checksum and gap.
-ETHERNET_BYTES = 38
 
 
 @dataclass(frozen=True)
@@ -83,19 +81,9 @@ class Plan:
     dscps: tuple[int, ...]
 
     @cached_property
-    def payload_bytes(self) -> int:
-        """Tensor bytes that a full packet carries."""
-        return payload_bytes(self.scenario)
-
-
-def payload_bytes(scenario: Scenario) -> int:
-    """Return the tensor bytes that fit into one packet beside the headers inside the MTU."""
-    return scenario.cluster.mtu - max(0, scenario.transport.header_bytes - ETHERNET_BYTES)
-
-
-def wire_bytes(size: int, scenario: Scenario) -> int:
-    """Return what `size` tensor bytes weigh on the wire: themselves and a header for every packet."""
-    return size + -(-size // payload_bytes(scenario)) * scenario.transport.header_bytes
+    def framing(self) -> Framing:
+        """How tensors become packets, wherever the plan is executed."""
+        return self.scenario.framing
 
 
 def _cut(total: int, parts: int) -> list[int]:
@@ -131,7 +119,7 @@ def moves(plan: JobPlan, scenario: Scenario) -> Iterator[Move]:
         count = len(job.workers)
         segments = np.zeros((tensors, count), dtype=np.int64)
         for piece in plan.slices:
-            segments[piece.tensor] += [wire_bytes(size, scenario) for size in ring_segments(piece.bytes, count)]
+            segments[piece.tensor] += [scenario.framing.wire_bytes(size) for size in ring_segments(piece.bytes, count)]
         for index, src in enumerate(job.workers):
             dst = job.workers[(index + 1) % count]
             # A worker passes on every segment but one while reducing, and every sum but one while gathering.
@@ -140,7 +128,7 @@ def moves(plan: JobPlan, scenario: Scenario) -> Iterator[Move]:
     else:
         by_server = {server: np.zeros(tensors, dtype=np.int64) for server in job.servers}
         for piece in plan.slices:
-            by_server[piece.server][piece.tensor] += wire_bytes(piece.bytes, scenario)
+            by_server[piece.server][piece.tensor] += scenario.framing.wire_bytes(piece.bytes)
         for server, sizes in by_server.items():
             for worker in job.workers:
                 if worker != server:
@@ -211,7 +199,7 @@ def slice_leads_ps(plan: JobPlan) -> list[int]:
 
 def _check_memory(scenario: Scenario) -> None:
     """Refuse what cannot fit into memory before hours of swapping tell so."""
-    links, payload, needed = 2 * len(scenario.cluster.links), payload_bytes(scenario), 0
+    links, payload, needed = 2 * len(scenario.cluster.links), scenario.framing.payload_bytes, 0
     for job in scenario.jobs:
         chunks = sum(-(-size // payload) for size in job.workload.tensor_bytes)
         needed += len(job.workers) * (2 * chunks * _BYTES_PER_CHUNK + links * len(job.workload.layers) * 8)
@@ -227,7 +215,7 @@ def check_duration(scenario: Scenario) -> None:
     """Refuse a scenario whose times would not fit into 64 bits: one that takes weeks to compute or to send."""
     slowest_bps = min((link.rate_bps for link in scenario.cluster.links), default=1)
     for job in scenario.jobs:
-        sent_bytes = 2 * len(job.workers) * sum(wire_bytes(size, scenario) for size in job.workload.tensor_bytes)
+        sent_bytes = 2 * len(job.workers) * sum(scenario.framing.wire_bytes(size) for size in job.workload.tensor_bytes)
         needed_ps = scenario.rounds * (job.workload.compute_ps + serialisation_ps(sent_bytes, slowest_bps))
         if needed_ps > _LONGEST_RUN_PS:
             raise ScenarioError(

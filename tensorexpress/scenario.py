@@ -18,6 +18,7 @@ from tensorexpress import cluster as clusters
 from tensorexpress import models
 from tensorexpress.cluster import TOPOLOGIES, Cluster
 from tensorexpress.errors import InputError, ScenarioError, shown
+from tensorexpress.framing import SEGMENT_OVERHEAD_BYTES, Framing
 from tensorexpress.names import check_name, name_of_file
 from tensorexpress.policy import Policy
 from tensorexpress.scenario_document import Document, Override, Table, merge, read_toml
@@ -59,10 +60,10 @@ class Transport:
     rto_min_ps: int = 200 * 10**9
     #: Bytes in a switch queue from which packets are marked (ECN); 0 is off.
     ecn_bytes: int = 0
-    #: Bytes on the wire that are not tensor: preamble, gap, Ethernet, IP, UDP and our header.
-    header_bytes: int = 98
+    #: Bytes of a packet on the wire that are not tensor; the default is what our transport sends.
+    header_bytes: int = SEGMENT_OVERHEAD_BYTES
     #: Bytes of an acknowledgement on the wire.
-    ack_bytes: int = 118
+    ack_bytes: int = SEGMENT_OVERHEAD_BYTES
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,11 @@ class Scenario:
 
     def __post_init__(self) -> None:
         check_name("the name of a scenario", self.name, ScenarioError)
+
+    @property
+    def framing(self) -> Framing:
+        """How tensors become packets."""
+        return Framing(self.cluster.mtu, self.transport.header_bytes, self.transport.ack_bytes)
 
     @property
     def rounds(self) -> int:

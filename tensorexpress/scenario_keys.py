@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from tensorexpress import models
 from tensorexpress.cluster import MOST_HOSTS, TOPOLOGIES
 from tensorexpress.errors import InputError, ScenarioError, unknown
+from tensorexpress.framing import SEGMENT_OVERHEAD_BYTES
 from tensorexpress.names import ACCEPTED as ACCEPTED_NAME
 from tensorexpress.names import is_name
 from tensorexpress.policy import Policy, parse_policy
@@ -246,8 +247,18 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = {
         "acks": Key("acks", _FLAG, True, "false sends none, for lossless studies against closed forms"),
         "rto_min": Key("rto_min_ps", _TIME_ABOVE_0, "200 ms", "least retransmission time-out"),
         "ecn": Key("ecn_bytes", _SIZE, 0, "bytes in a queue from which packets are marked; 0 is off"),
-        "header": Key("header_bytes", _whole(0, 1000), 98, "bytes of a packet on the wire that are not tensor"),
-        "ack_size": Key("ack_bytes", _whole(1, 9000), 118, "bytes of an acknowledgement on the wire"),
+        "header": Key(
+            "header_bytes",
+            _whole(0, 1000),
+            SEGMENT_OVERHEAD_BYTES,
+            "bytes of a packet on the wire that are not tensor; `run` takes only the default",
+        ),
+        "ack_size": Key(
+            "ack_bytes",
+            _whole(1, 9000),
+            SEGMENT_OVERHEAD_BYTES,
+            "bytes of an acknowledgement on the wire; `run` takes only the default",
+        ),
     },
     "compute": {
         "jitter": Key("jitter", _real(0.0, 1.0), 0.0, "relative standard deviation of compute times"),

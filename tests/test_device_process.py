@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from network import host, needs_root, neighbour
+from support.network import host, needs_root, neighbour
 
 from tensorexpress.cli import main
 from tensorexpress.cli.switch import statistics_table
@@ -492,7 +492,7 @@ def test_a_p4runtime_client_programs_the_switch_and_exchanges_packets_with_it():
     from google.protobuf import text_format
     from p4.config.v1 import p4info_pb2
     from p4.v1 import p4runtime_pb2
-    from runtime_support import Client
+    from support.runtime_support import Client
 
     p4info = text_format.Parse(P4INFO.read_text(), p4info_pb2.P4Info())
     table = p4info.tables[0].preamble.id
@@ -525,7 +525,7 @@ def test_a_controller_finds_the_program_and_entries_that_a_switch_started_with(t
     from google.protobuf import text_format
     from p4.config.v1 import p4info_pb2
     from p4.v1 import p4runtime_pb2
-    from runtime_support import Client
+    from support.runtime_support import Client
 
     p4info = text_format.Parse(P4INFO.read_text(), p4info_pb2.P4Info())
     table = p4info.tables[0].preamble.id

@@ -23,7 +23,7 @@ import pytest
 from google.protobuf import text_format
 from p4.config.v1 import p4info_pb2
 from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
-from runtime_support import Client, status_of
+from support.runtime_support import Client, status_of
 from test_device_process import (
     FORWARD_TO_0,
     P4INFO,

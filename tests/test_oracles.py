@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import US, paced_plans, plans, scenarios
+from support.strategies import US, paced_plans, plans, scenarios
 
 from tensorexpress.cluster import Cluster, custom, star
 from tensorexpress.deadline import fifo_iteration_ps, lower_bound_ps, optimal_iteration_ps

@@ -11,7 +11,7 @@ import grpc
 import pytest
 from p4.config.v1 import p4info_pb2
 from p4.v1 import p4runtime_pb2
-from runtime_support import DOCUMENT, P4INFO, Client, StrictDataPath, id_of, status_of, unpacked
+from support.runtime_support import DOCUMENT, P4INFO, Client, StrictDataPath, id_of, status_of, unpacked
 
 from tensorexpress.errors import ProgramError
 from tensorexpress.switch.p4runtime.fitting import fit

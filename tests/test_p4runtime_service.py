@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from p4.config.v1 import p4info_pb2
 from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
-from runtime_support import (
+from support.runtime_support import (
     DELETE,
     DOCUMENT,
     INSERT,

@@ -10,7 +10,7 @@ import p4runtime_sh.shell as sh
 import pytest
 from google.rpc import code_pb2
 from p4runtime_sh.p4runtime import P4RuntimeClient, P4RuntimeException, P4RuntimeWriteException
-from runtime_support import MODIFY, PROGRAMS, update
+from support.runtime_support import MODIFY, PROGRAMS, update
 
 from tensorexpress.switch.device import Switch
 from tensorexpress.switch.p4runtime.service import Server, serve

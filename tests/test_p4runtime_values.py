@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from p4.config.v1 import p4info_pb2
-from runtime_support import DOCUMENT, P4INFO, P4INFO_TEXT, SCHEMA, with_ids
+from support.runtime_support import DOCUMENT, P4INFO, P4INFO_TEXT, SCHEMA, with_ids
 
 from tensorexpress.errors import ProgramError
 from tensorexpress.switch import operations as ops

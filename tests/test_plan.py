@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import US, plans, policies, scenarios
+from support.strategies import US, plans, policies, scenarios
 
 from tensorexpress.cluster import leaf_spine, star
 from tensorexpress.deadline import equal_map, queue_map, slacks
-from tensorexpress.plan import JobPlan, Plan, link_loads, make_plan, moves, payload_bytes, ring_segments, wire_bytes
+from tensorexpress.plan import JobPlan, Plan, link_loads, make_plan, moves, ring_segments
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Job, Scenario, Transport
 from tensorexpress.workload import Layer, Workload
@@ -101,11 +101,11 @@ class TestBytesOnTheWire:
     )
     def test_a_packet_carries_what_headers_leave_of_the_mtu(self, mtu: int, header: int, payload: int) -> None:
         scenario = Scenario("wire", star(2, mtu=mtu), (), Transport(header_bytes=header))
-        assert payload_bytes(scenario) == payload
+        assert scenario.framing.payload_bytes == payload
 
     @pytest.mark.parametrize(("size", "wire"), [(0, 0), (1, 99), (1000, 1098), (1001, 1001 + 2 * 98), (4000, 4392)])
     def test_every_packet_has_a_header(self, size: int, wire: int) -> None:
-        assert wire_bytes(size, training([4], 1, 1)) == wire
+        assert training([4], 1, 1).framing.wire_bytes(size) == wire
 
 
 class TestMoves:
@@ -144,10 +144,10 @@ class TestMoves:
     @given(plans())
     def test_every_worker_is_gated_by_the_parameters_that_it_does_not_sum_itself(self, plan: Plan) -> None:
         for job in plan.jobs:
-            total = sum(wire_bytes(piece.bytes, plan.scenario) for piece in job.slices)
+            total = sum(plan.framing.wire_bytes(piece.bytes) for piece in job.slices)
             for worker in job.job.workers:
                 gating = sum(int(m.wire_bytes.sum()) for m in moves(job, plan.scenario) if m.gates == worker)
-                own = sum(wire_bytes(p.bytes, plan.scenario) for p in job.slices if p.server == worker)
+                own = sum(plan.framing.wire_bytes(p.bytes) for p in job.slices if p.server == worker)
                 if job.job.architecture == "ps":
                     assert gating == total - own
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from network import needs_root
-from training_run import Killer, check_queues, small_plan
+from support.network import needs_root
+from support.training_run import Killer, check_queues, small_plan
 
 from tensorexpress.errors import NetworkError
 from tensorexpress.sim.run import simulate
@@ -26,7 +26,7 @@ from tensorexpress.target.runner import run_plan
 from tensorexpress.trace import measure_job
 
 WIRES = EmbeddedTarget(wires=True)
-SCRIPT = Path(__file__).with_name("training_run.py")
+SCRIPT = Path(__file__).with_name("support") / "training_run.py"
 
 
 def check_consistent(run):
@@ -139,7 +139,6 @@ def killed_run(directory, cables):
         [sys.executable, "-P", str(SCRIPT), str(directory), cables],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": str(SCRIPT.parent)},
     ) as process:
         pids = json.loads(process.stdout.readline())
         process.kill()

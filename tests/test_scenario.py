@@ -278,11 +278,11 @@ class TestValues:
             ({"cluster": {"delay": "1 Gbps"}}, "cluster.delay: '1 Gbps' is not a time; accepted: a number and one of"),
             ({"cluster": {"delay": [1]}}, 'cluster.delay: found [1]; accepted: a time such as "2 us"'),
             ({"cluster": {"mtu": 63}}, "cluster.mtu: found 63; accepted: a whole number from 64 to 65535"),
-            ({"cluster": {"mtu": 98}}, "cluster.mtu: found 98; accepted: more than transport.header (98 bytes)"),
+            ({"cluster": {"mtu": 130}}, "cluster.mtu: found 130; accepted: more than transport.header (130 bytes)"),
             ({"cluster": {"queues": 0}}, "cluster.queues: found 0; accepted: a whole number from 1 to 32"),
             (
                 {"cluster": {"buffer": "1 KB"}},
-                "cluster.buffer: found 1000 bytes; accepted: 0, or at least a packet (9098",
+                "cluster.buffer: found 1000 bytes; accepted: 0, or at least a packet (9130",
             ),
             ({"cluster": {"buffer": False}}, "cluster.buffer: False is not a size"),
             ({"job": 3}, "job: found 3; accepted: [job], or [[job]] several times"),

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 from p4.v1 import p4runtime_pb2
 from p4runtime_sh.p4runtime import P4RuntimeClient
-from runtime_support import Client, StrictDataPath
-from switches import EmbeddedSwitch
+from support.runtime_support import Client, StrictDataPath
+from support.switches import EmbeddedSwitch
 
 from tensorexpress.cli import main
 from tensorexpress.control_address import LONGEST_PATH_BYTES, parse_address

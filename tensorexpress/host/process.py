@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from tensorexpress.classify import queue_map_of
 from tensorexpress.errors import InputError, TensorExpressError
+from tensorexpress.framing import Framing
 from tensorexpress.host.links import KernelLink, Link, WireLink
 from tensorexpress.host.ring import RingWorker
 from tensorexpress.host.server import Server
@@ -103,8 +104,13 @@ def peers_of(plan: Plan, host: int) -> set[int]:
 
 def check_runnable(plan: Plan) -> None:
     """Refuse a plan that asks for what hosts cannot do."""
-    scenario = plan.scenario
+    scenario, sent = plan.scenario, Framing(plan.scenario.cluster.mtu)
     for wrong, message in (
+        (
+            plan.framing != sent,
+            f"transport.header is {plan.framing.header_bytes} and transport.ack_size {plan.framing.ack_bytes}; "
+            f"accepted: {sent.header_bytes} and {sent.ack_bytes}, which hosts send; only predict can have others",
+        ),
         (scenario.background, "the scenario has background traffic; accepted: none; only predict can have it"),
         (scenario.loss, f"loss is {scenario.loss}; accepted: 0; the embedded target has --faults loss=..."),
         (not scenario.transport.acks, "transport.acks is false; accepted: true; only predict can do without"),

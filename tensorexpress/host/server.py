@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from tensorexpress.host.endpoint import payload_bytes
 from tensorexpress.host.gradients import Floats, elements_of
 from tensorexpress.host.tagging import Tag, Tagger
 from tensorexpress.host.training import Station, slice_tags
@@ -37,7 +36,7 @@ class Server:
         self._rounds = plan.scenario.rounds
         self._workers = [plan.scenario.cluster.hosts[worker] for worker in self._plan.job.workers]
         self._index = {name: index for index, name in enumerate(self._workers)}
-        tagger = Tagger(plan, job=job, payload_bytes=payload_bytes(plan.scenario.cluster.mtu))
+        tagger = Tagger(plan, job=job)
         self._tags = slice_tags(plan, tagger, Kind.PARAMETERS)
         self._sums = {
             number: _Sum(len(self._workers), part.stop - part.start)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorexpress.host.assembly import Incoming
-from tensorexpress.host.endpoint import Endpoint, EndpointSettings, payload_bytes, settings_of
+from tensorexpress.host.endpoint import Endpoint, EndpointSettings, settings_of
 from tensorexpress.host.flow import Outgoing
 from tensorexpress.host.links import Address, Link
 from tensorexpress.host.tagging import Tag, Tagger, monotonic_ps
@@ -153,7 +153,7 @@ def slice_tags(plan: Plan, tagger: Tagger, kind: Kind) -> list[Tag]:
 
 def host_settings(plan: Plan, host: int, job: int, silence_ps: int) -> EndpointSettings:
     """Return how a host of a plan sends: as its policy says, at the rate of its link."""
-    tagger = Tagger(plan, job=job, payload_bytes=payload_bytes(plan.scenario.cluster.mtu))
+    tagger = Tagger(plan, job=job)
     directed = plan.scenario.cluster.directed()
     rate_bps = directed.rate_bps[directed.source.index(host)]
     return settings_of(plan, tagger, rate_bps=rate_bps, silence_ps=silence_ps)

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from tensorexpress.compute import compute_times
 from tensorexpress.errors import NetworkError
-from tensorexpress.host.endpoint import payload_bytes
 from tensorexpress.host.gradients import Floats, elements_of, gradients_of
 from tensorexpress.host.tagging import Tag, Tagger
 from tensorexpress.host.training import Station, slice_tags
@@ -49,7 +48,7 @@ class Worker(ABC):
         self._progress = progress
         self._gradients = gradients_of(self._plan, plan.scenario.seed)
         self._parts = elements_of(self._plan)
-        self._tagger = Tagger(plan, job=job, worker=index, payload_bytes=payload_bytes(plan.scenario.cluster.mtu))
+        self._tagger = Tagger(plan, job=job, worker=index)
         self._tags = slice_tags(plan, self._tagger, Kind.GRADIENT)
         layers = len(self._plan.ranks)
         self._slices_of: list[list[int]] = [[] for _ in range(layers)]

@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 from tensorexpress.cluster import Cluster
 from tensorexpress.compute import compute_times
 from tensorexpress.errors import InputError, NetworkError
-from tensorexpress.host.endpoint import payload_bytes
+from tensorexpress.framing import ETHERNET_BYTES
 from tensorexpress.host.process import Task, Wire, check_runnable, jobs_of
-from tensorexpress.host.segments import WIRE_OVERHEAD_BYTES
-from tensorexpress.plan import ETHERNET_BYTES, JobPlan, Plan, ring_segments
+from tensorexpress.plan import JobPlan, Plan, ring_segments
 from tensorexpress.scaling import factor_for
 from tensorexpress.scenario import Scenario
 from tensorexpress.switch.device import NOT_TAKEN
@@ -58,17 +57,6 @@ class Run:
     machine: MachineWatch
     #: How often the plan was run until the machine was calm, or patience over; this is the calmest of these runs.
     attempts: int = 1
-
-
-def for_hosts(scenario: Scenario) -> Scenario:
-    """Return the scenario with the packets that hosts really send, so that a prediction of it is one of the run."""
-    if payload_bytes(scenario.cluster.mtu) < 1:
-        raise InputError(
-            f"{scenario.name}: cluster.mtu is {scenario.cluster.mtu}; accepted: more than the headers need"
-        )
-    # An acknowledgement says all that it has to say in the header of a segment.
-    transport = replace(scenario.transport, header_bytes=WIRE_OVERHEAD_BYTES, ack_bytes=WIRE_OVERHEAD_BYTES)
-    return replace(scenario, transport=transport)
 
 
 def fastest_bps(scenario: Scenario, target: Target) -> int:
