@@ -21,7 +21,7 @@ IMPORTS: dict[str, set[str]] = {
     "models": set(),
     "wire": set(),
     "p4": set(),
-    "results": set(),
+    "results": {"models"},
     "sim": {"results"},
     "switch": {"wire", "switch.program", "switch.p4runtime"},
     "switch.program": {"switch"},
@@ -50,7 +50,7 @@ IMPORTED_BY: dict[str, set[str]] = {
 AMBIGUOUS = {
     "CloneSession", "Code", "Endpoint", "Field", "Flow", "Group", "Header", "Kind", "Link", "Memory", "Meter",
     "MeterArray", "MulticastGroup", "Packet", "PacketIn", "Port", "Profile", "Program", "QueueMap",
-    "Refusal", "Run", "Schema", "Server", "Table", "Target", "TlsFiles", "ValueSet", "Wire", "Worker",
+    "Refusal", "Row", "Run", "Schema", "Server", "Table", "Target", "TlsFiles", "ValueSet", "Wire", "Worker",
 }  # fmt: skip
 
 
