@@ -100,9 +100,10 @@ def predict(
     if plot_path is not None:
         plot_side_by_side(prediction, plot_path)
     if trace_path is not None:
-        from tensorexpress.chrome_trace import write_chrome
+        from tensorexpress.results.chrome_trace import write_chrome
 
-        write_chrome([result.trace for result in prediction.results.values()], trace_path)
+        traces = [result.trace for result in prediction.results.values()]
+        write_chrome(traces, trace_path, prediction.provenance)
     if "-" not in (json_path, csv_path):
         click.echo(report.as_table(prediction))
     if len(prediction.results) < len(compared):

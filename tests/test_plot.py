@@ -11,6 +11,7 @@ from matplotlib import colormaps
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
+import tensorexpress
 from tensorexpress.errors import InputError
 from tensorexpress.policy import POLICIES, parse_policy
 from tensorexpress.results import figure as style
@@ -250,3 +251,18 @@ def test_the_colours_of_the_palette_differ():
 
 def test_examples_in_docstrings():
     assert doctest.testmod(timelines).failed == 0
+
+
+def test_a_figure_says_what_made_it_in_small_letters_and_to_programs(tmp_path):
+    shown = prediction(tmp_path, "name=my study", "seed=7")
+    for suffix in style.SUFFIXES:
+        plot_side_by_side(shown, tmp_path / f"a{suffix}")
+    line = shown.provenance.line
+    assert line == f"tensorexpress {tensorexpress.__version__}, scenario {shown.provenance.digest}, seed 7"
+    assert line in said(draw_side_by_side(shown))
+    png, svg, pdf = ((tmp_path / f"a{suffix}").read_bytes() for suffix in style.SUFFIXES)
+    policies = "policies fifo; tensorexpress:slice=20 KB"
+    assert b"Title\0my study" in png
+    assert f"Description\0{line}, {policies}".encode() in png
+    assert f"<dc:description>{line}, {policies}</dc:description>".encode() in svg
+    assert f"/Subject ({line}, {policies})".encode() in pdf

@@ -7,7 +7,7 @@ side_by_side.py    several policies on one scenario; report.py (table, JSON, CSV
 swept.py           the points of a sweep; bands.py (where scheduling pays), sweep_report.py, sweep_plot.py
 explanation.py     a gain in steps; explanation_report.py, explanation_plot.py
 compare.py         two runs, such as a measured one and its prediction; compare_report.py, compare_plot.py
-plan_report.py     a plan as a table
+plan_report.py     a plan as a table; chrome_trace.py: a trace as a file for Perfetto
 heading.py         the first line of a result; provenance.py: what made it, in every file
 figure.py          the style that all figures share; timelines.py: what a worker did, as lanes
 """
