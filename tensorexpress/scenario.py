@@ -206,6 +206,8 @@ def make_scenario(**keys: Any) -> Scenario:
     ... )
     True
     """
+    if "policies" in keys:
+        raise ScenarioError("scenario: policies: are no part of what happens; give them to predict or sweep")
     return scenario_from(keys, "scenario")
 
 
