@@ -19,6 +19,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tensorexpress.errors import InputError, SimulationError, TensorExpressError
 from tensorexpress.plan import make_plan
 from tensorexpress.policy import POLICIES, Policy
@@ -133,8 +135,8 @@ def _read(base: str | Path | Mapping[str, Any] | None) -> tuple[Mapping[str, Any
 
 
 def _text(value: object) -> str:
-    """Return a value of a key as one would write it after KEY=."""
-    return value if isinstance(value, str) else json.dumps(value)
+    """Return a value of a key as one would write it after KEY=; numbers may come out of numpy."""
+    return value if isinstance(value, str) else json.dumps(value.item() if isinstance(value, np.generic) else value)
 
 
 def _combinations(vary: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:

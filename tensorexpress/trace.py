@@ -33,12 +33,10 @@ LINK = np.dtype(
 )
 
 
-def _same(one: object, other: object) -> bool:
-    """Return whether two values of one dataclass are equal; arrays are if they hold the same numbers in one shape."""
-    if type(one) is not type(other):
-        return NotImplemented
-    pairs = ((getattr(one, field.name), getattr(other, field.name)) for field in fields(one))  # type: ignore[arg-type]
-    return all(np.array_equal(a, b) if isinstance(a, np.ndarray) else bool(a == b) for a, b in pairs)
+def _same(one: JobTrace | Trace, other: JobTrace | Trace) -> bool:
+    """Return whether all fields are equal; arrays are if they hold the same numbers in the same shape."""
+    pairs = [(getattr(one, field.name), getattr(other, field.name)) for field in fields(one)]
+    return all(np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b for a, b in pairs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +56,7 @@ class JobTrace:
     transfers: NDArray[np.void]
 
     def __eq__(self, other: object) -> bool:
-        return _same(self, other)
+        return _same(self, other) if isinstance(other, JobTrace) else NotImplemented
 
     @cached_property
     def forward_end_ps(self) -> Ints:
@@ -100,7 +98,7 @@ class Trace:
     timeouts: int
 
     def __eq__(self, other: object) -> bool:
-        return _same(self, other)
+        return _same(self, other) if isinstance(other, Trace) else NotImplemented
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,7 @@ def test_a_sweep_says_at_every_point_what_made_it():
     from tensorexpress.sim.sweep import sweep
 
     base = {"name": "small", "seed": 7, "iterations": 1, "job": {"model": "alexnet", "workers": 2, "servers": 1}}
-    result = sweep(base, [], {"cluster.queues": [1, 8]}, ["p3"], processes=1)
+    result = sweep(base, [], {"cluster.queues": np.array([1, 8])}, ["p3"], processes=1)
     own = [digest(read_scenario(None, [*SMALL, f"cluster.queues={queues}"])) for queues in (1, 8)]
     rows = result.rows()
     assert [row["scenario_digest"] for row in rows] == [own[0], own[0], own[1], own[1]]
