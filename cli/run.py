@@ -18,6 +18,7 @@ from tensorexpress.cli.options import (
     set_option,
     with_option,
     write_json,
+    write_output,
 )
 from tensorexpress.errors import InputError, PlanError
 
@@ -67,6 +68,7 @@ _BUSY = 0.85
 )
 @click.option("-o", "--output", "directory", metavar="DIR", help="Write a trace of every policy (DIR/POLICY.trace).")
 @click.option("--json", "json_path", metavar="FILE", help="Write all metrics as JSON; - prints them instead.")
+@click.option("--csv", "csv_path", metavar="FILE", help="Write one row per policy and job; - prints them instead.")
 def run(
     scenario: str | None,
     overrides: tuple[str, ...],
@@ -80,6 +82,7 @@ def run(
     attempts: int,
     directory: str | None,
     json_path: str | None,
+    csv_path: str | None,
 ) -> None:
     """Run worker and server processes over a real network under several policies, and compare them.
 
@@ -99,7 +102,7 @@ def run(
     from tensorexpress.trace_file import trace_path, write_trace
     from tensorexpress.units import PS_PER_SECOND, parse_time
 
-    check_outputs(json_path)
+    check_outputs(json_path, csv_path)
     target = make_target(name, faults, wires)
     target.check()
     plans = _plans(scenario, overrides, policies, plan_path, scale, target)
@@ -122,7 +125,9 @@ def run(
     measured = side_by_side([Result.of(run.plan, run.trace) for run in runs])
     if json_path is not None:
         write_json(json_path, report.as_json(measured))
-    if json_path != "-":
+    if csv_path is not None:
+        write_output(csv_path, report.as_csv(measured))
+    if "-" not in (json_path, csv_path):
         click.echo("\n".join([report.as_table(measured), *_notes(runs, target)]))
 
 
