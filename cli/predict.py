@@ -77,7 +77,7 @@ def predict(
     from tensorexpress.results.figure import check_suffix
     from tensorexpress.results.plot import plot_side_by_side
     from tensorexpress.scaling import scale_scenario
-    from tensorexpress.sim.predict import USUAL_POLICIES
+    from tensorexpress.scenario_keys import USUAL_POLICIES
     from tensorexpress.sim.predict import predict as simulate_all
 
     check_outputs(json_path, csv_path, plot_path, trace_path)

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
 TARGETS = ("embedded", "bmv2", "linux")
 
-#: Policies that are compared where neither the scenario nor the command line names any; what every target can do.
-_USUAL_POLICIES = ("fifo", "tensorexpress")
-
 #: Who waits for longer than this is told so.
 _LONG_S = 60
 
@@ -163,6 +160,7 @@ def _plans(
     from tensorexpress.plan import make_plan
     from tensorexpress.plan_file import read_plan
     from tensorexpress.policy import parse_policy
+    from tensorexpress.scenario_keys import USUAL_IN_RUNS
 
     if path is not None and path.endswith(".json"):
         if plan_path is not None or overrides or policies or scale != "1":
@@ -178,7 +176,7 @@ def _plans(
         _check_belonging(plan, inputs, plan_path)
         return [plan]
     slow = _scaled(inputs, scale, target)
-    return [make_plan(slow, policy) for policy in chosen or map(parse_policy, _USUAL_POLICIES)]
+    return [make_plan(slow, policy) for policy in chosen or map(parse_policy, USUAL_IN_RUNS)]
 
 
 def _check_belonging(plan: Plan, inputs: Scenario, path: str) -> None:

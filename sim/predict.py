@@ -12,10 +12,8 @@ from tensorexpress.plan import make_plan
 from tensorexpress.policy import Policy, parse_policy
 from tensorexpress.results.side_by_side import Result, SideBySide, side_by_side
 from tensorexpress.scenario import Scenario, policy_problems
+from tensorexpress.scenario_keys import USUAL_POLICIES
 from tensorexpress.sim.run import simulate
-
-#: What is compared where nobody says.
-USUAL_POLICIES = ("fifo", "p3", "tensorexpress", "ideal")
 
 
 def predict(

@@ -29,7 +29,8 @@ from tensorexpress.results.provenance import Provenance
 from tensorexpress.results.swept import Point, Sweep
 from tensorexpress.scenario import Study, chosen_policies, scenario_from, study_from
 from tensorexpress.scenario_document import Override, merge, read_toml
-from tensorexpress.sim.predict import USUAL_POLICIES, predict
+from tensorexpress.scenario_keys import USUAL_POLICIES
+from tensorexpress.sim.predict import predict
 from tensorexpress.sim.run import simulate
 from tensorexpress.units import format_rate
 from tensorexpress.vary import MOST_POINTS, parse_vary

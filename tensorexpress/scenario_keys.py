@@ -176,6 +176,10 @@ _RATE_ABOVE_0 = _quantity('a rate such as "10 Gbps"', parse_rate, least=1)
 _COUNT = _whole(1, MOST_HOSTS)
 _MODEL = Kind("one of " + ", ".join(models.names()), _model)
 
+#: The policies that are compared where nobody names any: in predictions, and in runs those that every target can do.
+USUAL_POLICIES = ("fifo", "p3", "tensorexpress", "ideal")
+USUAL_IN_RUNS = ("fifo", "tensorexpress")
+
 #: Every key of every section; "" is the top of the file.
 SECTIONS: Mapping[str, Mapping[str, Key]] = {
     "": {
@@ -186,7 +190,7 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = {
         "policies": Key(
             "policies",
             Kind('a list of policies such as ["fifo", "p3:switch=strict"]', _policies),
-            Words('["fifo", "p3", "tensorexpress", "ideal"]; run: ["fifo", "tensorexpress"]'),
+            Words(f"{json.dumps(USUAL_POLICIES)}; run: {json.dumps(USUAL_IN_RUNS)}"),
             "what to compare; see policies.md",
         ),
         "loss": Key("loss", _real(0.0, 1.0), 0.0, "probability that a packet is lost on a link"),

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tensorexpress.errors import InputError
 from tensorexpress.results.bands import PAYS, THRESHOLD, band_text, bands, is_spread, verdicts
 from tensorexpress.results.columns import JobResult
-from tensorexpress.results.figure import PALETTE, check_suffix, new_figure, save_figure
+from tensorexpress.results.figure import FAINT, PALETTE, check_suffix, new_figure, save_figure
 from tensorexpress.results.swept import Sweep
 from tensorexpress.units import PS_PER_MS
 from tensorexpress.vary import formatter, number_of
@@ -32,7 +32,7 @@ _MOST_TICKS = 12
 #: Letters that fit below an axis side by side.
 _MOST_LETTERS = 60
 
-_BAND, _PAYING, _FAINT = "#DCEFE6", "#1E6B4A", "#555555"
+_BAND, _PAYING = "#DCEFE6", "#1E6B4A"
 
 _MARKERS = "osD^vP*X"
 
@@ -99,7 +99,7 @@ def _draw_times(axes: Axes, places: Sequence[float], by_policy: dict[str, list[J
     optimal_ms = [row.optimal_ps / PS_PER_MS for row in fifo]
     compute_ms = [row.metrics.compute_ps / PS_PER_MS for row in fifo]
     axes.plot(places, optimal_ms, **_bound_style("black", "--", joined), label="T*: no schedule is faster")
-    axes.plot(places, compute_ms, **_bound_style(_FAINT, ":", joined), label="compute alone")
+    axes.plot(places, compute_ms, **_bound_style(FAINT, ":", joined), label="compute alone")
     longest_ms = max(row.metrics.iteration_ps / PS_PER_MS for rows in by_policy.values() for row in rows)
     if is_spread([min(compute_ms), longest_ms]):
         axes.set_yscale("log")
@@ -149,7 +149,7 @@ def _draw_bands(sweep: Sweep, upper: Axes, lower: Axes, places: Sequence[float],
             if judged.verdict == PAYS:
                 upper.axvspan(place - 0.4, place + 0.4, color=_BAND, zorder=0)
                 lower.axvspan(place - 0.4, place + 0.4, color=_BAND, zorder=0)
-            _write_at_top(lower, place, judged.verdict, _PAYING if judged.verdict == PAYS else _FAINT)
+            _write_at_top(lower, place, judged.verdict, _PAYING if judged.verdict == PAYS else FAINT)
         return
     for band in bands(sweep, job, threshold):
         left = min(places) if band.lower is None else band.lower
@@ -161,7 +161,7 @@ def _draw_bands(sweep: Sweep, upper: Axes, lower: Axes, places: Sequence[float],
     for verdict, run in groupby(placed, key=lambda item: item[1].verdict):
         if verdict != PAYS:
             stretch = [place for place, _ in run]
-            _write_at_top(lower, _middle(places, stretch[0], stretch[-1]), verdict, _FAINT)
+            _write_at_top(lower, _middle(places, stretch[0], stretch[-1]), verdict, FAINT)
 
 
 def _middle(places: Sequence[float], left: float, right: float) -> float:
