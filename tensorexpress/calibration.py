@@ -28,6 +28,7 @@ from tensorexpress.cluster import Cluster, Link, star
 from tensorexpress.errors import InputError, NetworkError, unknown
 from tensorexpress.files import read_json, write_atomic
 from tensorexpress.framing import ETHERNET_BYTES, Framing
+from tensorexpress.graph import KINDS
 from tensorexpress.names import ACCEPTED as ACCEPTED_NAME
 from tensorexpress.names import is_name
 from tensorexpress.plan import Plan, make_plan
@@ -35,7 +36,7 @@ from tensorexpress.policy import POLICIES
 from tensorexpress.scaling import factor_for
 from tensorexpress.scenario import Job, Scenario, Transport
 from tensorexpress.text import json_text
-from tensorexpress.trace import KINDS, Ints, Trace
+from tensorexpress.trace import Ints, Trace
 from tensorexpress.units import LARGEST, PS_PER_MS, PS_PER_SECOND, format_rate, serialisation_ps
 from tensorexpress.workload import Layer, Workload
 

@@ -16,6 +16,7 @@ from tensorexpress import models
 from tensorexpress.cluster import MOST_HOSTS, TOPOLOGIES
 from tensorexpress.errors import InputError, ScenarioError, unknown
 from tensorexpress.framing import SEGMENT_OVERHEAD_BYTES
+from tensorexpress.graph import ARCHITECTURES
 from tensorexpress.names import ACCEPTED as ACCEPTED_NAME
 from tensorexpress.names import is_name
 from tensorexpress.policy import Policy, parse_policy
@@ -234,15 +235,23 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = {
         "device": Key("device", _one_of("device", models.DEVICES), "v100", "what computes"),
         "workers": Key("workers", _hosts(1), 8, "hosts that compute"),
         "servers": Key(
-            "servers", _hosts(0), Words("4; colocated: one per worker; ring: 0"), "hosts that sum the gradients"
+            "servers",
+            _hosts(0),
+            Words("4; colocated: one per worker; ring, tree: 0"),
+            "hosts that sum the gradients",
         ),
         "colocated": Key("colocated", _FLAG, False, "servers share the hosts of workers, from the first on"),
         "architecture": Key(
-            "architecture", _one_of("architecture", ["ps", "ring"]), "ps", "parameter servers or ring all-reduce"
+            "architecture",
+            _one_of("architecture", ARCHITECTURES),
+            "ps",
+            "parameter servers, or all-reduce in a ring or in two trees",
         ),
         "shard": Key("shard_bytes", _SIZE, "1 MB", "tensors from this size on are split over all servers"),
         "sum_rate": Key("sum_rate_bps", _RATE, 0, "rate at which a server sums; 0 is at once"),
         "start": Key("start_ps", _TIME, 0, "when the first iteration starts"),
+        "gpus_per_host": Key("gpus_per_host", _whole(1, 64), 1, "GPUs of every host, each of them a worker"),
+        "local_rate": Key("local_rate_bps", _RATE, 0, "rate at which GPUs of one host sum and share; 0 is at once"),
     },
     "transport": {
         "window": Key("window_bytes", _LIMIT, "128 KB", "most bytes a flow may have unacknowledged"),

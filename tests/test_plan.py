@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,8 @@ from support.strategies import US, plans, policies, scenarios
 
 from tensorexpress.cluster import leaf_spine, star
 from tensorexpress.deadline import equal_map, queue_map, slacks
-from tensorexpress.plan import JobPlan, Plan, link_loads, make_plan, moves, ring_segments
+from tensorexpress.graph import cut
+from tensorexpress.plan import JobPlan, Plan, link_loads, make_plan
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Job, Scenario, Transport
 from tensorexpress.workload import Layer, Workload
@@ -84,7 +86,7 @@ class TestSlices:
 
     @given(st.integers(1, 10**6), st.integers(2, 20))
     def test_of_a_ring_are_cut_into_one_segment_per_worker(self, size: int, workers: int) -> None:
-        segments = ring_segments(size, workers)
+        segments = cut(size, workers)
         assert (len(segments), sum(segments)) == (workers, size)
         assert max(segments) - min(segments) <= 1
 
@@ -108,6 +110,14 @@ class TestBytesOnTheWire:
         assert training([4], 1, 1).framing.wire_bytes(size) == wire
 
 
+def sent_bytes(plan: JobPlan, scenario: Scenario) -> Iterator[tuple[int, int, int, bool]]:
+    """Yield sender, receiver, bytes on the wire, and whether a sum is brought, of all messages between hosts."""
+    graph = plan.graph
+    for src, dst, size, brings_sum in zip(graph.src, graph.dst, graph.bytes, graph.brings_sums, strict=True):
+        if src != dst:
+            yield int(src), int(dst), scenario.framing.wire_bytes(int(size)), bool(brings_sum)
+
+
 class TestMoves:
     """What facts of arithmetic say about one iteration, with 8000 tensor bytes that are 8784 on the wire."""
 
@@ -115,8 +125,8 @@ class TestMoves:
 
     def sent_by(self, scenario: Scenario) -> Counter[int]:
         sent: Counter[int] = Counter()
-        for move in moves(only_job(scenario), scenario):
-            sent[move.src] += int(move.wire_bytes.sum())
+        for src, _, size, _ in sent_bytes(only_job(scenario), scenario):
+            sent[src] += size
         return sent
 
     def test_with_servers_every_worker_pushes_and_pulls_everything(self) -> None:
@@ -138,7 +148,7 @@ class TestMoves:
         scenario = training([8000], workers=2, servers=0)
         (job,) = scenario.jobs
         alone = replace(scenario, jobs=(Job("job", job.workload, (0,), (0,)),))
-        assert list(moves(only_job(alone), alone)) == []
+        assert list(sent_bytes(only_job(alone), alone)) == []
 
     @few
     @given(plans())
@@ -146,7 +156,7 @@ class TestMoves:
         for job in plan.jobs:
             total = sum(plan.framing.wire_bytes(piece.bytes) for piece in job.slices)
             for worker in job.job.workers:
-                gating = sum(int(m.wire_bytes.sum()) for m in moves(job, plan.scenario) if m.gates == worker)
+                gating = sum(n for _, dst, n, is_own in sent_bytes(job, plan.scenario) if is_own and dst == worker)
                 own = sum(plan.framing.wire_bytes(p.bytes) for p in job.slices if p.server == worker)
                 if job.job.architecture == "ps":
                     assert gating == total - own
@@ -179,8 +189,8 @@ class TestLinkLoads:
             shared, own = link_loads(job, scenario)
             busy = (shared + own.sum(axis=0)).sum(axis=1)
             for host in range(hosts):
-                sent = sum(int(m.wire_bytes.sum()) for m in moves(job, scenario) if m.src == host)
-                received = sum(int(m.wire_bytes.sum()) for m in moves(job, scenario) if m.dst == host)
+                sent = sum(size for src, _, size, _ in sent_bytes(job, scenario) if src == host)
+                received = sum(size for _, dst, size, _ in sent_bytes(job, scenario) if dst == host)
                 for link, size in ((directed.source.index(host), sent), (directed.target.index(host), received)):
                     # Rounded up once for every move and tensor.
                     exact_ps = size * 8 * 10**12 / directed.rate_bps[link]

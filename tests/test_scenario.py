@@ -303,9 +303,24 @@ class TestValues:
             ({"job": {"workers": 10**9}}, "job.workers: found 1000000000; accepted: a count from 1 to 100000"),
             ({"job": {"workers": [3]}}, "job.workers: found [3]; accepted: a count from 1"),
             ({"job": {"workers": True}}, "job.workers: found True; accepted: a count from 1"),
-            ({"job": {"servers": 0}}, "job.servers: found 0 with architecture ps; accepted: 1 or more, or a ring"),
-            ({"job": {"architecture": "ring", "servers": 2}}, "job.servers: found 2 with a ring; accepted: 0, or"),
-            ({"job": {"architecture": "ring", "workers": 1}}, "job.workers: found 1 in a ring; accepted: 2 or more"),
+            ({"job": {"servers": 0}}, "job.servers: found 0 with architecture ps; accepted: 1 or more"),
+            (
+                {"job": {"architecture": "ring", "servers": 2}},
+                "job.servers: found 2 with architecture ring; accepted",
+            ),
+            (
+                {"job": {"architecture": "ring", "workers": 1}},
+                "job.workers: found 1 with architecture ring; accepted",
+            ),
+            (
+                {"job": {"architecture": "tree", "workers": 1}},
+                "job.workers: found 1 with architecture tree; accepted",
+            ),
+            ({"job": {"gpus_per_host": 0}}, "job.gpus_per_host: found 0; accepted: a whole number from 1 to 64"),
+            (
+                {"job": {"gpus_per_host": 2, "local_rate": "1 Gbps"}},
+                "job.local_rate: found 1 Gbps; accepted: 0, or at least the 10 Gbps of the hosts' links",
+            ),
             (
                 {"job": {"colocated": True, "servers": 9}},
                 "job.servers: found 9 on the hosts of 8 workers; accepted: at m",

@@ -133,7 +133,7 @@ PLAN = [
     ("plan --set cluster.queues=99", INPUT, "--set cluster.queues: found 99; accepted: a whole number from 1 to 32"),
     ("plan --set name='a\x07b'", INPUT, "--set name: found"),
     ("plan --engine fast", INPUT, "unknown option '--engine'"),
-    ("plan --set job.architecture=tree", INPUT, "unknown architecture 'tree'"),
+    ("plan --set job.architecture=mesh", INPUT, "unknown architecture 'mesh'"),
     ("plan --set job.servers=0", INPUT, "found 0 with architecture ps; accepted: 1 or more"),
 ]
 

@@ -15,7 +15,7 @@ from tensorexpress.results.columns import JOB_COLUMNS, TABLE_COLUMNS, Cells, Job
 from tensorexpress.results.heading import JOB_LINE, heading
 from tensorexpress.results.side_by_side import SideBySide
 from tensorexpress.text import grid
-from tensorexpress.units import PS_PER_MS, counted
+from tensorexpress.units import PS_PER_MS
 
 
 def as_json(compared: SideBySide) -> dict[str, Any]:
@@ -89,12 +89,10 @@ def as_table(compared: SideBySide) -> str:
         for name in compared.results:
             result = compared.job_results(name)[index]
             rows.append([name, *(column.shown(result) for column in TABLE_COLUMNS)])
-        servers = counted(len(job.servers), "server") if job.servers else "ring"
-        where = f"{counted(len(job.workers), 'worker')}, {servers}"
         title = f"{job.name}: {job.workload.name}" if several else job.workload.name
         metrics = compared.baseline.jobs[index]
         lines += [
-            f"{title}, {where}; compute {metrics.compute_ps / PS_PER_MS:.2f} ms an iteration, "
+            f"{title}, {job.placement}; compute {metrics.compute_ps / PS_PER_MS:.2f} ms an iteration, "
             f"no schedule can take less than {compared.optimal_ps[index] / PS_PER_MS:.2f} ms",
             "",
             *grid(rows),

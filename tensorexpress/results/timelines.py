@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorexpress.graph import KINDS
 from tensorexpress.results.chrome_trace import worker_transfers
 from tensorexpress.results.figure import FAINT, NORMAL, SMALL, cut, plain
-from tensorexpress.trace import KINDS, Ints, JobTrace, Trace
+from tensorexpress.trace import Ints, JobTrace, Trace
 from tensorexpress.units import PS_PER_MS, format_time
 
 if TYPE_CHECKING:
