@@ -104,7 +104,7 @@ def test_the_figure_says_what_was_simulated_and_what_came_out(tmp_path):
     text = said(draw_side_by_side(shown))
     for words in (
         "my study",
-        "small on 2 workers and 2 servers; star, 4 hosts, 10 Gbps",
+        "small on 2 workers, 2 servers; star, 4 hosts, 10 Gbps",
         "no schedule can beat this",
         f"{shown.speedup('tensorexpress:slice=20 KB'):.2f}×",
         "fifo: worker h",
@@ -137,7 +137,7 @@ def test_a_ring_has_lanes_for_reduce_and_gather(tmp_path):
     figure = draw_side_by_side(prediction(tmp_path, "job.architecture=ring", "job.servers=0"))
     lanes = [label.get_text() for label in figure.subfigs[1].axes[0].get_yticklabels()]
     assert lanes == ["compute", "reduce", "gather"]
-    assert "in a ring" in said(figure)
+    assert "2 workers, ring" in said(figure)
 
 
 def test_one_layer_needs_no_colour_bar(tmp_path):

@@ -663,6 +663,8 @@ WRITTEN: dict[str, dict[str, list[Any]]] = {
         "shard": ["2 MB", 5000],
         "sum_rate": ["1 Gbps"],
         "start": ["2 ms", 70],
+        "gpus_per_host": [1, 2],
+        "local_rate": ["100 Gbps"],
     },
     "transport": {
         "window": ["unlimited", 0, "1 MB"],

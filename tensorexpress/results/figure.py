@@ -17,7 +17,6 @@ from tensorexpress.errors import InputError
 from tensorexpress.files import write_atomic
 from tensorexpress.results.provenance import Provenance
 from tensorexpress.scenario import Job, Scenario
-from tensorexpress.units import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -101,10 +100,8 @@ def headed_parts(figure: Figure, scenario: Scenario, inches: Sequence[float]) ->
 
 
 def _subtitle(scenario: Scenario, job: Job) -> str:
-    servers = f"and {counted(len(job.servers), 'server')}" if job.servers else "in a ring"
-    hosts = f"{counted(len(job.workers), 'worker')} {servers}"
     name = f"{cut(job.name, 30)}: " if len(scenario.jobs) > 1 else ""
-    return cut(f"{name}{job.workload.name} on {hosts}; {describe(scenario.cluster)}", 130)
+    return cut(f"{name}{job.workload.name} on {job.placement}; {describe(scenario.cluster)}", 130)
 
 
 def cut(text: str, most: int) -> str:
