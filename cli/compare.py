@@ -10,7 +10,7 @@ from tensorexpress.cli.options import calibration_option, check_outputs, engine_
 
 if TYPE_CHECKING:
     from tensorexpress.calibration import Calibration
-    from tensorexpress.compare import Comparison, Run
+    from tensorexpress.results.compare import Comparison, TracedRun
     from tensorexpress.trace import Trace
 
 
@@ -46,11 +46,11 @@ def compare(
       tensorexpress compare runs/fifo.trace runs/tensorexpress.trace --predict
     """
     from tensorexpress.calibration import read_calibration
-    from tensorexpress.compare_report import as_json, as_table
+    from tensorexpress.results.compare_report import as_json, as_table
 
     check_outputs(json_path, plot_path)
     if plot_path is not None:
-        from tensorexpress.sim.plot import check_suffix
+        from tensorexpress.results.figure import check_suffix
 
         check_suffix(plot_path)
     if other is not None and calibration is not None and not predicts:
@@ -60,7 +60,7 @@ def compare(
     if json_path is not None:
         write_json(json_path, as_json(comparisons))
     if plot_path is not None:
-        from tensorexpress.sim.compare_plot import plot_runs
+        from tensorexpress.results.compare_plot import plot_runs
 
         plot_runs([run for each in comparisons for run in (each.reference, each.other)], plot_path)
     if json_path != "-":
@@ -71,14 +71,14 @@ def _comparisons(
     path: str, other_path: str | None, predicts: bool, engine: str, calibration: Calibration | None
 ) -> list[Comparison]:
     """Return the comparison asked for: of two runs, of a run and its prediction, or of two runs and theirs."""
-    from tensorexpress.compare import Run
-    from tensorexpress.compare import compare as side_by_side
+    from tensorexpress.results.compare import TracedRun
+    from tensorexpress.results.compare import compare as side_by_side
     from tensorexpress.trace_file import read_trace
 
     paths = [path] if other_path is None else [path, other_path]
     read = [read_trace(each) for each in paths]
     names = _names(paths, [trace for trace, _ in read])
-    runs = [Run(name, *pair) for name, pair in zip(names, read, strict=True)]
+    runs = [TracedRun(name, *pair) for name, pair in zip(names, read, strict=True)]
     if len(runs) == 2:
         both = side_by_side(*runs)
         if not predicts:
@@ -95,12 +95,12 @@ def _names(paths: list[str], traces: list[Trace]) -> list[str]:
     return paths
 
 
-def _predicted(run: Run, engine: str, calibration: Calibration | None) -> Run:
+def _predicted(run: TracedRun, engine: str, calibration: Calibration | None) -> TracedRun:
     from tensorexpress.calibration import calibrate_plan
-    from tensorexpress.compare import Run
+    from tensorexpress.results.compare import TracedRun
     from tensorexpress.sim.run import simulate
 
     if calibration is None:
-        return Run(run.name, simulate(run.plan, engine), run.plan)
+        return TracedRun(run.name, simulate(run.plan, engine), run.plan)
     trace = simulate(calibrate_plan(run.plan, calibration), engine)
-    return Run(run.name, trace, run.plan, calibration.target)
+    return TracedRun(run.name, trace, run.plan, calibration.target)

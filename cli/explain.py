@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tensorexpress.cli.options import check_outputs, one_policy, progress, read_inputs, scenario_options, write_json
+from tensorexpress.cli.options import check_outputs, progress, read_with_one_policy, scenario_options, write_json
 
 
 @click.command(short_help="Split a gain into slicing, host order, switch order and what is left.")
@@ -40,19 +40,20 @@ def explain(
       tensorexpress explain --policy p3 --set cluster.bandwidth="5 Gbps"
       tensorexpress explain examples/two-jobs.toml --plot explain.png
     """
+    from tensorexpress.results import explanation_report as report
+    from tensorexpress.results.explanation_plot import plot_explanation
+    from tensorexpress.results.figure import check_suffix
     from tensorexpress.sim import explain as explaining
-    from tensorexpress.sim.plot import check_suffix
 
     check_outputs(json_path, plot_path)
     if plot_path is not None:
         check_suffix(plot_path)
-    inputs = read_inputs(scenario, overrides, [policy])
-    chosen = one_policy(inputs, policy)
+    inputs, chosen = read_with_one_policy(scenario, overrides, policy)
     with progress(explaining.simulations(chosen), "simulating") as advance:
         explanation = explaining.explain(inputs, chosen, engine, progress=lambda _: advance())
     if json_path is not None:
-        write_json(json_path, explaining.to_json(explanation))
+        write_json(json_path, report.as_json(explanation))
     if plot_path is not None:
-        explaining.plot_explanation(explanation, plot_path)
+        plot_explanation(explanation, plot_path)
     if json_path != "-":
-        click.echo(explaining.as_table(explanation))
+        click.echo(report.as_table(explanation))

@@ -17,7 +17,7 @@ from tensorexpress.cli import Command
 from tensorexpress.errors import InputError, PolicyError
 from tensorexpress.files import check_writable, is_special, write_atomic
 from tensorexpress.policy import Policy
-from tensorexpress.scenario import Scenario, chosen_policies, read_scenario
+from tensorexpress.scenario import Scenario, Study, chosen_policies, read_study
 from tensorexpress.sim.run import ENGINES
 
 Value = TypeVar("Value")
@@ -74,9 +74,9 @@ def policy_option(command: Command) -> Command:
     )(command)
 
 
-def read_inputs(path: str | None, overrides: Sequence[str], policies: Sequence[str] = ()) -> Scenario:
-    """Read the scenario that the shared options describe; --policy is one more override."""
-    return read_scenario(path, [*overrides, *chosen_policies(policies)])
+def read_inputs(path: str | None, overrides: Sequence[str], policies: Sequence[str] = ()) -> Study:
+    """Read the scenario and the policies that the shared options describe; --policy is one more override."""
+    return read_study(path, [*overrides, *chosen_policies(policies)])
 
 
 def with_option(option: str, parse: Callable[[str], Value], text: str) -> Value:
@@ -98,11 +98,12 @@ class NumberRange(click.FloatRange):
         return number
 
 
-def one_policy(inputs: Scenario, text: str) -> Policy:
-    """Return the policy of a verb that takes one at a time."""
-    if len(inputs.policies) != 1:
-        raise PolicyError(f"--policy {text!r} names {len(inputs.policies)} policies; accepted: one at a time")
-    return inputs.policies[0]
+def read_with_one_policy(path: str | None, overrides: Sequence[str], policy: str) -> tuple[Scenario, Policy]:
+    """Read the scenario and the policy of a verb that takes one at a time."""
+    scenario, policies = read_inputs(path, overrides, [policy])
+    if len(policies) != 1:
+        raise PolicyError(f"--policy {policy!r} names {len(policies)} policies; accepted: one at a time")
+    return scenario, policies[0]
 
 
 @contextmanager

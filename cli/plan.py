@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tensorexpress.cli.options import check_outputs, one_policy, read_inputs, set_option, write_output
+from tensorexpress.cli.options import check_outputs, read_with_one_policy, set_option, write_output
 from tensorexpress.errors import InputError
 from tensorexpress.wire.dscp import check_dscps
 
@@ -51,11 +51,11 @@ def plan(
     """
     from tensorexpress.plan import make_plan
     from tensorexpress.plan_file import plan_text
-    from tensorexpress.plan_report import as_table
+    from tensorexpress.results.plan_report import as_table
 
     check_outputs(output)
-    inputs = read_inputs(scenario, overrides, [policy])
-    decided = make_plan(inputs, one_policy(inputs, policy), None if dscps is None else _dscps(dscps, inputs))
+    inputs, chosen = read_with_one_policy(scenario, overrides, policy)
+    decided = make_plan(inputs, chosen, None if dscps is None else _dscps(dscps, inputs))
     if output is not None:
         write_output(output, plan_text(decided))
     if output != "-":

@@ -23,7 +23,7 @@ from tensorexpress.cli.options import (
 from tensorexpress.cli.signals import INTERRUPTED
 
 if TYPE_CHECKING:
-    from tensorexpress.sim.predict import Prediction
+    from tensorexpress.results.side_by_side import SideBySide
 
 
 @click.command(short_help="Say what scheduling will gain for a model and a cluster.")
@@ -73,21 +73,24 @@ def predict(
     """
     from tensorexpress.calibration import calibrate_scenario, read_calibration
     from tensorexpress.files import locked_directory
+    from tensorexpress.results import report
+    from tensorexpress.results.figure import check_suffix
+    from tensorexpress.results.plot import plot_side_by_side
     from tensorexpress.scaling import scale_scenario
-    from tensorexpress.sim import report
-    from tensorexpress.sim.plot import check_suffix, plot_prediction
+    from tensorexpress.scenario_keys import USUAL_POLICIES
     from tensorexpress.sim.predict import predict as simulate_all
 
     check_outputs(json_path, csv_path, plot_path, trace_path)
     check_file("--trace", trace_path)
     if plot_path is not None:
         check_suffix(plot_path)
-    inputs = scale_scenario(read_inputs(scenario, overrides, policies), scale)
+    read = read_inputs(scenario, overrides, policies)
+    inputs, compared = scale_scenario(read.scenario, scale), read.policies or USUAL_POLICIES
     if calibration is not None:
         inputs = calibrate_scenario(inputs, read_calibration(calibration))
     with locked_directory(directory) if directory is not None else nullcontext():
-        with progress(len(inputs.policies), "simulating") as advance:
-            prediction = simulate_all(inputs, engine=engine, progress=lambda _: advance(), keeps_finished=True)
+        with progress(len(compared), "simulating") as advance:
+            prediction = simulate_all(inputs, compared, engine, progress=lambda _: advance(), keeps_finished=True)
         if directory is not None:
             _save(prediction, directory)
     if json_path is not None:
@@ -95,19 +98,20 @@ def predict(
     if csv_path is not None:
         write_output(csv_path, report.as_csv(prediction))
     if plot_path is not None:
-        plot_prediction(prediction, plot_path)
+        plot_side_by_side(prediction, plot_path)
     if trace_path is not None:
-        from tensorexpress.chrome_trace import write_chrome
+        from tensorexpress.results.chrome_trace import write_chrome
 
-        write_chrome([result.trace for result in prediction.results.values()], trace_path)
+        traces = [result.trace for result in prediction.results.values()]
+        write_chrome(traces, trace_path, prediction.provenance)
     if "-" not in (json_path, csv_path):
         click.echo(report.as_table(prediction))
-    if len(prediction.results) < len(inputs.policies):
-        say(f"stopped after {len(prediction.results)} of {len(inputs.policies)} policies")
+    if len(prediction.results) < len(compared):
+        say(f"stopped after {len(prediction.results)} of {len(compared)} policies")
         sys.exit(INTERRUPTED)
 
 
-def _save(prediction: Prediction, directory: str) -> None:
+def _save(prediction: SideBySide, directory: str) -> None:
     from tensorexpress.trace_file import trace_path, write_trace
 
     for name, result in prediction.results.items():

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,20 +18,17 @@ from tensorexpress.cli.options import (
     set_option,
     with_option,
     write_json,
+    write_output,
 )
 from tensorexpress.errors import InputError, PlanError
 
 if TYPE_CHECKING:
     from tensorexpress.plan import Plan
     from tensorexpress.scenario import Scenario
-    from tensorexpress.sim.predict import Prediction
     from tensorexpress.target import Target
     from tensorexpress.target.runner import Run
 
 TARGETS = ("embedded", "bmv2", "linux")
-
-#: Policies that are compared where neither the scenario nor the command line names any; what every target can do.
-_USUAL_POLICIES = ("fifo", "tensorexpress")
 
 #: Who waits for longer than this is told so.
 _LONG_S = 60
@@ -69,6 +65,7 @@ _BUSY = 0.85
 )
 @click.option("-o", "--output", "directory", metavar="DIR", help="Write a trace of every policy (DIR/POLICY.trace).")
 @click.option("--json", "json_path", metavar="FILE", help="Write all metrics as JSON; - prints them instead.")
+@click.option("--csv", "csv_path", metavar="FILE", help="Write one row per policy and job; - prints them instead.")
 def run(
     scenario: str | None,
     overrides: tuple[str, ...],
@@ -82,6 +79,7 @@ def run(
     attempts: int,
     directory: str | None,
     json_path: str | None,
+    csv_path: str | None,
 ) -> None:
     """Run worker and server processes over a real network under several policies, and compare them.
 
@@ -95,12 +93,13 @@ def run(
     """
     from tensorexpress.files import locked_directory
     from tensorexpress.host.process import check_runnable
-    from tensorexpress.sim import report
+    from tensorexpress.results import report
+    from tensorexpress.results.side_by_side import Result, side_by_side
     from tensorexpress.target.runner import check_speed, run_calmly, run_plan
     from tensorexpress.trace_file import trace_path, write_trace
     from tensorexpress.units import PS_PER_SECOND, parse_time
 
-    check_outputs(json_path)
+    check_outputs(json_path, csv_path)
     target = make_target(name, faults, wires)
     target.check()
     plans = _plans(scenario, overrides, policies, plan_path, scale, target)
@@ -120,10 +119,12 @@ def run(
             runs.append(run_calmly(partial(run_once, plan), attempts))
             if directory is not None:
                 write_trace(trace_path(directory, plan.policy.name), runs[-1].trace, plan)
-    measured = _measured(runs)
+    measured = side_by_side([Result.of(run.plan, run.trace) for run in runs])
     if json_path is not None:
         write_json(json_path, report.as_json(measured))
-    if json_path != "-":
+    if csv_path is not None:
+        write_output(csv_path, report.as_csv(measured))
+    if "-" not in (json_path, csv_path):
         click.echo("\n".join([report.as_table(measured), *_notes(runs, target)]))
 
 
@@ -159,6 +160,7 @@ def _plans(
     from tensorexpress.plan import make_plan
     from tensorexpress.plan_file import read_plan
     from tensorexpress.policy import parse_policy
+    from tensorexpress.scenario_keys import USUAL_IN_RUNS
 
     if path is not None and path.endswith(".json"):
         if plan_path is not None or overrides or policies or scale != "1":
@@ -166,9 +168,7 @@ def _plans(
                 f"{path} is a plan, in which all is decided; --plan, --set, --policy, --scale are for scenarios"
             )
         return [read_plan(path)]
-    inputs = read_inputs(path, overrides, policies)
-    if inputs.policies == read_inputs(None, ()).policies:  # nobody has chosen any
-        inputs = replace(inputs, policies=tuple(map(parse_policy, _USUAL_POLICIES)))
+    inputs, chosen = read_inputs(path, overrides, policies)
     if plan_path is not None:
         if policies or scale != "1":
             raise InputError("--policy and --scale are for scenarios; a plan (--plan) has decided both")
@@ -176,15 +176,15 @@ def _plans(
         _check_belonging(plan, inputs, plan_path)
         return [plan]
     slow = _scaled(inputs, scale, target)
-    return [make_plan(slow, policy) for policy in slow.policies]
+    return [make_plan(slow, policy) for policy in chosen or map(parse_policy, USUAL_IN_RUNS)]
 
 
 def _check_belonging(plan: Plan, inputs: Scenario, path: str) -> None:
-    """Refuse a plan of another scenario; which policies a scenario names does not matter."""
+    """Refuse a plan of another scenario."""
     from dataclasses import fields
 
     for field in fields(plan.scenario):
-        if field.name != "policies" and getattr(plan.scenario, field.name) != getattr(inputs, field.name):
+        if getattr(plan.scenario, field.name) != getattr(inputs, field.name):
             raise PlanError(
                 f"{path}: is a plan for another scenario than {inputs.name}: {field.name} differs; "
                 "accepted: the plan of this scenario; make it again with `tensorexpress plan`"
@@ -215,21 +215,6 @@ def _announce_long(plans: Sequence[Plan]) -> None:
             "(--set iterations=N).",
             err=True,
         )
-
-
-def _measured(runs: Sequence[Run]) -> Prediction:
-    """Return runs in the form that predictions have, so that both are reported in the same way."""
-    from tensorexpress.sim.predict import Prediction, Result, optimal_ps
-    from tensorexpress.trace import measure_job
-
-    scenario = runs[0].plan.scenario
-    results = {
-        run.plan.policy.name: Result(
-            run.plan, run.trace, tuple(measure_job(job, scenario.warmup) for job in run.trace.jobs)
-        )
-        for run in runs
-    }
-    return Prediction(scenario, results, optimal_ps(scenario, results))
 
 
 def _notes(runs: Sequence[Run], target: Target) -> list[str]:

@@ -26,7 +26,7 @@ from tensorexpress.cli.signals import INTERRUPTED
 from tensorexpress.errors import InputError
 
 if TYPE_CHECKING:
-    from tensorexpress.sim.sweep import Point
+    from tensorexpress.results.swept import Point
 
 
 @click.command(short_help="Vary any scenario key and plot the band where scheduling pays.")
@@ -76,10 +76,10 @@ def sweep(
       tensorexpress sweep --vary cluster.bandwidth=5,10,25,40,100Gbps --policy p3,tensorexpress
       tensorexpress sweep --vary job.workers=2:32:5:log --vary cluster.queues=1,2,4,8 --csv grid.csv
     """
-    from tensorexpress.sim import sweep_report as report
+    from tensorexpress.results import sweep_report as report
+    from tensorexpress.results.sweep_plot import check_plot, plot_sweep
     from tensorexpress.sim.sweep import sweep as run_sweep
     from tensorexpress.sim.sweep import usual_vary
-    from tensorexpress.sim.sweep_plot import check_plot, plot_sweep
 
     varied = _values_by_key(vary) or usual_vary(scenario, overrides)
     check_outputs(json_path, csv_path, plot_path)
@@ -111,7 +111,7 @@ def sweep(
 
 
 def _values_by_key(vary: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    from tensorexpress.sim.vary import parse_vary
+    from tensorexpress.vary import parse_vary
 
     varied: dict[str, tuple[str, ...]] = {}
     for text in vary:
@@ -129,7 +129,7 @@ def _partial(csv_path: str) -> Path:
 @contextmanager
 def _kept_meanwhile(csv_path: str | None, keys: tuple[str, ...]) -> Iterator[Callable[[Point], None]]:
     """Give what appends a finished point to FILE.part, where it is safe even if this process is killed."""
-    from tensorexpress.sim.sweep_report import as_csv
+    from tensorexpress.results.sweep_report import as_csv
 
     if csv_path in (None, "-") or (os.path.exists(csv_path) and not os.path.isfile(csv_path)):
         yield lambda _: None

@@ -7,8 +7,8 @@ replay(cluster, packets)  recorded traffic, open loop
 
 from __future__ import annotations
 
-from tensorexpress.sim.predict import Prediction, Result, predict
+from tensorexpress.sim.predict import predict
 from tensorexpress.sim.replay import replay
 from tensorexpress.sim.run import ENGINES, simulate
 
-__all__ = ["ENGINES", "Prediction", "Result", "predict", "replay", "simulate"]
+__all__ = ["ENGINES", "predict", "replay", "simulate"]

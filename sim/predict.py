@@ -1,4 +1,4 @@
-"""Predictions: several policies on one scenario, side by side, with their distance to the optimum."""
+"""Predictions: several policies on one scenario, simulated on all cores and put side by side."""
 
 from __future__ import annotations
 
@@ -6,91 +6,43 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
 
-import numpy as np
-
-from tensorexpress.deadline import lower_bound_ps
-from tensorexpress.plan import Plan, early_ps, link_loads, make_plan
-from tensorexpress.policy import POLICIES, Policy
-from tensorexpress.scenario import Scenario
+from tensorexpress.errors import PolicyError
+from tensorexpress.plan import make_plan
+from tensorexpress.policy import Policy, parse_policy
+from tensorexpress.results.side_by_side import Result, SideBySide, side_by_side
+from tensorexpress.scenario import Scenario, policy_problems
+from tensorexpress.scenario_keys import USUAL_POLICIES
 from tensorexpress.sim.run import simulate
-from tensorexpress.trace import JobMetrics, JobTrace, Trace, measure_job
-
-
-@dataclass(frozen=True)
-class Result:
-    """One policy: what was planned, what happened, and the metrics of every job."""
-
-    plan: Plan
-    trace: Trace
-    jobs: tuple[JobMetrics, ...]
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """The policies of a scenario by name, in the order asked for; the first is what others are compared with."""
-
-    scenario: Scenario
-    results: dict[str, Result]
-    #: Per job, the iteration time that no schedule can beat.
-    optimal_ps: tuple[float, ...]
-
-    @property
-    def baseline(self) -> Result:
-        """The result that speed-ups refer to: fifo if it is there, otherwise the first."""
-        return self.results.get("fifo", next(iter(self.results.values())))
-
-    def speedup(self, name: str, job: int = 0) -> float:
-        """Return how many times shorter an iteration is than under the baseline."""
-        return self.baseline.jobs[job].iteration_ps / self.results[name].jobs[job].iteration_ps
-
-    def of_optimal(self, name: str, job: int = 0) -> float:
-        """Return the lower bound over the iteration time: 1 means that nothing can be faster."""
-        return self.optimal_ps[job] / self.results[name].jobs[job].iteration_ps
-
-
-def job_bound_ps(plan: Plan, number: int, trace: JobTrace) -> float:
-    """Return the mean over the measured iterations of what no schedule can beat with a job's slices and paths."""
-    scenario = plan.scenario
-    shared, of_hosts = link_loads(plan.jobs[number], scenario, plan.paths)
-    own = np.repeat(of_hosts, plan.jobs[number].job.gpus_per_host, axis=0)
-    spared_ps = early_ps(scenario)
-    bounds = []
-    for iteration in range(scenario.warmup, len(trace.backward_ps)):
-        # The iteration starts with the last forward layer of one pass and ends before that of the next.
-        forward = trace.forward_ps[iteration + 1].copy()
-        forward[:, -1] = trace.forward_ps[iteration, :, -1]
-        bounds.append(lower_bound_ps(forward, trace.backward_ps[iteration], shared, own) - spared_ps)
-    return float(np.mean(bounds))
 
 
 def predict(
     scenario: Scenario,
-    policies: Sequence[Policy] = (),
+    policies: Sequence[Policy | str] = (),
     engine: str = "auto",
     progress: Callable[[str], None] | None = None,
     *,
     keeps_finished: bool = False,
-) -> Prediction:
-    """Simulate a scenario under each policy (by default its own) and compare; policies run on all cores at once.
+) -> SideBySide:
+    """Simulate a scenario under each policy (by default the usual ones) and compare; they run on all cores at once.
+
+    A policy may be given as text, as in a scenario file. What `read_study` returns is what this takes:
+    `predict(*read_study("scenario.toml"))`.
 
     Ctrl-C is a KeyboardInterrupt as always; with `keeps_finished` it ends the simulation early, and what is returned
     holds the policies that are finished, if there is any.
     """
-    policies = tuple(policies) or scenario.policies
-
+    compared = _checked(scenario, policies or USUAL_POLICIES)
     stop = threading.Event()
 
     def one(policy: Policy) -> Result:
         plan = make_plan(scenario, policy)
-        trace = simulate(plan, engine, stop.is_set)
-        return Result(plan, trace, tuple(measure_job(job, scenario.warmup) for job in trace.jobs))
+        return Result.of(plan, simulate(plan, engine, stop.is_set))
 
     done: dict[str, Result] = {}
     # Threads are enough: the compiled engine runs outside the interpreter lock.
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        futures = {pool.submit(one, policy): policy.name for policy in policies}
+        futures = {pool.submit(one, policy): policy.name for policy in compared}
         try:
             for future in as_completed(futures):
                 done[futures[future]] = future.result()
@@ -102,12 +54,14 @@ def predict(
             pool.shutdown(wait=True, cancel_futures=True)
             if not (keeps_finished and done and isinstance(error, KeyboardInterrupt)):
                 raise
-    results = {policy.name: done[policy.name] for policy in policies if policy.name in done}
-    return Prediction(scenario, results, optimal_ps(scenario, results))
+    return side_by_side([done[policy.name] for policy in compared if policy.name in done])
 
 
-def optimal_ps(scenario: Scenario, results: dict[str, Result]) -> tuple[float, ...]:
-    """Return the least bound over the plans compared and the finest slicing: how to slice is for a policy to choose."""
-    plans = [make_plan(scenario, POLICIES["ideal"]), *(result.plan for result in results.values())]
-    trace = next(iter(results.values())).trace
-    return tuple(min(job_bound_ps(plan, number, job) for plan in plans) for number, job in enumerate(trace.jobs))
+def _checked(scenario: Scenario, policies: Sequence[Policy | str]) -> list[Policy]:
+    """Return the policies as values; refuse what cannot be compared in this scenario."""
+    compared = [parse_policy(policy) if isinstance(policy, str) else policy for policy in policies]
+    if len({policy.name for policy in compared}) < len(compared):
+        raise PolicyError(f"policies: {', '.join(policy.name for policy in compared)}; accepted: each policy once")
+    for path, problem in policy_problems(scenario, compared):
+        raise PolicyError(f"{scenario.name}: {path}: {problem}")
+    return compared

@@ -7,8 +7,10 @@ from collections.abc import Callable
 import numpy as np
 
 from tensorexpress.errors import InputError, unknown
+from tensorexpress.memory import check_memory
 from tensorexpress.observed import ObservedJob, ObservedNetwork, make_trace
 from tensorexpress.plan import Plan
+from tensorexpress.scenario import Scenario
 from tensorexpress.sim.program import Program, build
 from tensorexpress.sim.record import Record
 from tensorexpress.trace import LINK, Trace
@@ -16,14 +18,28 @@ from tensorexpress.trace import LINK, Trace
 #: simpy is the readable reference, fast the compiled engine; auto takes fast unless the policy needs simpy.
 ENGINES = ("auto", "simpy", "fast")
 
+#: Bytes of memory that a simulation needs for every chunk of an iteration, all tables included.
+_BYTES_PER_CHUNK = 64
+
 
 def simulate(plan: Plan, engine: str = "auto", stopped: Callable[[], bool] = lambda: False) -> Trace:
     """Execute a plan and return its trace; both engines give the same one.
 
     `stopped` is asked now and then whether to give up; then StoppedError is raised.
     """
+    check_memory(plan.scenario.name, needed_bytes(plan.scenario))
     program = build(plan)
     return to_trace(plan, program, execute(program, engine, stopped=stopped))
+
+
+def needed_bytes(scenario: Scenario) -> int:
+    """Return about how much memory a simulation of a scenario takes, whatever the policy."""
+    payload = scenario.framing.payload_bytes
+    return (
+        2
+        * _BYTES_PER_CHUNK
+        * sum(len(job.workers) * -(-size // payload) for job in scenario.jobs for size in job.workload.tensor_bytes)
+    )
 
 
 def execute(

@@ -6,6 +6,7 @@ are not compiled run side by side too, and so does the SimPy engine.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
@@ -18,72 +19,24 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tensorexpress.errors import InputError, SimulationError, TensorExpressError
 from tensorexpress.plan import make_plan
 from tensorexpress.policy import POLICIES, Policy
-from tensorexpress.scenario import Scenario, chosen_policies, scenario_from
+from tensorexpress.results.columns import JobResult
+from tensorexpress.results.provenance import Provenance
+from tensorexpress.results.swept import Point, Sweep
+from tensorexpress.scenario import Study, chosen_policies, scenario_from, study_from
 from tensorexpress.scenario_document import Override, merge, read_toml
+from tensorexpress.scenario_keys import USUAL_POLICIES
 from tensorexpress.sim.predict import predict
 from tensorexpress.sim.run import simulate
-from tensorexpress.sim.vary import MOST_POINTS, parse_vary
-from tensorexpress.trace import JobMetrics, busiest_link
 from tensorexpress.units import format_rate
+from tensorexpress.vary import MOST_POINTS, parse_vary
 
 #: How far a sweep of the bandwidth goes to both sides of the scenario's own when no key is named, and its steps.
 _USUAL_FACTOR, _USUAL_STEPS = 8, 11
-
-
-@dataclass(frozen=True)
-class Row:
-    """One job under one policy at one point."""
-
-    policy: str
-    job: str
-    metrics: JobMetrics
-    #: Iteration time under fifo.
-    fifo_ps: float
-    #: The iteration time that no schedule can beat.
-    optimal_ps: float
-    busiest_link: str
-    #: Part of the run during which that link was busy.
-    utilisation: float
-    #: Packets of all jobs that found a buffer full, and that were sent again.
-    drops: int
-    retransmissions: int
-
-    @property
-    def speedup(self) -> float:
-        """How many times shorter an iteration is than under fifo."""
-        return self.fifo_ps / self.metrics.iteration_ps
-
-    @property
-    def of_optimal(self) -> float:
-        """The lower bound over the iteration time: 1 means that nothing can be faster."""
-        return self.optimal_ps / self.metrics.iteration_ps
-
-
-@dataclass(frozen=True)
-class Point:
-    """One value of every key that is varied, and the results there: policy by policy, and of a policy job by job."""
-
-    values: tuple[str, ...]
-    rows: tuple[Row, ...]
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """The points that are finished, in the order of the values, the last key varying fastest."""
-
-    #: The scenario at the first point.
-    scenario: Scenario
-    vary: Mapping[str, tuple[str, ...]]
-    policies: tuple[Policy, ...]
-    points: tuple[Point, ...]
-
-    @property
-    def total(self) -> int:
-        """How many points there are when all are finished."""
-        return math.prod(map(len, self.vary.values()))
 
 
 @dataclass(frozen=True)
@@ -100,6 +53,14 @@ class _Task:
     engine: str
 
 
+@dataclass(frozen=True)
+class _Simulated:
+    """What came out of a task: a result for every job."""
+
+    results: tuple[JobResult, ...]
+    provenance: Provenance
+
+
 def usual_vary(path: str | Path | None = None, overrides: Sequence[str] = ()) -> dict[str, tuple[str, ...]]:
     """Return what is varied when no key is named: the bandwidth, from an eighth to eight times the scenario's own.
 
@@ -113,9 +74,9 @@ def usual_vary(path: str | Path | None = None, overrides: Sequence[str] = ()) ->
 
 
 def sweep(
-    path: str | Path | None,
+    base: str | Path | Mapping[str, Any] | None,
     overrides: Sequence[str],
-    vary: Mapping[str, Sequence[str]],
+    vary: Mapping[str, Sequence[object]],
     policies: Sequence[str] = (),
     engine: str = "auto",
     on_point: Callable[[Point], None] | None = None,
@@ -123,47 +84,60 @@ def sweep(
 ) -> Sweep:
     """Predict a scenario at every combination of the values in `vary`, which maps keys to values.
 
+    `base` is a scenario file, or a dict of keys such as `make_scenario` takes, or None for the default scenario.
     `policies` replaces the scenario's own, and fifo is always added: it is what the others are compared with. Every
     point is checked before the first simulation. `on_point` gets each point as soon as it is finished, in any order.
     Ctrl-C ends the sweep early; what is returned then holds the points that are finished.
 
     As always with processes, a script that calls this does so below `if __name__ == "__main__":`.
     """
-    combinations = _combinations(vary)
-    content, source = _read(path)
+    varied = {key: tuple(map(_text, values)) for key, values in vary.items()}
+    combinations = _combinations(varied)
+    content, source = _read(base)
     common: tuple[str | Override, ...] = (*overrides, *chosen_policies(policies))
     points = [
-        tuple(Override(f"{key}={value}", f"--vary {key}") for key, value in zip(vary, values, strict=True))
+        tuple(Override(f"{key}={value}", f"--vary {key}") for key, value in zip(varied, values, strict=True))
         for values in combinations
     ]
-    first = _checked(content, source, common, points)
-    compared = _with_fifo(first.policies)
+    first, named = _checked(content, source, common, points)
+    compared = _with_fifo(named or tuple(POLICIES[name] for name in USUAL_POLICIES))
     tasks = [
         _Task(index, _label(point), content, source, (*common, *point), policy, engine)
         for index, point in enumerate(points)
         for policy in compared
     ]
-    unfinished: dict[int, dict[str, tuple[Row, ...]]] = {index: {} for index in range(len(points))}
+    unfinished: dict[int, dict[str, _Simulated]] = {index: {} for index in range(len(points))}
     finished: dict[int, Point] = {}
     with suppress(KeyboardInterrupt), closing(_run(tasks, processes or os.cpu_count() or 1)) as results:
-        for task, rows in results:
+        for task, simulated in results:
             index = task.point
-            unfinished[index][task.policy.name] = rows
+            unfinished[index][task.policy.name] = simulated
             if len(unfinished[index]) == len(compared):
                 by_policy = unfinished.pop(index)
-                finished[index] = Point(combinations[index], _joined([by_policy[one.name] for one in compared]))
+                finished[index] = Point(
+                    combinations[index],
+                    _joined([by_policy[one.name].results for one in compared]),
+                    replace(simulated.provenance, policies=tuple(one.name for one in compared)),
+                )
                 if on_point is not None:
                     on_point(finished[index])
     return Sweep(
         scenario=first,
-        vary={key: tuple(values) for key, values in vary.items()},
+        vary=varied,
         policies=compared,
         points=tuple(finished[index] for index in sorted(finished)),
     )
 
 
-def _read(path: str | Path | None) -> tuple[dict[str, Any], str]:
-    return ({}, "default") if path is None else (read_toml(str(path)), str(path))
+def _read(base: str | Path | Mapping[str, Any] | None) -> tuple[Mapping[str, Any], str]:
+    if isinstance(base, Mapping):
+        return base, "scenario"
+    return ({}, "default") if base is None else (read_toml(str(base)), str(base))
+
+
+def _text(value: object) -> str:
+    """Return a value of a key as one would write it after KEY=; numbers may come out of numpy."""
+    return value if isinstance(value, str) else json.dumps(value.item() if isinstance(value, np.generic) else value)
 
 
 def _combinations(vary: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
@@ -180,17 +154,17 @@ def _checked(
     source: str,
     common: tuple[str | Override, ...],
     points: Sequence[tuple[Override, ...]],
-) -> Scenario:
-    """Return the scenario of the first point once those of all points are known to be right."""
+) -> Study:
+    """Return what is read for the first point once all points are known to be right."""
     first = None
     for point in points:
         try:
-            scenario = scenario_from(content, source, (*common, *point))
+            study = study_from(content, source, (*common, *point))
         except InputError as error:
             # What is wrong whatever the point is said without one.
             scenario_from(content, source, common)
             raise InputError(f"point {_label(point)}: {error}") from None
-        first = first or scenario
+        first = first or study
     assert first is not None, "there is at least one point"
     return first
 
@@ -205,40 +179,26 @@ def _with_fifo(policies: tuple[Policy, ...]) -> tuple[Policy, ...]:
     return policies if named else (POLICIES["fifo"], *policies)
 
 
-def _joined(rows_by_policy: Sequence[Sequence[Row]]) -> tuple[Row, ...]:
-    """Return the rows of a point with what can only be known when all of its policies have run."""
+def _joined(results_by_policy: Sequence[Sequence[JobResult]]) -> tuple[JobResult, ...]:
+    """Return the results of a point with what can only be known when all of its policies have run."""
     joined = []
-    for rows in rows_by_policy:
-        for job, row in enumerate(rows):
-            same_job = [others[job] for others in rows_by_policy]
+    for results in results_by_policy:
+        for job, result in enumerate(results):
+            same_job = [others[job] for others in results_by_policy]
             fifo_ps = next(other.metrics.iteration_ps for other in same_job if other.policy == "fifo")
-            joined.append(replace(row, fifo_ps=fifo_ps, optimal_ps=min(other.optimal_ps for other in same_job)))
+            optimal_ps = min(other.optimal_ps for other in same_job)
+            joined.append(replace(result, baseline_ps=fifo_ps, optimal_ps=optimal_ps))
     return tuple(joined)
 
 
-def _simulate(task: _Task) -> tuple[Row, ...]:
-    """Return one row per job; `_joined` compares them with those of other policies."""
+def _simulate(task: _Task) -> _Simulated:
+    """Return what came out for every job; `_joined` compares it with that of other policies."""
     scenario = scenario_from(task.content, task.source, task.overrides)
     prediction = predict(scenario, [task.policy], task.engine)
-    trace = prediction.baseline.trace
-    link, utilisation = busiest_link(trace)
-    return tuple(
-        Row(
-            policy=task.policy.name,
-            job=job.name,
-            metrics=metrics,
-            fifo_ps=metrics.iteration_ps,
-            optimal_ps=optimal_ps,
-            busiest_link=link,
-            utilisation=utilisation,
-            drops=int(trace.links["drops"].sum()),
-            retransmissions=trace.retransmissions,
-        )
-        for job, metrics, optimal_ps in zip(scenario.jobs, prediction.baseline.jobs, prediction.optimal_ps, strict=True)
-    )
+    return _Simulated(tuple(prediction.job_results(task.policy.name)), prediction.provenance)
 
 
-def _run(tasks: Sequence[_Task], processes: int) -> Generator[tuple[_Task, tuple[Row, ...]], None, None]:
+def _run(tasks: Sequence[_Task], processes: int) -> Generator[tuple[_Task, _Simulated], None, None]:
     """Yield the tasks as they are finished, in any order; when this ends, so do its processes."""
     context = get_context("spawn")
     children = {}
@@ -281,7 +241,7 @@ def _compile_once() -> None:
     simulate(make_plan(scenario_from(content, "warm-up"), POLICIES["fifo"]), "fast")
 
 
-def _dispatch(tasks: Iterable[_Task], connections: Iterable[Connection]) -> Iterator[tuple[_Task, tuple[Row, ...]]]:
+def _dispatch(tasks: Iterable[_Task], connections: Iterable[Connection]) -> Iterator[tuple[_Task, _Simulated]]:
     waiting = iter(tasks)
     running: dict[Connection, _Task] = {}
 
@@ -299,12 +259,12 @@ def _dispatch(tasks: Iterable[_Task], connections: Iterable[Connection]) -> Iter
         ready = wait(list(running))
         for connection in [one for one in running if one in ready]:
             task = running.pop(connection)
-            rows = _result(task, connection)
+            simulated = _result(task, connection)
             give_next(connection)
-            yield task, rows
+            yield task, simulated
 
 
-def _result(task: _Task, connection: Connection) -> tuple[Row, ...]:
+def _result(task: _Task, connection: Connection) -> _Simulated:
     try:
         reply = connection.recv()
     except (EOFError, OSError):
@@ -314,8 +274,8 @@ def _result(task: _Task, connection: Connection) -> tuple[Row, ...]:
         ) from None
     if isinstance(reply, TensorExpressError):
         raise type(reply)(f"point {task.label}: {reply}")
-    rows: tuple[Row, ...] = reply
-    return rows
+    simulated: _Simulated = reply
+    return simulated
 
 
 def _serve(connection: Connection) -> None:
@@ -325,7 +285,7 @@ def _serve(connection: Connection) -> None:
             task = connection.recv()
         except EOFError:
             return
-        reply: tuple[Row, ...] | TensorExpressError
+        reply: _Simulated | TensorExpressError
         try:
             reply = _simulate(task)
         except TensorExpressError as error:

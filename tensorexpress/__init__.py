@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from tensorexpress.policy import parse_policy as parse_policy
     from tensorexpress.scenario import Job as Job
     from tensorexpress.scenario import Scenario as Scenario
+    from tensorexpress.scenario import make_scenario as make_scenario
     from tensorexpress.scenario import read_scenario as read_scenario
+    from tensorexpress.scenario import read_study as read_study
     from tensorexpress.sim.explain import explain as explain
     from tensorexpress.sim.predict import predict as predict
     from tensorexpress.sim.run import simulate as simulate
@@ -42,7 +44,7 @@ _PLACES = {
     "plan": ("Plan", "make_plan"),
     "plan_file": ("read_plan",),
     "policy": ("POLICIES", "Policy", "parse_policy"),
-    "scenario": ("Job", "Scenario", "read_scenario"),
+    "scenario": ("Job", "Scenario", "make_scenario", "read_scenario", "read_study"),
     "sim.explain": ("explain",),
     "sim.predict": ("predict",),
     "sim.run": ("simulate",),

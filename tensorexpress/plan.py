@@ -5,7 +5,6 @@ A plan says nothing about when things happen. The simulator, a switch and real h
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,16 +17,14 @@ from tensorexpress.deadline import equal_map, fewest_map, queue_map, regret_ps, 
 from tensorexpress.errors import ScenarioError
 from tensorexpress.framing import ETHERNET_BYTES, Framing
 from tensorexpress.graph import Cargo, Graph, cut, draw
+from tensorexpress.memory import check_memory
 from tensorexpress.paths import Paths, choose_paths
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Job, Scenario
-from tensorexpress.units import PS_PER_SECOND, format_size, serialisation_ps
+from tensorexpress.units import PS_PER_SECOND, serialisation_ps
 from tensorexpress.wire.dscp import check_dscps, default_dscps
 
 Ints = NDArray[np.int64]
-
-#: Bytes of memory that a simulation needs for every chunk of an iteration, all tables included.
-_BYTES_PER_CHUNK = 64
 
 #: Longest run; times of it, and sums of a few of them, stay inside 64 bits.
 _LONGEST_RUN_PS = 2**62
@@ -230,17 +227,9 @@ def slice_leads_ps(plan: JobPlan) -> list[int]:
 
 
 def _check_memory(scenario: Scenario) -> None:
-    """Refuse what cannot fit into memory before hours of swapping tell so."""
-    links, payload, needed = 2 * len(scenario.cluster.links), scenario.framing.payload_bytes, 0
-    for job in scenario.jobs:
-        chunks = sum(-(-size // payload) for size in job.workload.tensor_bytes)
-        needed += len(job.workers) * (2 * chunks * _BYTES_PER_CHUNK + links * len(job.workload.layers) * 8)
-    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > installed:
-        raise ScenarioError(
-            f"{scenario.name}: found a scenario that needs about {format_size(needed)} of memory; accepted: what fits "
-            f"into the {format_size(installed)} of this machine; take fewer workers, a smaller model or a larger mtu"
-        )
+    """Refuse a scenario for which `link_loads` would not fit into memory."""
+    per_tensor = 2 * len(scenario.cluster.links) * np.dtype(np.int64).itemsize
+    check_memory(scenario.name, per_tensor * sum(len(job.workers) * len(job.workload.layers) for job in scenario.jobs))
 
 
 def check_duration(scenario: Scenario) -> None:

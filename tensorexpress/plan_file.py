@@ -9,6 +9,7 @@ from os import PathLike
 from reprlib import repr as short_repr
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+import tensorexpress
 from tensorexpress.cluster import Cluster
 from tensorexpress.errors import InputError, PlanError, unknown
 from tensorexpress.files import read_json
@@ -38,6 +39,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "version": VERSION,
+        "made_by": f"tensorexpress {tensorexpress.__version__}",
         "policy": _encode(plan.policy),
         "dscps": _encode(plan.dscps),
         "paths": [[path.src, path.dst, *path.links] for path in plan.paths],
@@ -81,7 +83,8 @@ def plan_from_json(document: Any) -> Plan:
         raise PlanError(f"format is {short_repr(found)}; accepted: {FORMAT!r}, as `tensorexpress plan` writes it")
     if type(document.get("version")) is not int or document["version"] != VERSION:
         raise PlanError(f"version is {short_repr(document.get('version'))}; accepted: {VERSION}; make the plan again")
-    _check_keys(document, ("format", "version", "policy", "dscps", "paths", "jobs", "scenario"), "the plan")
+    _check_keys(document, ("format", "version", "made_by", "policy", "dscps", "paths", "jobs", "scenario"), "the plan")
+    _decode(str, document.get("made_by", ""), "made_by")
     scenario = _decode(Scenario, document.get("scenario"), "scenario")
     for path, problem in problems(scenario):
         raise PlanError(f"scenario: {path}: {problem}")

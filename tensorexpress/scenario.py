@@ -1,8 +1,8 @@
-"""Scenarios: a cluster, the jobs on it, and what disturbs them; read from TOML.
+"""Scenarios: a cluster, the jobs on it, and what disturbs them; read from TOML, or written in Python in the same words.
 
 There is one way in: a document (what a TOML file holds) and overrides ("KEY=VALUE") become a `Scenario`; an empty
 document is the default scenario. `scenario_keys` says what may be written, `scenario_document` reads what was, and
-this module what it means.
+this module what it means. What happens depends on no policy; those that a file names are beside it, in a `Study`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensorexpress import cluster as clusters
 from tensorexpress import models
-from tensorexpress import policy as policies
 from tensorexpress.cluster import Cluster
 from tensorexpress.errors import InputError, ScenarioError, shown
 from tensorexpress.framing import SEGMENT_OVERHEAD_BYTES, Framing
@@ -34,12 +33,17 @@ __all__ = [
     "Background",
     "Job",
     "Scenario",
+    "Study",
     "Transport",
     "chosen_policies",
     "keys",
+    "make_scenario",
+    "policy_problems",
     "problems",
     "read_scenario",
+    "read_study",
     "scenario_from",
+    "study_from",
     "to_json",
 ]
 
@@ -136,7 +140,6 @@ class Scenario:
     #: Iterations measured, after `warmup` ones that are not.
     iterations: int = 2
     warmup: int = 1
-    policies: tuple[Policy, ...] = field(default=())
 
     def __post_init__(self) -> None:
         check_name("the name of a scenario", self.name, ScenarioError)
@@ -150,6 +153,14 @@ class Scenario:
     def rounds(self) -> int:
         """All iterations, those of the warm-up too."""
         return self.warmup + self.iterations
+
+
+class Study(NamedTuple):
+    """What a scenario file holds: a scenario, and the policies to compare in it."""
+
+    scenario: Scenario
+    #: Empty where none are named.
+    policies: tuple[Policy, ...]
 
 
 #: Parameters of every topology's constructor.
@@ -177,20 +188,52 @@ _USUAL_SERVERS = 4
 _MOST_SLICES = 1_000_000
 
 
-def read_scenario(path: str | Path | None = None, overrides: Sequence[str | Override] = ()) -> Scenario:
-    """Return the scenario of a TOML file, or the default one, with the values of some keys replaced.
+def read_study(path: str | Path | None = None, overrides: Sequence[str | Override] = ()) -> Study:
+    """Return the scenario of a TOML file, or the default one, with the values of some keys replaced, and its policies.
 
     An override is "KEY=VALUE"; VALUE is read as TOML or, where it is none, as text. `job.KEY` is a key of every job,
     `job.0.KEY` one of the first; the next index that is free adds a job.
+
+    >>> scenario, policies = read_study(overrides=["job.workers=2", "policies=fifo,p3"])
+    >>> [policy.name for policy in policies]
+    ['fifo', 'p3']
+    """
+    if path is None:
+        return study_from({}, "default", overrides)
+    source = str(path)
+    return study_from(read_toml(source), source, overrides)
+
+
+def read_scenario(path: str | Path | None = None, overrides: Sequence[str | Override] = ()) -> Scenario:
+    """Return the scenario of a TOML file, or the default one, with the values of some keys replaced.
+
+    It is that of `read_study`, without the policies that the file names.
 
     >>> scenario = read_scenario(overrides=["job.workers=2", "job.1.model=vgg16"])
     >>> [(len(job.workers), job.workload.name) for job in scenario.jobs]
     [(2, 'resnet50'), (8, 'vgg16')]
     """
-    if path is None:
-        return scenario_from({}, "default", overrides)
-    source = str(path)
-    return scenario_from(read_toml(source), source, overrides)
+    return read_study(path, overrides).scenario
+
+
+def make_scenario(**keys: Any) -> Scenario:
+    """Return the scenario that these keys describe, in the words of a TOML file: a section is a dict of its keys.
+
+    Sections that may repeat are a dict or a list of them. `cluster` may also be a `Cluster`, and the `model` of a job
+    a `Workload`. Units are written out, or left out for ps, bytes and bit/s.
+
+    >>> from tensorexpress.topologies import star
+    >>> cluster = star(3, bandwidth="25 Gbps", buffer="unlimited")
+    >>> scenario = make_scenario(cluster=cluster, job={"model": "vgg16", "workers": 2, "servers": 1}, seed=7)
+    >>> scenario == make_scenario(
+    ...     cluster={"bandwidth": "25 Gbps", "buffer": "unlimited"}, job={"model": "vgg16", "workers": 2, "servers": 1},
+    ...     seed=7,
+    ... )
+    True
+    """
+    if "policies" in keys:
+        raise ScenarioError("scenario: policies: are no part of what happens; give them to predict or sweep")
+    return scenario_from(keys, "scenario")
 
 
 def chosen_policies(policies: Sequence[str]) -> list[Override]:
@@ -204,13 +247,19 @@ def scenario_from(content: Mapping[str, Any], source: str, overrides: Sequence[s
     >>> scenario_from({"job": {"workers": 2, "servers": 1}}, "small").cluster.hosts
     ('h0', 'h1', 'h2')
     """
+    return study_from(content, source, overrides).scenario
+
+
+def study_from(content: Mapping[str, Any], source: str, overrides: Sequence[str | Override] = ()) -> Study:
+    """Return the scenario that the content of a TOML file describes, and the policies that it names."""
     document = merge(content, source, overrides)
     top, compute = document.top(), document.table("compute")
     jobs = [_checked_job(document, table) for table in document.tables("job")]
     background = document.tables("background")
     cluster = _cluster(document, jobs, background)
+    own = {name: value for name, value in top.values.items() if name in Scenario.__dataclass_fields__}
     scenario = Scenario(
-        **{**top.values, "name": top["name"] or name_of_file(Path(source).stem)},
+        **{**own, "name": top["name"] or name_of_file(Path(source).stem)},
         cluster=cluster,
         jobs=_placed_jobs(document, jobs, cluster),
         transport=Transport(**document.table("transport").values),
@@ -221,9 +270,10 @@ def scenario_from(content: Mapping[str, Any], source: str, overrides: Sequence[s
             for name, factor in compute["stragglers"].items()
         ),
     )
-    for path, problem in problems(scenario):
+    study = Study(scenario, top["policies"] or ())
+    for path, problem in (*problems(scenario), *policy_problems(*study)):
         raise document.error(path, problem)
-    return scenario
+    return study
 
 
 def to_json(scenario: Scenario) -> dict[str, Any]:
@@ -253,7 +303,6 @@ def to_json(scenario: Scenario) -> dict[str, Any]:
         "background": [
             {**asdict(traffic), "src": hosts[traffic.src], "dst": hosts[traffic.dst]} for traffic in scenario.background
         ],
-        "policies": [policies.to_json(policy) for policy in scenario.policies],
     }
 
 
@@ -276,6 +325,9 @@ def _job_to_json(job: Job, hosts: Sequence[str]) -> dict[str, Any]:
 
 
 def _cluster(document: Document, jobs: Sequence[Table], background: Sequence[Table]) -> Cluster:
+    written = document.content.get("cluster")
+    if isinstance(written, Cluster):
+        return written
     table = document.table("cluster")
     topology, own = table["topology"], _TOPOLOGY_KEYS[table["topology"]]
     foreign = {name for names in _TOPOLOGY_KEYS.values() for name in names} - set(own)
@@ -368,7 +420,7 @@ def _placed_jobs(document: Document, jobs: Sequence[Table], cluster: Cluster) ->
     if counted > len(free):
         present = len(cluster.hosts)
         raise document.error(
-            f"cluster.{next(iter(_TOPOLOGY_KEYS[cluster.name]))}",
+            f"cluster.{next(iter(_TOPOLOGY_KEYS.get(cluster.name, ('hosts',))))}",
             f"{cluster.name} has {present} hosts and the jobs need {present - len(free) + counted}; "
             "accepted: more hosts, or fewer workers and servers",
         )
@@ -406,6 +458,13 @@ def _job(document: Document, table: Table, index: int, cluster: Cluster, unused:
 
 
 def _workload(document: Document, table: Table) -> Workload:
+    if isinstance(table["model"], Workload):
+        for name in ("csv", "batch", "device"):
+            if name in table.given:
+                raise document.error(
+                    table.at(name), "found beside a model that is a Workload; accepted: one of the two"
+                )
+        return table["model"]
     if not table["csv"]:
         if not table["model"]:
             raise document.error(table.at("model"), "found '' and no csv; accepted: a model's name, or a csv")
@@ -445,7 +504,6 @@ def problems(scenario: Scenario) -> Iterator[tuple[str, str]]:
         yield from _values_out_of_range(traffic, "background", f"background.{index}")
     yield from _misplaced(scenario)
     yield from _impossible_sizes(scenario)
-    yield from _too_many_slices(scenario)
     if not scenario.transport.acks:
         yield from _obstacles_without_acks(scenario)
 
@@ -531,15 +589,18 @@ def _impossible_sizes(scenario: Scenario) -> Iterator[tuple[str, str]]:
             yield path, f"found {size} bytes; accepted: 0, or at least a packet ({packet_bytes} bytes)"
 
 
-def _too_many_slices(scenario: Scenario) -> Iterator[tuple[str, str]]:
+def policy_problems(scenario: Scenario, policies: Iterable[Policy]) -> Iterator[tuple[str, str]]:
+    """Yield what policies cannot be asked for in a scenario, as `problems` does."""
     largest = max(sum(job.workload.tensor_bytes) for job in scenario.jobs)
-    for policy in scenario.policies:
+    for policy in policies:
         if policy.slice_bytes * _MOST_SLICES < largest and policy.slice_bytes:
             yield (
                 "policies",
                 f"policy {policy.name!r} cuts {largest} bytes into slices of {policy.slice_bytes}; "
                 f"accepted: at most {_MOST_SLICES} slices",
             )
+        if policy.credit_bytes and not scenario.transport.acks:
+            yield _without_acks("policies", policy.name, "policies without credit")
 
 
 def _obstacles_without_acks(scenario: Scenario) -> Iterator[tuple[str, str]]:
@@ -550,8 +611,11 @@ def _obstacles_without_acks(scenario: Scenario) -> Iterator[tuple[str, str]]:
         "transport.window": (transport.window_bytes, "0"),
         "transport.ecn": (transport.ecn_bytes, "0"),
         "cluster.buffer": (scenario.cluster.buffer_bytes, "0"),
-        "policies": (next((p.name for p in scenario.policies if p.credit_bytes), 0), "policies without credit"),
     }
     for key, (found, accepted) in obstacles.items():
         if found:
-            yield "transport.acks", f"false does not go with {key} = {found}; accepted with it: {accepted}"
+            yield _without_acks(key, found, accepted)
+
+
+def _without_acks(key: str, found: object, accepted: str) -> tuple[str, str]:
+    return "transport.acks", f"false does not go with {key} = {found}; accepted with it: {accepted}"

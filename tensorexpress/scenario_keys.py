@@ -21,7 +21,8 @@ from tensorexpress.names import ACCEPTED as ACCEPTED_NAME
 from tensorexpress.names import is_name
 from tensorexpress.policy import Policy, parse_policy
 from tensorexpress.topologies import TOPOLOGIES
-from tensorexpress.units import parse_rate, parse_size, parse_time
+from tensorexpress.units import parse_limit, parse_rate, parse_size, parse_time
+from tensorexpress.workload import Workload
 
 
 class Kind(NamedTuple):
@@ -101,17 +102,15 @@ def _quantity(words: str, parse_unit: Callable[[object], int], least: int = 0) -
     return Kind(words + " above 0" * (least > 0), parse)
 
 
-def _limit(value: Any) -> int:
-    return 0 if value == "unlimited" else int(_SIZE.parse(value))
-
-
 def _text(value: Any) -> str:
     _require(isinstance(value, str) and value.isprintable())
     return str(value)
 
 
-def _model(value: Any) -> str:
-    """Return a model's own name for any spelling of it; "" leaves it to `csv`."""
+def _model(value: Any) -> str | Workload:
+    """Return a model's own name for any spelling of it, or a workload made in Python; "" leaves it to `csv`."""
+    if isinstance(value, Workload):
+        return value
     return models.architecture(_text(value)).name if value != "" else ""
 
 
@@ -171,13 +170,17 @@ _OWN_NAME = Kind(ACCEPTED_NAME, lambda value: _name(value) if value != "" else "
 _FLAG = Kind("true or false", _flag)
 _FILE = Kind("the path of a file, seen from the scenario's folder", _text)
 _SIZE = _quantity('a size such as "200 KB"', parse_size)
-_LIMIT = Kind('a size such as "1 MB"; 0 or "unlimited" is no limit', _limit)
+_LIMIT = _quantity('a size such as "1 MB"; 0 or "unlimited" is no limit', parse_limit)
 _TIME = _quantity('a time such as "2 us"', parse_time)
 _TIME_ABOVE_0 = _quantity('a time such as "10 ms"', parse_time, least=1)
 _RATE = _quantity('a rate such as "10 Gbps"', parse_rate)
 _RATE_ABOVE_0 = _quantity('a rate such as "10 Gbps"', parse_rate, least=1)
 _COUNT = _whole(1, MOST_HOSTS)
 _MODEL = Kind("one of " + ", ".join(models.names()), _model)
+
+#: The policies that are compared where nobody names any: in predictions, and in runs those that every target can do.
+USUAL_POLICIES = ("fifo", "p3", "tensorexpress", "ideal")
+USUAL_IN_RUNS = ("fifo", "tensorexpress")
 
 #: Every key of every section; "" is the top of the file.
 SECTIONS: Mapping[str, Mapping[str, Key]] = {
@@ -189,7 +192,7 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = {
         "policies": Key(
             "policies",
             Kind('a list of policies such as ["fifo", "p3:switch=strict"]', _policies),
-            ["fifo", "p3", "tensorexpress", "ideal"],
+            Words(f"{json.dumps(USUAL_POLICIES)}; run: {json.dumps(USUAL_IN_RUNS)}"),
             "what to compare; see policies.md",
         ),
         "loss": Key("loss", _real(0.0, 1.0), 0.0, "probability that a packet is lost on a link"),

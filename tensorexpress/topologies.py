@@ -20,7 +20,7 @@ from tensorexpress.cluster import MOST_HOSTS, MOST_LINKS, Cluster, GivenAddress,
 from tensorexpress.errors import ClusterError, InputError, UnitError
 from tensorexpress.files import read_json
 from tensorexpress.names import check_name
-from tensorexpress.units import parse_rate, parse_size, parse_time
+from tensorexpress.units import parse_limit, parse_rate, parse_time
 
 #: A number in the base unit (ps, bytes, bit/s), or a string with a unit, such as "10 Gbps".
 Quantity: TypeAlias = str | int | float
@@ -48,7 +48,7 @@ def _build(
     buffer: Quantity = Cluster.buffer_bytes,
     queues: int = Cluster.queues,
 ) -> Cluster:
-    buffer_bytes = _parsed("buffer", parse_size, buffer)
+    buffer_bytes = _parsed("buffer", parse_limit, buffer)
     return Cluster(name, tuple(hosts), tuple(switches), tuple(links), mtu, buffer_bytes, queues)
 
 

@@ -7,7 +7,7 @@ can make a single iteration shorter than `deadline.lower_bound_ps`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
@@ -30,7 +30,13 @@ LINK = np.dtype(
 )
 
 
-@dataclass(frozen=True)
+def _same(one: JobTrace | Trace, other: JobTrace | Trace) -> bool:
+    """Return whether all fields are equal; arrays are if they hold the same numbers in the same shape."""
+    pairs = [(getattr(one, field.name), getattr(other, field.name)) for field in fields(one)]
+    return all(np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b for a, b in pairs)
+
+
+@dataclass(frozen=True, eq=False)
 class JobTrace:
     """What one job did. Times are in ps by (iteration, worker, layer); layers are in forward order."""
 
@@ -45,6 +51,9 @@ class JobTrace:
     #: When a layer's updated parameters had arrived.
     updated_ps: Ints
     transfers: NDArray[np.void]
+
+    def __eq__(self, other: object) -> bool:
+        return _same(self, other) if isinstance(other, JobTrace) else NotImplemented
 
     @cached_property
     def forward_end_ps(self) -> Ints:
@@ -66,9 +75,9 @@ class JobTrace:
         return waits
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trace:
-    """What happened in one run of a plan."""
+    """What happened in one run of a plan; two are equal if the same happened, to the picosecond."""
 
     #: One of SOURCES.
     source: str
@@ -84,6 +93,9 @@ class Trace:
     transmissions: int
     retransmissions: int
     timeouts: int
+
+    def __eq__(self, other: object) -> bool:
+        return _same(self, other) if isinstance(other, Trace) else NotImplemented
 
 
 @dataclass(frozen=True)

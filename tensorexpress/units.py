@@ -77,6 +77,15 @@ def parse_size(value: object) -> int:
     return _parse(value, "size", _SIZE, "200 KB")
 
 
+def parse_limit(value: object) -> int:
+    """Return a size in bytes that is a limit; 0 and "unlimited" are none.
+
+    >>> parse_limit("unlimited"), parse_limit("1 MB")
+    (0, 1000000)
+    """
+    return 0 if value == "unlimited" else parse_size(value)
+
+
 def parse_rate(value: object) -> int:
     """Return a rate in bit/s.
 
@@ -120,6 +129,15 @@ def format_rate(bps: int) -> str:
     '10 Gbps'
     """
     return _format(bps, _RATE)
+
+
+def format_ms(ps: float) -> str:
+    """Return picoseconds in milliseconds with two decimals, as sentences about iterations have them.
+
+    >>> format_ms(65_866_511_012)
+    '65.87 ms'
+    """
+    return f"{ps / PS_PER_MS:.2f} ms"
 
 
 def counted(count: int, noun: str) -> str:

@@ -21,14 +21,15 @@ IMPORTS: dict[str, set[str]] = {
     "models": set(),
     "wire": set(),
     "p4": set(),
-    "sim": set(),
+    "results": {"models"},
+    "sim": {"results"},
     "switch": {"wire", "switch.program", "switch.p4runtime"},
     "switch.program": {"switch"},
     "switch.p4runtime": {"switch", "switch.program"},
     "control": {"wire", "p4"},
     "host": {"wire", "switch"},
     "target": {"wire", "p4", "host", "switch", "control"},
-    "cli": {"models", "wire", "p4", "sim", "switch", "switch.p4runtime", "control", "host", "target"},
+    "cli": {"models", "wire", "p4", "results", "sim", "switch", "switch.p4runtime", "control", "host", "target"},
 }
 
 #: Somebody else's package -> the rooms that import it; numpy is for everybody. `p4` are the messages of P4Runtime.
@@ -37,7 +38,7 @@ IMPORTED_BY: dict[str, set[str]] = {
     "simpy": {"sim"},
     "numba": {"sim", "host"},
     "llvmlite": {"host"},
-    "matplotlib": {"sim"},
+    "matplotlib": {"results"},
     "scapy": {"wire"},
     "grpc": {"control", "switch.p4runtime"},
     "google": {"control", "switch.p4runtime"},
@@ -48,7 +49,7 @@ IMPORTED_BY: dict[str, set[str]] = {
 #: Names that stand for several things still. The aim is that there are none.
 AMBIGUOUS = {
     "CloneSession", "Code", "Endpoint", "Field", "Flow", "Group", "Header", "Kind", "Link", "Memory", "Meter",
-    "MeterArray", "MulticastGroup", "Outcome", "Packet", "PacketIn", "Port", "Profile", "Program", "QueueMap",
+    "MeterArray", "MulticastGroup", "Packet", "PacketIn", "Port", "Profile", "Program", "QueueMap",
     "Refusal", "Row", "Run", "Schema", "Server", "Table", "Target", "TlsFiles", "ValueSet", "Wire", "Worker",
 }  # fmt: skip
 

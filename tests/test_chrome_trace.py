@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorexpress import chrome_trace
-from tensorexpress.chrome_trace import merge_slices, to_chrome, worker_transfers, write_chrome
 from tensorexpress.errors import InputError
 from tensorexpress.graph import KINDS
 from tensorexpress.plan import make_plan
 from tensorexpress.policy import parse_policy
+from tensorexpress.results import chrome_trace
+from tensorexpress.results.chrome_trace import merge_slices, to_chrome, worker_transfers, write_chrome
 from tensorexpress.scenario import read_scenario
 from tensorexpress.sim.run import simulate
 from tensorexpress.trace import TRANSFER, measure_job
@@ -269,3 +269,12 @@ def test_examples_in_docstrings():
 def test_examples_in_the_documentation():
     page = Path(__file__).parent.parent / "docs" / "trace.md"
     assert doctest.testfile(str(page), module_relative=False).failed == 0
+
+
+def test_the_file_says_what_made_it(tmp_path):
+    from tensorexpress.results.provenance import provenance
+
+    made_by = provenance(read_scenario(None, ["name=mine", "seed=7"]), [])
+    write_chrome([], tmp_path / "trace.json", made_by)
+    told = json.loads((tmp_path / "trace.json").read_text())["otherData"]["provenance"]
+    assert (told["scenario"], told["seed"], told["digest"]) == ("mine", 7, made_by.digest)

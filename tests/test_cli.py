@@ -149,13 +149,14 @@ def test_where_scheduling_gains_nothing_the_notes_say_why(overrides, policies, s
 def test_a_simulation_stops_when_it_is_told_to(engine):
     from tensorexpress.errors import StoppedError
     from tensorexpress.plan import make_plan
+    from tensorexpress.policy import POLICIES
     from tensorexpress.scenario import read_scenario
     from tensorexpress.sim import simulate
 
     # Far more than the engines look ahead, so that a simulation that does not listen would go on for minutes.
     inputs = read_scenario(None, ["job.workers=32", "job.servers=16", "cluster.mtu=1500", "iterations=20"])
     with pytest.raises(StoppedError):
-        simulate(make_plan(inputs, inputs.policies[0]), engine, lambda: True)
+        simulate(make_plan(inputs, POLICIES["fifo"]), engine, lambda: True)
 
 
 def test_tab_completion_is_as_the_readme_says():
@@ -166,3 +167,18 @@ def test_tab_completion_is_as_the_readme_says():
     asked = {"_TENSOREXPRESS_COMPLETE": "bash_complete", "COMP_WORDS": "tensorexpress pre", "COMP_CWORD": "1"}
     found = subprocess.run([command], env={**os.environ, **asked}, capture_output=True, text=True).stdout
     assert found.split() == ["plain,predict"]
+
+
+def test_what_does_not_fit_into_memory_is_planned_and_not_simulated(monkeypatch):
+    from tensorexpress import memory
+    from tensorexpress.errors import ScenarioError
+    from tensorexpress.plan import make_plan
+    from tensorexpress.policy import POLICIES
+    from tensorexpress.scenario import read_scenario
+    from tensorexpress.sim.run import needed_bytes, simulate
+
+    inputs = read_scenario(None, ["cluster.mtu=1500"])
+    monkeypatch.setattr(memory, "installed_bytes", lambda: needed_bytes(inputs) - 1)
+    plan = make_plan(inputs, POLICIES["fifo"])
+    with pytest.raises(ScenarioError, match="of memory; accepted: what fits into"):
+        simulate(plan)

@@ -15,17 +15,17 @@ from hypothesis import given, settings
 from support.strategies import plans
 from test_calibration import CALIBRATION
 
-from tensorexpress import compare as compare_module
 from tensorexpress import trace_file
 from tensorexpress.calibration import write_calibration
 from tensorexpress.cli import main
-from tensorexpress.compare import METRICS, Run, Value, compare, differences, gain
 from tensorexpress.errors import PlanError
 from tensorexpress.plan import Plan, make_plan
 from tensorexpress.policy import POLICIES
+from tensorexpress.results import compare as compare_module
+from tensorexpress.results.compare import METRICS, TracedRun, Value, compare, differences, gain
+from tensorexpress.results.compare_plot import draw_runs, usual_iteration
 from tensorexpress.scenario import Scenario, read_scenario
 from tensorexpress.sim import simulate
-from tensorexpress.sim.compare_plot import draw_runs, usual_iteration
 from tensorexpress.trace import JobTrace, Trace, measure_job
 from tensorexpress.trace_file import read_trace, write_trace
 
@@ -37,22 +37,22 @@ def scenario() -> Scenario:
     )
 
 
-def simulated(scenario: Scenario, policy: str) -> Run:
+def simulated(scenario: Scenario, policy: str) -> TracedRun:
     plan = make_plan(scenario, POLICIES[policy])
-    return Run(policy, simulate(plan), plan)
+    return TracedRun(policy, simulate(plan), plan)
 
 
 @pytest.fixture(scope="module")
-def fifo(scenario: Scenario) -> Run:
+def fifo(scenario: Scenario) -> TracedRun:
     return simulated(scenario, "fifo")
 
 
 @pytest.fixture(scope="module")
-def tensorexpress(scenario: Scenario) -> Run:
+def tensorexpress(scenario: Scenario) -> TracedRun:
     return simulated(scenario, "tensorexpress")
 
 
-def slower(run: Run, factor: int) -> Run:
+def slower(run: TracedRun, factor: int) -> TracedRun:
     """Return a "measured" run in which all took `factor` times as long."""
 
     def scaled(job: JobTrace) -> JobTrace:
@@ -63,7 +63,7 @@ def slower(run: Run, factor: int) -> Run:
     return replace(run, trace=trace)
 
 
-def test_the_error_of_a_prediction_is_told_in_parts_of_the_measurement(fifo: Run) -> None:
+def test_the_error_of_a_prediction_is_told_in_parts_of_the_measurement(fifo: TracedRun) -> None:
     for comparison in (compare(slower(fifo, 2), fifo), compare(fifo, slower(fifo, 2))):
         assert comparison.is_prediction
         assert comparison.reference.trace.source == "measured"
@@ -72,7 +72,7 @@ def test_the_error_of_a_prediction_is_told_in_parts_of_the_measurement(fifo: Run
         assert [value.change for value in values.values()] == [pytest.approx(-0.5)] * len(METRICS)
 
 
-def test_metrics_are_those_of_the_trace(fifo: Run, tensorexpress: Run) -> None:
+def test_metrics_are_those_of_the_trace(fifo: TracedRun, tensorexpress: TracedRun) -> None:
     comparison = compare(fifo, tensorexpress)
     assert not comparison.is_prediction
     metrics = [measure_job(run.trace.jobs[0], run.trace.warmup) for run in (fifo, tensorexpress)]
@@ -80,7 +80,7 @@ def test_metrics_are_those_of_the_trace(fifo: Run, tensorexpress: Run) -> None:
     assert comparison.jobs[0].metrics["latency, p99"] == Value(metrics[0].latency.p99_ps, metrics[1].latency.p99_ps)
 
 
-def test_tensors_have_their_queues_and_mean_latencies(fifo: Run, tensorexpress: Run) -> None:
+def test_tensors_have_their_queues_and_mean_latencies(fifo: TracedRun, tensorexpress: TracedRun) -> None:
     tensors = compare(fifo, tensorexpress).jobs[0].tensors
     job = fifo.trace.jobs[0]
     assert tuple(tensor.name for tensor in tensors) == job.layers
@@ -93,7 +93,7 @@ def test_tensors_have_their_queues_and_mean_latencies(fifo: Run, tensorexpress: 
 @settings(max_examples=25)
 @given(plans())
 def test_a_run_beside_itself_differs_in_nothing(plan: Plan) -> None:
-    run = Run("random", simulate(plan), plan)
+    run = TracedRun("random", simulate(plan), plan)
     comparison = compare(run, run)
     values = [value for job in comparison.jobs for value in job.metrics.values()]
     values += [tensor.latency for job in comparison.jobs for tensor in job.tensors]
@@ -107,7 +107,7 @@ def test_a_change_from_nothing_has_no_percentage() -> None:
     assert Value(0.0, 1.0).change is None
 
 
-def test_a_gain_is_measured_and_predicted(fifo: Run, tensorexpress: Run) -> None:
+def test_a_gain_is_measured_and_predicted(fifo: TracedRun, tensorexpress: TracedRun) -> None:
     pairs = [compare(slower(run, 2), run) for run in (fifo, tensorexpress)]
     gained = gain(*pairs)[0]["blocking"]
     fifo_ps, other_ps = (pair.jobs[0].metrics["blocking"].other_ps for pair in pairs)
@@ -115,7 +115,7 @@ def test_a_gain_is_measured_and_predicted(fifo: Run, tensorexpress: Run) -> None
     assert gained.reference_ps == pytest.approx(2 * gained.other_ps)
 
 
-def test_runs_of_other_jobs_are_refused_on_one_line(fifo: Run) -> None:
+def test_runs_of_other_jobs_are_refused_on_one_line(fifo: TracedRun) -> None:
     other = simulated(read_scenario(overrides=["job.model=vgg16", "job.workers=2", "iterations=1"]), "fifo")
     with pytest.raises(
         PlanError, match=r"^fifo, predicted and fifo, predicted cannot .*the layers of job0 are"
@@ -132,7 +132,7 @@ def test_differences_are_named_once_for_all_links(scenario: Scenario) -> None:
     assert differences(one, two) == "cluster.links.*.rate_bps is 40000000 and 50000000; iterations is 3 and 9"
 
 
-def test_the_usual_iteration_has_the_median_blocking_time(fifo: Run) -> None:
+def test_the_usual_iteration_has_the_median_blocking_time(fifo: TracedRun) -> None:
     job, trace = fifo.trace.jobs[0], fifo.trace
     starts = job.forward_start_ps.copy()
     starts[2:] += 5
@@ -143,7 +143,7 @@ def test_the_usual_iteration_has_the_median_blocking_time(fifo: Run) -> None:
     assert waits[usual_iteration(uneven, 0) - trace.warmup] == sorted(waits)[1]
 
 
-def test_a_figure_has_a_timeline_for_every_run(fifo: Run, tensorexpress: Run) -> None:
+def test_a_figure_has_a_timeline_for_every_run(fifo: TracedRun, tensorexpress: TracedRun) -> None:
     figure = draw_runs([slower(fifo, 2), fifo, tensorexpress])
     titles = [axes.get_title(loc="left") for axes in figure.get_axes() if axes.get_title(loc="left")]
     assert [title.split(":")[0] for title in titles] == [
@@ -157,7 +157,7 @@ def test_a_figure_has_a_timeline_for_every_run(fifo: Run, tensorexpress: Run) ->
 
 
 @pytest.fixture
-def files(tmp_path: Path, fifo: Run, tensorexpress: Run) -> list[str]:
+def files(tmp_path: Path, fifo: TracedRun, tensorexpress: TracedRun) -> list[str]:
     """Files of a measured and a predicted run, and of one under another policy."""
     paths = [str(tmp_path / f"{name}.trace") for name in ("measured", "fifo", "tensorexpress")]
     # Measured, with the times of a simulation: its prediction is right.
@@ -209,7 +209,7 @@ def test_a_calibrated_prediction_says_for_which_target(files: list[str], tmp_pat
     assert row(output, "blocking")[2] != "+0.0"
 
 
-def test_tensors_are_shown_when_asked_for(files: list[str], fifo: Run) -> None:
+def test_tensors_are_shown_when_asked_for(files: list[str], fifo: TracedRun) -> None:
     output = invoke([*files[1:], "--tensors"]).output
     assert all(row(output, layer) for layer in fifo.trace.jobs[0].layers)
     assert "conv1" not in invoke(files[1:]).output

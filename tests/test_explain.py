@@ -13,9 +13,11 @@ from tensorexpress.cli import main
 from tensorexpress.cli.explain import explain as command
 from tensorexpress.errors import PolicyError
 from tensorexpress.policy import POLICIES, Policy
+from tensorexpress.results.explanation import JobExplanation, Step, summary
+from tensorexpress.results.explanation_plot import plot_explanation
 from tensorexpress.scenario import read_scenario
 from tensorexpress.sim import explain as module
-from tensorexpress.sim.explain import CHOICES, JobExplanation, Step, choices_of, explain, simulations, summary
+from tensorexpress.sim.explain import CHOICES, choices_of, explain, simulations
 from tensorexpress.sim.predict import predict
 
 LAYERS = (
@@ -145,13 +147,13 @@ def test_several_jobs_are_explained_one_by_one(small, tmp_path):
     )
     explanation = explain(scenario, POLICIES["p3"])
     assert [job.job for job in explanation.jobs] == ["job0", "job1"]
-    module.plot_explanation(explanation, tmp_path / "jobs.svg")
+    plot_explanation(explanation, tmp_path / "jobs.svg")
     assert "job1" in (tmp_path / "jobs.svg").read_text()
 
 
 def test_the_waterfall_is_drawn_even_when_nothing_is_gained(small, tmp_path):
     explanation = explain(read_scenario(overrides=[*small, "cluster.bandwidth=1 Tbps"]), POLICIES["p3"])
-    module.plot_explanation(explanation, tmp_path / "explain.png")
+    plot_explanation(explanation, tmp_path / "explain.png")
     assert (tmp_path / "explain.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -4,8 +4,8 @@ import doctest
 
 import pytest
 
-from tensorexpress import heading as module
-from tensorexpress.heading import JOB_LINE, changes, heading
+from tensorexpress.results import heading as module
+from tensorexpress.results.heading import JOB_LINE, changes, heading
 from tensorexpress.scaling import scale_scenario
 from tensorexpress.scenario import read_scenario
 from tensorexpress.scenario_keys import keys

@@ -23,13 +23,13 @@ from hypothesis import strategies as st
 
 from tensorexpress import calibration as calibrations
 from tensorexpress.calibration import Calibration, calibrate_scenario, read_calibration
-from tensorexpress.chrome_trace import to_chrome
 from tensorexpress.errors import InputError
 from tensorexpress.files import parse_json, read_json
 from tensorexpress.plan import make_plan
 from tensorexpress.plan_file import plan_from_json, plan_text, plan_to_json, read_plan
-from tensorexpress.plan_report import as_table
 from tensorexpress.policy import POLICIES
+from tensorexpress.results.chrome_trace import to_chrome
+from tensorexpress.results.plan_report import as_table
 from tensorexpress.scenario import read_scenario
 from tensorexpress.sim.run import simulate
 from tensorexpress.trace import measure_job

@@ -72,7 +72,6 @@ PLACES: dict[str, Callable[[str], object]] = {
     "the document of a plan: layer": lambda name: plan_with("scenario.jobs.0.workload.layers.0.name", name),
     "the document of a plan: model": lambda name: plan_with("scenario.jobs.0.workload.name", name),
     "the document of a plan: policy": lambda name: plan_with("policy.name", name),
-    "the document of a plan: policies": lambda name: plan_with("scenario.policies.0.name", name),
     "the document of a plan: host": lambda name: plan_with("scenario.cluster.hosts.0", name),
 }
 

@@ -11,14 +11,20 @@ from matplotlib import colormaps
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
+import tensorexpress
 from tensorexpress.errors import InputError
-from tensorexpress.policy import parse_policy
+from tensorexpress.policy import POLICIES, parse_policy
+from tensorexpress.results import figure as style
+from tensorexpress.results import plot, timelines
+from tensorexpress.results.figure import new_figure, save_figure
+from tensorexpress.results.plot import draw_side_by_side, plot_side_by_side
+from tensorexpress.results.provenance import provenance
+from tensorexpress.results.timelines import next_to_arrive
 from tensorexpress.scenario import read_scenario
-from tensorexpress.sim import plot
-from tensorexpress.sim.plot import draw_prediction, new_figure, next_to_arrive, plot_prediction, save_figure
 from tensorexpress.sim.predict import predict
 from tensorexpress.trace import TRANSFER
 
+MADE_BY = provenance(read_scenario(), [POLICIES["fifo"]])
 THREE_LAYERS = ("0,5000,10000,20000", "1,60000,10000,20000", "2,20000,7000,9000")
 EIGHT = (
     "fifo",
@@ -59,9 +65,9 @@ def said(figure):
 
 
 def test_the_ending_chooses_the_format(tmp_path):
-    figure = draw_prediction(prediction(tmp_path))
-    save_figure(figure, tmp_path / "a.png")
-    save_figure(figure, tmp_path / "a.SVG")
+    figure = draw_side_by_side(prediction(tmp_path))
+    save_figure(figure, tmp_path / "a.png", MADE_BY)
+    save_figure(figure, tmp_path / "a.SVG", MADE_BY)
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "a.SVG").read_text().startswith("<?xml")
 
@@ -69,23 +75,23 @@ def test_the_ending_chooses_the_format(tmp_path):
 @pytest.mark.parametrize("name", ["figure.bmp", "figure", "png"])
 def test_another_ending_is_refused_on_one_line_before_anything_is_drawn(name, tmp_path):
     with pytest.raises(InputError, match=r"accepted: \.png, \.svg, \.pdf") as caught:
-        plot_prediction(None, tmp_path / name)
+        plot_side_by_side(None, tmp_path / name)
     assert name in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / name).exists()
 
 
-@pytest.mark.parametrize("suffix", plot.SUFFIXES)
+@pytest.mark.parametrize("suffix", style.SUFFIXES)
 def test_the_same_prediction_gives_the_same_bytes(suffix, tmp_path):
     shown = prediction(tmp_path)
     for name in ("a", "b"):
-        plot_prediction(shown, tmp_path / f"{name}{suffix}")
+        plot_side_by_side(shown, tmp_path / f"{name}{suffix}")
     assert (tmp_path / f"a{suffix}").read_bytes() == (tmp_path / f"b{suffix}").read_bytes()
 
 
 def test_the_bars_end_at_the_iteration_times_and_the_line_stands_at_the_bound(tmp_path):
     shown = prediction(tmp_path)
-    bars = draw_prediction(shown).subfigs[0].axes[0]
+    bars = draw_side_by_side(shown).subfigs[0].axes[0]
     for row, result in enumerate(shown.results.values()):
         ends = [bar.get_x() + bar.get_width() for bar in bars.patches if round(bar.get_y() + 0.31) == row]
         assert max(ends) == pytest.approx(result.jobs[0].iteration_ps / 1e9)
@@ -95,10 +101,10 @@ def test_the_bars_end_at_the_iteration_times_and_the_line_stands_at_the_bound(tm
 
 def test_the_figure_says_what_was_simulated_and_what_came_out(tmp_path):
     shown = prediction(tmp_path, "name=my study")
-    text = said(draw_prediction(shown))
+    text = said(draw_side_by_side(shown))
     for words in (
         "my study",
-        "small on 2 workers and 2 servers; star, 4 hosts, 10 Gbps",
+        "small on 2 workers, 2 servers; star, 4 hosts, 10 Gbps",
         "no schedule can beat this",
         f"{shown.speedup('tensorexpress:slice=20 KB'):.2f}×",
         "fifo: worker h",
@@ -112,8 +118,8 @@ def test_the_figure_says_what_was_simulated_and_what_came_out(tmp_path):
 @pytest.mark.parametrize("policies", [EIGHT[:1], EIGHT[:2], EIGHT])
 @pytest.mark.parametrize("name", ["x", "a-long-name-" * 16, "costs 5_000 and 6_000"])
 def test_all_text_is_inside_the_figure_and_none_overlaps(policies, name, tmp_path):
-    figure = draw_prediction(prediction(tmp_path, f"name={name}", policies=policies))
-    save_figure(figure, tmp_path / "a.png")
+    figure = draw_side_by_side(prediction(tmp_path, f"name={name}", policies=policies))
+    save_figure(figure, tmp_path / "a.png", MADE_BY)
     boxes = {text: text.get_window_extent() for text in texts(figure)}
     width, height = figure.get_size_inches() * figure.dpi
     for text, box in boxes.items():
@@ -128,21 +134,21 @@ def test_all_text_is_inside_the_figure_and_none_overlaps(policies, name, tmp_pat
 
 
 def test_a_ring_has_lanes_for_reduce_and_gather(tmp_path):
-    figure = draw_prediction(prediction(tmp_path, "job.architecture=ring", "job.servers=0"))
+    figure = draw_side_by_side(prediction(tmp_path, "job.architecture=ring", "job.servers=0"))
     lanes = [label.get_text() for label in figure.subfigs[1].axes[0].get_yticklabels()]
     assert lanes == ["compute", "reduce", "gather"]
-    assert "in a ring" in said(figure)
+    assert "2 workers, ring" in said(figure)
 
 
 def test_one_layer_needs_no_colour_bar(tmp_path):
-    figure = draw_prediction(prediction(tmp_path, layers=THREE_LAYERS[:1]))
+    figure = draw_side_by_side(prediction(tmp_path, layers=THREE_LAYERS[:1]))
     assert len(figure.subfigs[1].axes) == 2
 
 
 def test_a_job_that_never_waits_is_drawn(tmp_path):
     layers = ("0,1,10000000,20000000", "1,1,900000000,2000000")
     shown = prediction(tmp_path, layers=layers)
-    plot_prediction(shown, tmp_path / "a.png")
+    plot_side_by_side(shown, tmp_path / "a.png")
     assert shown.baseline.jobs[0].iteration_ps == pytest.approx(shown.optimal_ps[0], rel=0.01)
 
 
@@ -154,7 +160,7 @@ def test_all_jobs_are_drawn_and_named(tmp_path):
         for setting in (f"name={name}", "model=''", f"csv={tmp_path / 'small.csv'}", "workers=2", "servers=1")
     ]
     shown = predict(read_scenario(None, ["name=both", *jobs]), [parse_policy("fifo")], engine="simpy")
-    figure = draw_prediction(shown)
+    figure = draw_side_by_side(shown)
     assert len(figure.subfigs) == 4
     assert all(f"{name}: small on 2 workers" in said(figure) for name in ("vision", "language"))
 
@@ -190,13 +196,14 @@ def test_a_lane_shows_what_arrives_next_among_what_is_under_way():
 def test_drawing_leaves_matplotlib_as_it_was(tmp_path):
     program = (
         "import sys\n"
-        "import tensorexpress.sim.plot as plot\n"
+        "import tensorexpress.results.figure as style, tensorexpress.results.plot\n"
         "assert 'matplotlib' not in sys.modules\n"
+        "made_by = style.Provenance('1', 'a', 'b', 1, ())\n"
         "import matplotlib\n"
         "before = dict(matplotlib.rcParams)\n"
-        "figure = plot.new_figure(2, 1)\n"
+        "figure = style.new_figure(2, 1, made_by)\n"
         "figure.subplots().plot([1, 2])\n"
-        "plot.save_figure(figure, sys.argv[1])\n"
+        "style.save_figure(figure, sys.argv[1], made_by)\n"
         "assert dict(matplotlib.rcParams) == before\n"
         "import matplotlib.pyplot\n"
         "assert matplotlib.pyplot.get_fignums() == []\n"
@@ -206,7 +213,7 @@ def test_drawing_leaves_matplotlib_as_it_was(tmp_path):
 
 def test_a_figure_that_cannot_be_written_is_one_line(tmp_path):
     with pytest.raises(InputError, match="missing") as caught:
-        save_figure(new_figure(2, 1), tmp_path / "missing" / "a.png")
+        save_figure(new_figure(2, 1, MADE_BY), tmp_path / "missing" / "a.png", MADE_BY)
     assert "\n" not in str(caught.value)
 
 
@@ -231,16 +238,31 @@ def perceived(colours, vision):
 
 @pytest.mark.parametrize("vision", VISION)
 def test_blocking_and_layers_differ_for_a_colour_blind_reader_and_blocking_is_hatched(vision):
-    name, lightest, darkest = plot.LAYER_COLOURS
+    name, lightest, darkest = timelines.LAYER_COLOURS
     layers = perceived(colormaps[name](np.linspace(lightest, darkest, 256))[:, :3], vision)
-    blocked = perceived(to_rgb(plot.BLOCKED_STYLE["edgecolor"]), vision)
+    blocked = perceived(to_rgb(timelines.BLOCKED_STYLE["edgecolor"]), vision)
     assert np.linalg.norm(layers - blocked, axis=1).min() > 40
-    assert plot.BLOCKED_STYLE["hatch"]
+    assert timelines.BLOCKED_STYLE["hatch"]
 
 
 def test_the_colours_of_the_palette_differ():
-    assert len(set(plot.PALETTE)) == len(plot.PALETTE) == 8
+    assert len(set(style.PALETTE)) == len(style.PALETTE) == 8
 
 
 def test_examples_in_docstrings():
-    assert doctest.testmod(plot).failed == 0
+    assert doctest.testmod(timelines).failed == 0
+
+
+def test_a_figure_says_what_made_it_in_small_letters_and_to_programs(tmp_path):
+    shown = prediction(tmp_path, "name=my study", "seed=7")
+    for suffix in style.SUFFIXES:
+        plot_side_by_side(shown, tmp_path / f"a{suffix}")
+    line = shown.provenance.line
+    assert line == f"tensorexpress {tensorexpress.__version__}, scenario {shown.provenance.digest}, seed 7"
+    assert line in said(draw_side_by_side(shown))
+    png, svg, pdf = ((tmp_path / f"a{suffix}").read_bytes() for suffix in style.SUFFIXES)
+    policies = "policies fifo; tensorexpress:slice=20 KB"
+    assert b"Title\0my study" in png
+    assert f"Description\0{line}, {policies}".encode() in png
+    assert f"<dc:description>{line}, {policies}</dc:description>".encode() in svg
+    assert f"/Subject ({line}, {policies})".encode() in pdf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -44,7 +45,8 @@ def scenario(tmp_path):
 
 
 def test_a_run_prints_a_table_and_writes_traces(scenario, tmp_path):
-    result = invoke(scenario, "--wires", "-o", tmp_path / "runs", "--json", tmp_path / "metrics.json")
+    outputs = ("-o", tmp_path / "runs", "--json", tmp_path / "metrics.json", "--csv", tmp_path / "metrics.csv")
+    result = invoke(scenario, "--wires", *outputs)
     assert result.exit_code == 0, result.output
     lines = result.output.splitlines()
     assert lines[0] == ("small: star, 3 hosts, 40 Mbps, 1 us, MTU 9000, 8 queues; iterations=1, job.csv=layers")
@@ -59,6 +61,9 @@ def test_a_run_prints_a_table_and_writes_traces(scenario, tmp_path):
         assert plan.scenario.transport.header_bytes == 130
     policies = json.loads((tmp_path / "metrics.json").read_text())["policies"]
     assert policies["fifo"]["iteration_ms"] > policies["fifo"]["compute_ms"]
+    rows = list(csv.DictReader((tmp_path / "metrics.csv").read_text().splitlines()))
+    assert [row["policy"] for row in rows] == list(policies)
+    assert {row["source"] for row in rows} == {"measured"}
 
 
 def test_the_policies_that_a_scenario_names_are_run(scenario):

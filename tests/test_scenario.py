@@ -5,8 +5,11 @@ import doctest
 import json
 import re
 import tomllib
+from collections.abc import Sequence
+from contextlib import chdir
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,8 +18,21 @@ from hypothesis import strategies as st
 from tensorexpress import models, scenario, scenario_document, scenario_keys
 from tensorexpress.errors import InputError, ScenarioError
 from tensorexpress.policy import POLICIES
-from tensorexpress.scenario import Background, Job, Scenario, Transport, read_scenario, scenario_from, to_json
+from tensorexpress.scenario import (
+    Background,
+    Job,
+    Scenario,
+    Study,
+    Transport,
+    make_scenario,
+    read_scenario,
+    read_study,
+    scenario_from,
+    to_json,
+)
 from tensorexpress.scenario_keys import SECTIONS, Words, keys, keys_table
+from tensorexpress.topologies import TOPOLOGIES, star
+from tensorexpress.workload import Layer, Workload
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.toml"))
@@ -59,7 +75,6 @@ class TestDefault:
         assert job.workload == models.load("resnet50", batch=64, device="v100")
         assert (job.workers, job.servers) == (tuple(range(8)), (8, 9, 10, 11))
         assert {link.rate_bps for link in default.cluster.links} == {10**10}
-        assert [policy.name for policy in default.policies] == ["fifo", "p3", "tensorexpress", "ideal"]
 
     def test_is_the_example_resnet50_star(self):
         example = read_scenario(ROOT / "examples" / "resnet50-star.toml")
@@ -68,7 +83,7 @@ class TestDefault:
     def test_values_of_keys_are_those_of_the_dataclasses(self):
         default = read_scenario()
         assert default.transport == Transport()
-        bare = Scenario(default.name, default.cluster, default.jobs, policies=default.policies)
+        bare = Scenario(default.name, default.cluster, default.jobs)
         assert default == bare
         (job,) = default.jobs
         assert job == Job(job.name, job.workload, job.workers, job.servers)
@@ -80,7 +95,8 @@ class TestKeys:
     def test_every_row_names_a_field_that_exists(self):
         owners = {"": Scenario, "transport": Transport, "compute": Scenario, "background": Background}
         for section, owner in owners.items():
-            assert {key.field for key in SECTIONS[section].values()} <= {field.name for field in fields(owner)}
+            known = {field.name for field in fields(owner)} | set(Study._fields)
+            assert {key.field for key in SECTIONS[section].values()} <= known
 
     def test_every_field_of_the_transport_can_be_set(self):
         assert {key.field for key in SECTIONS["transport"].values()} == {field.name for field in fields(Transport)}
@@ -139,7 +155,8 @@ class TestExamples:
         loaded = {path.stem: read_scenario(path) for path in EXAMPLES}
         assert loaded["bert-ring"].jobs[0].architecture == "ring"
         assert {link.rate_bps for link in loaded["vgg16-25g"].cluster.links} == {25 * 10**9}
-        assert {policy.queue_map for policy in loaded["two-jobs"].policies} >= {"fewest", "slack"}
+        named = read_study(ROOT / "examples" / "two-jobs.toml").policies
+        assert {policy.queue_map for policy in named} >= {"fewest", "slack"}
         assert len(loaded["two-jobs"].jobs) == 2
         assert loaded["stragglers-background"].background
         assert loaded["stragglers-background"].stragglers
@@ -592,7 +609,11 @@ class TestOverrides:
         ],
     )
     def test_of_policies_need_no_brackets(self, text, names):
-        assert [policy.name for policy in read_scenario(None, [f"policies={text}"]).policies] == names
+        assert [policy.name for policy in read_study(None, [f"policies={text}"]).policies] == names
+
+    def test_of_policies_leave_the_scenario_as_it_is(self):
+        assert read_study(None, ["policies=p3"]).scenario == read_study().scenario == read_scenario()
+        assert read_study().policies == ()
 
     @pytest.mark.parametrize(
         ("override", "message"),
@@ -627,6 +648,146 @@ class TestOverrides:
         assert message == "--set loss.x: found 0.5 where 'x' should be a key; accepted: a key of a table"
 
 
+#: Key -> some values that it takes, as one writes them in a file; what depends on the topology is below.
+WRITTEN: dict[str, dict[str, list[Any]]] = {
+    "": {"name": ["mine"], "seed": [0, 7], "iterations": [3], "warmup": [0], "loss": [0, 0.01]},
+    "job": {
+        "name": ["vision"],
+        "model": ["vgg16", "ResNet50"],
+        "batch": [8],
+        "device": ["a100"],
+        "workers": [2, ["h0", "h3"], "h0,h3"],
+        "servers": [1, ["h4"]],
+        "colocated": [False],
+        "architecture": ["ps"],
+        "shard": ["2 MB", 5000],
+        "sum_rate": ["1 Gbps"],
+        "start": ["2 ms", 70],
+        "gpus_per_host": [1, 2],
+        "local_rate": ["100 Gbps"],
+    },
+    "transport": {
+        "window": ["unlimited", 0, "1 MB"],
+        "initial_window": ["20 KB"],
+        "ack_every": [1],
+        "acks": [True],
+        "rto_min": ["10 ms"],
+        "ecn": ["100 KB"],
+        "header": [98],
+        "ack_size": [118],
+    },
+    "compute": {"jitter": [0, 0.1], "stragglers": [{"h0": 1.5}, {"h0": 2}]},
+    "background": {"src": ["h0"], "dst": ["h5"], "rate": ["1 Gbps"], "packet": [1000], "pattern": ["constant"]},
+}
+PORTS: dict[str, list[Any]] = {
+    "bandwidth": ["25 Gbps", 10**9],
+    "delay": ["3 us", 0],
+    "mtu": [1500],
+    "buffer": ["unlimited", 0, "2 MB"],
+    "queues": [1, 4],
+}
+TOPOLOGY_KEYS: dict[str, dict[str, list[Any]]] = {
+    "star": {"hosts": [6, 20]},
+    "dumbbell": {"left": [3], "right": [4], "bottleneck": ["5 Gbps"]},
+    "leaf-spine": {"leaves": [3], "spines": [2], "hosts_per_leaf": [3], "oversubscription": [2, 0.5]},
+    "fat-tree": {"k": [4]},
+    "custom": {
+        "hosts": [[f"h{index}" for index in range(6)]],
+        "switches": [["s0"]],
+        "links": [[["h0", "s0", "25 Gbps", "2 us"], *([f"h{index}", "s0"] for index in range(1, 6))]],
+    },
+    "p4": {"file": ["topology.json"]},
+}
+
+
+def test_every_key_is_written_in_both_languages():
+    written = {section: set(values) for section, values in WRITTEN.items()}
+    written["cluster"] = {"topology", *PORTS, *(key for own in TOPOLOGY_KEYS.values() for key in own)}
+    written[""].add("policies")  # no part of a scenario
+    written["job"].add("csv")  # instead of a model
+    assert written == {section: set(rows) for section, rows in SECTIONS.items()}
+
+
+def in_toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {in_toml(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(in_toml, value)) + "]"
+    return json.dumps(value)
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> dict[str, Any]:
+    """Some keys of every section, with some of their values; the ends of background traffic are always there."""
+
+    def some(values: dict[str, list[Any]], least: Sequence[str] = ()) -> dict[str, Any]:
+        chosen = [key for key in values if key in least or draw(st.booleans())]
+        return {key: draw(st.sampled_from(values[key])) for key in chosen}
+
+    topology = draw(st.sampled_from(sorted(TOPOLOGY_KEYS)))
+    own = TOPOLOGY_KEYS[topology]
+    document = some(WRITTEN[""])
+    document["cluster"] = {"topology": topology, **some(PORTS), **some(own, least=[*own])}
+    document["job"] = [some(WRITTEN["job"], least=["workers", "servers"])]
+    if draw(st.booleans()):
+        document["job"] = {**document["job"][0], "model": "", "csv": "layers.csv"}
+        document["job"] = {key: value for key, value in document["job"].items() if key not in ("batch", "device")}
+    document |= {section: some(WRITTEN[section]) for section in ("transport", "compute")}
+    if draw(st.booleans()):
+        document["background"] = some(WRITTEN["background"], least=["src", "dst", "rate"])
+    return document
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files that documents name."""
+    made = tmp_path_factory.mktemp("written")
+    (made / "layers.csv").write_text(CSV)
+    hosts = {f"h{index}": {} for index in range(6)}
+    links = [[host, f"s0-p{port}"] for port, host in enumerate(hosts)]
+    (made / "topology.json").write_text(json.dumps({"hosts": hosts, "switches": {"s0": {}}, "links": links}))
+    return made
+
+
+class TestFromPython:
+    @given(documents())
+    @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    def test_the_same_words_give_the_same_scenario_as_in_a_file(self, folder, document):
+        text = "\n".join(f"{key} = {in_toml(value)}" for key, value in document.items())
+        (folder / "scenario.toml").write_text(text)
+        from_file = read_scenario(folder / "scenario.toml")
+        with chdir(folder):
+            assert make_scenario(**document) == from_file
+            words = {SECTIONS["cluster"][key].field: value for key, value in document["cluster"].items()}
+            cluster = TOPOLOGIES[words.pop("topology")](**words)
+            assert make_scenario(**{**document, "cluster": cluster}) == from_file
+
+    def test_a_workload_of_ones_own_is_a_model(self):
+        workload = Workload("mine", (Layer("a", 1000, 10, 20), Layer("b", 2000, 10, 20)))
+        scenario = make_scenario(job={"model": workload, "workers": 2, "servers": 1})
+        assert scenario.jobs[0].workload == workload
+
+    @pytest.mark.parametrize(
+        ("written", "message"),
+        [
+            ({"job": {"workers": "many"}}, "scenario: job.workers: unknown host 'many'"),
+            ({"job": {"modle": "vgg16"}}, "scenario: job.modle: unknown key 'modle'; did you mean 'model'?"),
+            ({"bandwidth": "1 Gbps"}, "scenario: unknown key 'bandwidth'; did you mean cluster.bandwidth?"),
+            ({"policies": ["p3"]}, "scenario: policies: are no part of what happens; give them to predict or sweep"),
+            ({"cluster": star(3)}, "scenario: cluster.hosts: star has 3 hosts and the jobs need 12"),
+            (
+                {"job": {"model": Workload("mine", (Layer("a", 1, 1, 1),)), "batch": 2}},
+                "scenario: job.batch: found beside a model that is a Workload; accepted: one of the two",
+            ),
+        ],
+    )
+    def test_what_is_wrong_is_said_as_of_a_file(self, written, message):
+        with pytest.raises(ScenarioError) as error:
+            make_scenario(**written)
+        assert str(error.value).startswith(message)
+        assert "\n" not in str(error.value)
+
+
 def test_json_describes_what_was_simulated():
     traffic = {"src": "h0", "dst": "h1", "rate": "1 Gbps"}
     described = to_json(scenario_from({"background": traffic, "compute": {"stragglers": {"h1": 2}}}, "small.toml"))
@@ -637,7 +798,6 @@ def test_json_describes_what_was_simulated():
     assert (job["model"], job["workers"][:2], job["servers"][-1]) == ("resnet50", ["h0", "h1"], "h11")
     assert job["tensor_bytes"] == 4 * 25_557_032
     assert described["compute"]["stragglers"] == {"h1": 2.0}
-    assert [policy["name"] for policy in described["policies"]] == ["fifo", "p3", "tensorexpress", "ideal"]
 
 
 # Small counts only: a cluster of 100,000 hosts is valid input, and slow to build hundreds of times.

@@ -19,16 +19,18 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tensorexpress import vary
 from tensorexpress.cli.sweep import sweep as command
 from tensorexpress.errors import InputError
+from tensorexpress.results import report, sweep_report
+from tensorexpress.results.bands import COMPUTE_BOUND, MISSED, NETWORK_BOUND, PAYS, bands, summary, verdicts
+from tensorexpress.results.sweep_plot import mapped_policy, plot_sweep
+from tensorexpress.results.swept import Sweep
 from tensorexpress.scenario import read_scenario
-from tensorexpress.sim import report, sweep_report, vary
 from tensorexpress.sim import sweep as module
 from tensorexpress.sim.predict import predict
-from tensorexpress.sim.sweep import Point, Sweep, sweep, usual_vary
-from tensorexpress.sim.sweep_plot import mapped_policy, plot_sweep
-from tensorexpress.sim.sweep_report import COMPUTE_BOUND, MISSED, NETWORK_BOUND, PAYS, bands, outcomes, summary
-from tensorexpress.sim.vary import MOST_POINTS, number_of, parse_vary
+from tensorexpress.sim.sweep import sweep, usual_vary
+from tensorexpress.vary import MOST_POINTS, number_of, parse_vary
 
 LAYERS = (
     "layer_index,numel,forward_ns,backward_ns\n0,20000,200000,400000\n1,100000,300000,600000\n2,100000,300000,600000\n"
@@ -161,8 +163,8 @@ def test_every_point_equals_a_prediction_of_its_own(small, over_bandwidth):
     assert [point.values for point in over_bandwidth.points] == [("1 Gbps",), ("100 Gbps",), ("5 Gbps",)]
     for point in over_bandwidth.points:
         prediction = predict(read_scenario(overrides=[*small, f"cluster.bandwidth={point.values[0]}"]))
-        assert [row.policy for row in point.rows] == list(prediction.results)
-        for row in point.rows:
+        assert [row.policy for row in point.results] == list(prediction.results)
+        for row in point.results:
             assert row.metrics == prediction.results[row.policy].jobs[0]
             assert row.speedup == prediction.speedup(row.policy)
             assert row.of_optimal == prediction.of_optimal(row.policy)
@@ -198,7 +200,7 @@ def test_a_scenario_file_is_swept_and_fifo_is_always_compared_with(tmp_path):
     path.write_text('policies = ["tictac"]\n[job]\ncsv = "layers.csv"\nworkers = 2\nservers = 1\n')
     result = sweep(path, [], {"cluster.mtu": ("1500", "9000")})
     assert result.scenario.name == "mine"
-    assert [row.policy for row in result.points[0].rows] == ["fifo", "tictac"]
+    assert [row.policy for row in result.points[0].results] == ["fifo", "tictac"]
 
 
 @pytest.mark.parametrize(
@@ -234,7 +236,7 @@ def test_what_fails_in_a_process_names_its_point(small):
 
 
 def test_scheduling_pays_where_bandwidth_is_short_and_not_where_it_is_in_plenty(over_bandwidth):
-    assert [outcome.verdict for outcome in outcomes(over_bandwidth, "job0")] == [PAYS, PAYS, COMPUTE_BOUND]
+    assert [outcome.verdict for outcome in verdicts(over_bandwidth, "job0")] == [PAYS, PAYS, COMPUTE_BOUND]
     (band,) = bands(over_bandwidth, "job0")
     assert band.lower is None
     assert 5e9 < band.upper < 100e9
@@ -249,10 +251,10 @@ def with_times(over_bandwidth: Sweep, times_ms: Mapping[str, tuple[float, float,
     made = []
     for value, (fifo, p3, optimal, compute) in times_ms.items():
         rows = []
-        for row, time in zip(point.rows[:2], (fifo, p3), strict=True):
+        for row, time in zip(point.results[:2], (fifo, p3), strict=True):
             metrics = replace(row.metrics, iteration_ps=time * 1e9, compute_ps=compute * 1e9)
-            rows.append(replace(row, metrics=metrics, fifo_ps=fifo * 1e9, optimal_ps=optimal * 1e9))
-        made.append(replace(point, values=(value,), rows=tuple(rows)))
+            rows.append(replace(row, metrics=metrics, baseline_ps=fifo * 1e9, optimal_ps=optimal * 1e9))
+        made.append(replace(point, values=(value,), results=tuple(rows)))
     varied = {"cluster.bandwidth": tuple(times_ms)}
     return replace(over_bandwidth, vary=varied, policies=over_bandwidth.policies[:2], points=tuple(made))
 
@@ -267,8 +269,7 @@ def test_verdicts_follow_from_the_four_times(over_bandwidth):
             "8 Gbps": (101, 101, 100, 100),
         },
     )
-    verdicts = [outcome.verdict for outcome in outcomes(made, "job0")]
-    assert verdicts == [NETWORK_BOUND, MISSED, PAYS, COMPUTE_BOUND]
+    assert [judged.verdict for judged in verdicts(made, "job0")] == [NETWORK_BOUND, MISSED, PAYS, COMPUTE_BOUND]
     paying, elsewhere = summary(made)
     assert "most at 4 Gbps, where p3 takes 200.00 ms and fifo 250.00 ms (1.25x)" in paying
     assert elsewhere.count("; ") == 2
@@ -296,7 +297,7 @@ def test_where_it_never_pays_that_is_said(over_bandwidth):
 
 
 def test_what_ideal_gains_is_not_called_a_gain(over_bandwidth):
-    assert {outcome.best.policy for outcome in outcomes(over_bandwidth, "job0")} <= {"p3", "tensorexpress"}
+    assert {outcome.best.policy for outcome in verdicts(over_bandwidth, "job0")} <= {"p3", "tensorexpress"}
     assert mapped_policy(over_bandwidth) == "tensorexpress"
 
 
@@ -349,8 +350,8 @@ def test_the_command_writes_all_it_is_asked_for(small, tmp_path):
     ],
 )
 def test_any_one_or_two_keys_can_be_drawn(over_bandwidth, tmp_path, varied):
-    rows = [point.rows for point in over_bandwidth.points]
-    points = tuple(Point(values, rows[index % 3]) for index, values in enumerate(product(*varied.values())))
+    known = over_bandwidth.points
+    points = tuple(replace(known[index % 3], values=values) for index, values in enumerate(product(*varied.values())))
     for finished in (len(points), (len(points) + 1) // 2):
         result = replace(over_bandwidth, vary=varied, points=points[:finished])
         plot_sweep(result, tmp_path / "sweep.svg")

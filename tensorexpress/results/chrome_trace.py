@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from tensorexpress.files import write_atomic
 from tensorexpress.graph import BRINGS_SUMS, KINDS
+from tensorexpress.results.provenance import Provenance
 from tensorexpress.trace import TRANSFER, Ints, JobTrace, Trace, measure_job
 
 #: Changes when a reader of the file would have to.
@@ -42,14 +43,14 @@ class _Track:
     events: list[Event]
 
 
-def to_chrome(trace: Trace) -> dict[str, Any]:
-    """Return a trace as an object of Chrome's trace-event format."""
-    return _document([trace])
+def to_chrome(trace: Trace, made_by: Provenance | None = None) -> dict[str, Any]:
+    """Return a trace as an object of Chrome's trace-event format, with what made it if that is given."""
+    return _document([trace], made_by)
 
 
-def write_chrome(traces: Sequence[Trace], path: str | os.PathLike[str]) -> None:
+def write_chrome(traces: Sequence[Trace], path: str | os.PathLike[str], made_by: Provenance | None = None) -> None:
     """Write traces of one cluster, such as one per policy, to a single file; the processes of each stay together."""
-    write_atomic(path, json.dumps(_document(traces), separators=(",", ":"), allow_nan=False) + "\n")
+    write_atomic(path, json.dumps(_document(traces, made_by), separators=(",", ":"), allow_nan=False) + "\n")
 
 
 def merge_slices(transfers: NDArray[np.void]) -> NDArray[np.void]:
@@ -82,12 +83,13 @@ def worker_transfers(transfers: NDArray[np.void], host: int, kind: str) -> NDArr
     return own
 
 
-def _document(traces: Sequence[Trace]) -> dict[str, Any]:
+def _document(traces: Sequence[Trace], made_by: Provenance | None) -> dict[str, Any]:
+    known = {} if made_by is None else {"provenance": made_by.to_json()}
     events = [event for group, trace in enumerate(traces) for event in _events(trace, 1 + group * len(trace.hosts))]
     return {
         "traceEvents": events,
         "displayTimeUnit": "ms",
-        "otherData": {"schema_version": SCHEMA_VERSION, "traces": [_summary(trace) for trace in traces]},
+        "otherData": {"schema_version": SCHEMA_VERSION, **known, "traces": [_summary(trace) for trace in traces]},
     }
 
 

@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorexpress.errors import InputError
-from tensorexpress.sim.plot import PALETTE, check_suffix, new_figure, save_figure
-from tensorexpress.sim.sweep import Row, Sweep
-from tensorexpress.sim.sweep_report import PAYS, THRESHOLD, band_text, bands, is_spread, numbers, outcomes
-from tensorexpress.sim.vary import formatter, number_of
+from tensorexpress.results.bands import PAYS, THRESHOLD, band_text, bands, is_spread, verdicts
+from tensorexpress.results.columns import JobResult
+from tensorexpress.results.figure import FAINT, PALETTE, check_suffix, new_figure, save_figure
+from tensorexpress.results.swept import Sweep
 from tensorexpress.units import PS_PER_MS
+from tensorexpress.vary import formatter, number_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,7 +32,7 @@ _MOST_TICKS = 12
 #: Letters that fit below an axis side by side.
 _MOST_LETTERS = 60
 
-_BAND, _PAYING, _FAINT = "#DCEFE6", "#1E6B4A", "#555555"
+_BAND, _PAYING = "#DCEFE6", "#1E6B4A"
 
 _MARKERS = "osD^vP*X"
 
@@ -39,7 +40,7 @@ _MARKERS = "osD^vP*X"
 def plot_sweep(sweep: Sweep, path: str | os.PathLike[str], threshold: float = THRESHOLD) -> None:
     """Draw a sweep over one or two keys to a PNG or SVG file; of several jobs, the first."""
     check_plot(path, len(sweep.vary))
-    save_figure(draw_sweep(sweep, threshold), path)
+    save_figure(draw_sweep(sweep, threshold), path, sweep.provenance)
 
 
 def check_plot(path: str | os.PathLike[str], keys: int) -> None:
@@ -68,20 +69,20 @@ def _title(sweep: Sweep, what: str) -> str:
 def _draw_curves(sweep: Sweep, threshold: float) -> Figure:
     """Draw iteration times above and speed-ups below, over one key."""
     job, key = sweep.scenario.jobs[0].name, next(iter(sweep.vary))
-    figure = new_figure(9, 7)
+    figure = new_figure(9, 7, sweep.provenance)
     title = _title(sweep, f"iteration time, and speed-up over fifo, by {key}")
     figure.suptitle(title, x=0.012, ha="left", fontsize=12, linespacing=1.4, parse_math=False)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[1.15, 1])
-    ordered = [outcome.point for outcome in outcomes(sweep, job, threshold)]
-    places = numbers(sweep) or list(map(float, range(len(ordered))))
+    ordered = [judged.point for judged in verdicts(sweep, job, threshold)]
+    places = sweep.numbers() or list(map(float, range(len(ordered))))
     by_policy = {
         policy.name: [
-            next(row for row in point.rows if (row.policy, row.job) == (policy.name, job)) for point in ordered
+            next(row for row in point.results if (row.policy, row.job) == (policy.name, job)) for point in ordered
         ]
         for policy in sweep.policies
     }
     # Between names there is nothing that a line could show.
-    joined = numbers(sweep) is not None
+    joined = sweep.numbers() is not None
     _draw_times(upper, places, by_policy, joined)
     _draw_speedups(lower, places, by_policy, joined, threshold)
     _draw_bands(sweep, upper, lower, places, threshold)
@@ -91,14 +92,14 @@ def _draw_curves(sweep: Sweep, threshold: float) -> Figure:
     return figure
 
 
-def _draw_times(axes: Axes, places: Sequence[float], by_policy: dict[str, list[Row]], joined: bool) -> None:
+def _draw_times(axes: Axes, places: Sequence[float], by_policy: dict[str, list[JobResult]], joined: bool) -> None:
     fifo = by_policy["fifo"]
     for (name, rows), style in zip(by_policy.items(), _styles(joined), strict=False):
         axes.plot(places, [row.metrics.iteration_ps / PS_PER_MS for row in rows], **style, label=name)
     optimal_ms = [row.optimal_ps / PS_PER_MS for row in fifo]
     compute_ms = [row.metrics.compute_ps / PS_PER_MS for row in fifo]
     axes.plot(places, optimal_ms, **_bound_style("black", "--", joined), label="T*: no schedule is faster")
-    axes.plot(places, compute_ms, **_bound_style(_FAINT, ":", joined), label="compute alone")
+    axes.plot(places, compute_ms, **_bound_style(FAINT, ":", joined), label="compute alone")
     longest_ms = max(row.metrics.iteration_ps / PS_PER_MS for rows in by_policy.values() for row in rows)
     if is_spread([min(compute_ms), longest_ms]):
         axes.set_yscale("log")
@@ -110,11 +111,11 @@ def _draw_times(axes: Axes, places: Sequence[float], by_policy: dict[str, list[R
 
 
 def _draw_speedups(
-    axes: Axes, places: Sequence[float], by_policy: dict[str, list[Row]], joined: bool, threshold: float
+    axes: Axes, places: Sequence[float], by_policy: dict[str, list[JobResult]], joined: bool, threshold: float
 ) -> None:
     for rows, style in zip(by_policy.values(), _styles(joined), strict=False):
         axes.plot(places, [row.speedup for row in rows], **style)
-    possible = [row.fifo_ps / row.optimal_ps for row in by_policy["fifo"]]
+    possible = [row.baseline_ps / row.optimal_ps for row in by_policy["fifo"]]
     axes.plot(places, possible, **_bound_style("black", "--", joined))
     axes.axhline(threshold, color=_PAYING, linewidth=0.8, linestyle=(0, (1, 2)))
     reached = [row.speedup for rows in by_policy.values() for row in rows] + possible
@@ -142,13 +143,13 @@ def _bound_style(colour: str, line: str, joined: bool) -> dict[str, Any]:
 def _draw_bands(sweep: Sweep, upper: Axes, lower: Axes, places: Sequence[float], threshold: float) -> None:
     """Shade where scheduling pays and write its limits; write beside it why it does not elsewhere."""
     job = sweep.scenario.jobs[0].name
-    placed = list(zip(places, outcomes(sweep, job, threshold), strict=True))
-    if numbers(sweep) is None:
-        for place, outcome in placed:
-            if outcome.verdict == PAYS:
+    placed = list(zip(places, verdicts(sweep, job, threshold), strict=True))
+    if sweep.numbers() is None:
+        for place, judged in placed:
+            if judged.verdict == PAYS:
                 upper.axvspan(place - 0.4, place + 0.4, color=_BAND, zorder=0)
                 lower.axvspan(place - 0.4, place + 0.4, color=_BAND, zorder=0)
-            _write_at_top(lower, place, outcome.verdict, _PAYING if outcome.verdict == PAYS else _FAINT)
+            _write_at_top(lower, place, judged.verdict, _PAYING if judged.verdict == PAYS else FAINT)
         return
     for band in bands(sweep, job, threshold):
         left = min(places) if band.lower is None else band.lower
@@ -160,7 +161,7 @@ def _draw_bands(sweep: Sweep, upper: Axes, lower: Axes, places: Sequence[float],
     for verdict, run in groupby(placed, key=lambda item: item[1].verdict):
         if verdict != PAYS:
             stretch = [place for place, _ in run]
-            _write_at_top(lower, _middle(places, stretch[0], stretch[-1]), verdict, _FAINT)
+            _write_at_top(lower, _middle(places, stretch[0], stretch[-1]), verdict, FAINT)
 
 
 def _middle(places: Sequence[float], left: float, right: float) -> float:
@@ -185,7 +186,7 @@ def _write_at_top(axes: Axes, place: float, text: str, colour: str) -> None:
 def _label_values(axes: Axes, sweep: Sweep, values: Sequence[str], places: Sequence[float]) -> None:
     from matplotlib.ticker import LogLocator, NullLocator
 
-    if numbers(sweep) is None:
+    if sweep.numbers() is None:
         axes.set_xticks(places, [shorten(value, 18, placeholder="...") for value in values])
         _slant_long(axes, values)
         return
@@ -242,10 +243,11 @@ def _draw_map(sweep: Sweep, threshold: float) -> Figure:
     )
     speedups = np.full((len(row_values), len(column_values)), np.nan)
     for point in sweep.points:
-        row = next(row for row in point.rows if (row.policy, row.job) == (name, job))
+        row = next(row for row in point.results if (row.policy, row.job) == (name, job))
         speedups[row_values.index(point.values[0]), column_values.index(point.values[1])] = row.speedup
     wide, high = len(column_values), len(row_values)
-    figure = new_figure(min(14, max(6.5, 2.6 + 0.62 * wide)), min(10, max(3.2, 1.6 + 0.42 * high)))
+    inches = min(14, max(6.5, 2.6 + 0.62 * wide)), min(10, max(3.2, 1.6 + 0.42 * high))
+    figure = new_figure(*inches, sweep.provenance)
     title = _title(sweep, f"speed-up of {name} over fifo")
     figure.suptitle(title, x=0.012, ha="left", fontsize=12, linespacing=1.4, parse_math=False)
     axes = figure.subplots()

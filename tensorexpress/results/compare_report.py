@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tensorexpress.compare import METRICS, Comparison, JobComparison, Run, Value, differences, gain
-from tensorexpress.heading import JOB_LINE, heading
+from tensorexpress.results.compare import METRICS, Comparison, JobComparison, TracedRun, Value, differences, gain
+from tensorexpress.results.heading import JOB_LINE, heading
+from tensorexpress.results.provenance import provenance
 from tensorexpress.text import grid
 from tensorexpress.units import PS_PER_MS, counted, format_size
 
@@ -60,12 +61,13 @@ def _comparison_to_json(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _run_to_json(run: Run) -> dict[str, Any]:
+def _run_to_json(run: TracedRun) -> dict[str, Any]:
     trace = run.trace
     return {
         "name": run.name,
         "source": trace.source,
         "policy": trace.policy,
+        "provenance": provenance(run.plan.scenario, [run.plan.policy]).to_json(),
         "iterations": run.plan.scenario.iterations,
         **_troubles(run),
     }
@@ -83,7 +85,7 @@ def _value_to_json(value: Value) -> dict[str, float | None]:
     }
 
 
-def _troubles(run: Run) -> dict[str, int]:
+def _troubles(run: TracedRun) -> dict[str, int]:
     """Return what went wrong in a run and was mended, which explains many a difference."""
     trace = run.trace
     return {

@@ -37,7 +37,7 @@ _MOST_LISTED = 3
 
 
 @dataclass(frozen=True)
-class Run:
+class TracedRun:
     """A trace with the plan that was run, under a name such as its policy's."""
 
     name: str
@@ -99,8 +99,8 @@ class JobComparison:
 class Comparison:
     """Two runs and what there is to compare, job by job."""
 
-    reference: Run
-    other: Run
+    reference: TracedRun
+    other: TracedRun
     jobs: tuple[JobComparison, ...]
 
     @property
@@ -110,7 +110,7 @@ class Comparison:
         return sources == ("measured", "simulated") and self.reference.plan.policy == self.other.plan.policy
 
 
-def compare(one: Run, other: Run) -> Comparison:
+def compare(one: TracedRun, other: TracedRun) -> Comparison:
     """Put two runs side by side; jobs, workers and layers must be the same, all else may differ."""
     _check_same_jobs(one, other)
     if (one.trace.source, other.trace.source) == ("simulated", "measured"):
@@ -119,7 +119,7 @@ def compare(one: Run, other: Run) -> Comparison:
     return Comparison(one, other, tuple(_compare_job(one, other, number) for number in numbers))
 
 
-def _compare_job(one: Run, other: Run, number: int) -> JobComparison:
+def _compare_job(one: TracedRun, other: TracedRun, number: int) -> JobComparison:
     metrics = [_metrics(run, number) for run in (one, other)]
     latencies = [_tensor_latencies_ps(run.trace.jobs[number], run.trace.warmup) for run in (one, other)]
     plans = [run.plan.jobs[number] for run in (one, other)]
@@ -140,7 +140,7 @@ def _compare_job(one: Run, other: Run, number: int) -> JobComparison:
     )
 
 
-def _metrics(run: Run, number: int) -> JobMetrics:
+def _metrics(run: TracedRun, number: int) -> JobMetrics:
     return measure_job(run.trace.jobs[number], run.trace.warmup)
 
 
@@ -183,15 +183,11 @@ def differences(one: Plan, other: Plan) -> str:
     return "; ".join(listed) + (f"; and {more} more" if more else "")
 
 
-#: Parts of a scenario that say nothing about what happens: a name, and policies to compare.
-_MEANINGLESS = ("name", "policies")
-
-
 def _differing(one: Any, other: Any, where: str) -> Iterator[tuple[str, Any, Any]]:
     """Yield the places where two values of dataclasses, tuples and scalars differ, with what is there."""
     if is_dataclass(one) and type(one) is type(other):
         for field in fields(one):
-            if where or field.name not in _MEANINGLESS:
+            if where or field.name != "name":  # what a scenario is called says nothing about what happens
                 place = f"{where}.{field.name}" if where else field.name
                 yield from _differing(getattr(one, field.name), getattr(other, field.name), place)
     elif isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):
@@ -201,7 +197,7 @@ def _differing(one: Any, other: Any, where: str) -> Iterator[tuple[str, Any, Any
         yield where, one, other
 
 
-def _check_same_jobs(one: Run, other: Run) -> None:
+def _check_same_jobs(one: TracedRun, other: TracedRun) -> None:
     """Refuse runs of which no tensor of one has its like in the other."""
     names = tuple(tuple(job.name for job in run.trace.jobs) for run in (one, other))
     parts = {"jobs": names}

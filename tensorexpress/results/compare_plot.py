@@ -8,35 +8,27 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tensorexpress.compare import Run
-from tensorexpress.sim.plot import (
-    LANES,
-    Timeline,
-    check_suffix,
-    draw_legend,
-    draw_timelines,
-    headed_parts,
-    most_blocked,
-    new_figure,
-    save_figure,
-)
+from tensorexpress.results.compare import TracedRun
+from tensorexpress.results.figure import check_suffix, headed_parts, new_figure, save_figure
+from tensorexpress.results.provenance import Provenance, provenance
+from tensorexpress.results.timelines import LANES, Timeline, draw_legend, draw_timelines, most_blocked
 from tensorexpress.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def plot_runs(runs: Sequence[Run], path: str | os.PathLike[str]) -> None:
+def plot_runs(runs: Sequence[TracedRun], path: str | os.PathLike[str]) -> None:
     """Draw runs of the same jobs to a PNG, SVG or PDF file, job by job."""
     check_suffix(path)
-    save_figure(draw_runs(runs), path)
+    save_figure(draw_runs(runs), path, _provenance(runs))
 
 
-def draw_runs(runs: Sequence[Run]) -> Figure:
+def draw_runs(runs: Sequence[TracedRun]) -> Figure:
     """Return the figure that `plot_runs` saves: the worker that is blocked longest in the first run, in all of them."""
     first = runs[0].trace
     inches = [0.55, 0.85 + 1.3 * len(runs)]
-    figure = new_figure(10, 0.3 + len(first.jobs) * sum(inches))
+    figure = new_figure(10, 0.3 + len(first.jobs) * sum(inches), _provenance(runs))
     parts = headed_parts(figure, runs[0].plan.scenario, inches)
     for job, (head, body) in enumerate(zip(parts[::2], parts[1::2], strict=True)):
         worker = most_blocked(first, job)
@@ -48,6 +40,11 @@ def draw_runs(runs: Sequence[Run]) -> Figure:
             f"measured iteration with the median blocking time. {LANES}",
         )
     return figure
+
+
+def _provenance(runs: Sequence[TracedRun]) -> Provenance:
+    """Return what made the figure: the scenario of the first run, and all policies."""
+    return provenance(runs[0].plan.scenario, dict.fromkeys(run.plan.policy for run in runs))
 
 
 def usual_iteration(trace: Trace, worker: int, job: int = 0) -> int:

@@ -1,11 +1,11 @@
-"""Advice: what to make of a prediction, and above all why scheduling gains nothing where it does not."""
+"""Advice: what to make of policies side by side, and above all why scheduling gains nothing where it does not."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tensorexpress.sim.predict import Prediction, Result
-from tensorexpress.units import PS_PER_MS, format_size
+from tensorexpress.results.side_by_side import Result, SideBySide
+from tensorexpress.units import format_ms, format_size
 
 #: Iteration times within this factor count as equal.
 _EQUAL = 1.001
@@ -14,41 +14,37 @@ _EQUAL = 1.001
 _WORTH_IT = 0.02
 
 
-def notes(prediction: Prediction) -> list[str]:
+def notes(compared: SideBySide) -> list[str]:
     """Return sentences, most important first; every one is about a difference that the numbers show."""
-    several = len(prediction.scenario.jobs) > 1
+    several = len(compared.scenario.jobs) > 1
     found = []
-    for index, job in enumerate(prediction.scenario.jobs):
+    for index, job in enumerate(compared.scenario.jobs):
         prefix = f"{job.name}: " if several else ""
-        found += [prefix + note for note in _about_job(prediction, index)]
-    return found + list(_about_network(prediction))
+        found += [prefix + note for note in _about_job(compared, index)]
+    return found + list(_about_network(compared))
 
 
-def _ms(ps: float) -> str:
-    return f"{ps / PS_PER_MS:.2f} ms"
-
-
-def _about_job(prediction: Prediction, job: int) -> Iterator[str]:
-    base, optimal = prediction.baseline.jobs[job], prediction.optimal_ps[job]
-    baseline = prediction.baseline.plan.policy.name
-    others = {name: r.jobs[job] for name, r in prediction.results.items() if r is not prediction.baseline}
+def _about_job(compared: SideBySide, job: int) -> Iterator[str]:
+    base, optimal = compared.baseline.jobs[job], compared.optimal_ps[job]
+    baseline = compared.baseline.plan.policy.name
+    others = {name: r.jobs[job] for name, r in compared.results.items() if r is not compared.baseline}
     possible = base.iteration_ps / optimal - 1
-    if possible < _WORTH_IT and _orders(prediction.baseline):
+    if possible < _WORTH_IT and _orders(compared.baseline):
         yield (
-            f"{baseline} takes {_ms(base.iteration_ps)}, within {possible:.1%} of the optimum; compare it with fifo "
-            "(--policy fifo,...) to see what its order saves."
+            f"{baseline} takes {format_ms(base.iteration_ps)}, within {possible:.1%} of the optimum; compare it with "
+            "fifo (--policy fifo,...) to see what its order saves."
         )
         return
     if possible < _WORTH_IT and base.blocking_ps < _WORTH_IT * base.compute_ps:
         yield (
-            f"Compute-bound: transfers hide behind compute ({baseline} blocks {_ms(base.blocking_ps)} of "
-            f"{_ms(base.iteration_ps)}), so no order of packets can gain more than {possible:.1%}."
+            f"Compute-bound: transfers hide behind compute ({baseline} blocks {format_ms(base.blocking_ps)} of "
+            f"{format_ms(base.iteration_ps)}), so no order of packets can gain more than {possible:.1%}."
         )
         return
     if possible < _WORTH_IT:
         yield (
-            f"Network-bound: {baseline} already takes {_ms(base.iteration_ps)} and no schedule can take less than "
-            f"{_ms(optimal)}; order gains nothing, more bandwidth or fewer bytes would."
+            f"Network-bound: {baseline} already takes {format_ms(base.iteration_ps)} and no schedule can take less "
+            f"than {format_ms(optimal)}; order gains nothing, more bandwidth or fewer bytes would."
         )
         return
     if not others:
@@ -57,22 +53,23 @@ def _about_job(prediction: Prediction, job: int) -> Iterator[str]:
     # Of policies that are as good as equal, speak of the one named first.
     name, best = next(item for item in others.items() if item[1].iteration_ps <= fastest * _EQUAL)
     if best.iteration_ps < base.iteration_ps:
-        removed = base.blocking_ps - best.blocking_ps
+        removed, saved = base.blocking_ps - best.blocking_ps, base.iteration_ps - best.iteration_ps
         saves = (
-            f"removes {_ms(removed)} of the {_ms(base.blocking_ps)} for which {baseline} blocks"
+            f"removes {format_ms(removed)} of the {format_ms(base.blocking_ps)} for which {baseline} blocks"
             if removed > 0
-            else f"saves {_ms(base.iteration_ps - best.iteration_ps)} of the {_ms(base.iteration_ps)} under {baseline}"
+            else f"saves {format_ms(saved)} of the {format_ms(base.iteration_ps)} under {baseline}"
         )
         yield (
-            f"{name} {saves}, {prediction.speedup(name, job):.2f}x; {_ms(best.iteration_ps - optimal)} are left to the "
-            "optimum."
+            f"{name} {saves}, {compared.speedup(name, job):.2f}x; {format_ms(best.iteration_ps - optimal)} are left to "
+            "the optimum."
         )
     else:
-        yield f"No policy here is faster than {baseline}; {_ms(base.iteration_ps - optimal)} are left to the optimum."
+        left = format_ms(base.iteration_ps - optimal)
+        yield f"No policy here is faster than {baseline}; {left} are left to the optimum."
     for slower, metrics in others.items():
         if metrics.iteration_ps > base.iteration_ps * (1 + _WORTH_IT):
-            yield f"{slower} is slower than {baseline} by {_ms(metrics.iteration_ps - base.iteration_ps)}."
-    yield from _about_switch_order(prediction, job)
+            yield f"{slower} is slower than {baseline} by {format_ms(metrics.iteration_ps - base.iteration_ps)}."
+    yield from _about_switch_order(compared, job)
 
 
 def _orders(result: Result) -> bool:
@@ -80,10 +77,10 @@ def _orders(result: Result) -> bool:
     return (result.plan.policy.host_order, result.plan.policy.discipline) != ("fifo", "fifo")
 
 
-def _about_switch_order(prediction: Prediction, job: int) -> Iterator[str]:
+def _about_switch_order(compared: SideBySide, job: int) -> Iterator[str]:
     """Compare the best policy that orders in hosts alone with the best that orders in switches too."""
     in_hosts, in_switches = [], []
-    for result in prediction.results.values():
+    for result in compared.results.values():
         policy = result.plan.policy
         if policy.discipline != "fifo":
             in_switches.append(result)
@@ -97,15 +94,15 @@ def _about_switch_order(prediction: Prediction, job: int) -> Iterator[str]:
     worth_ps = _WORTH_IT * switch.jobs[job].iteration_ps
     queues = max(switch.plan.jobs[job].queues) + 1
     if gain >= worth_ps:
-        yield f"Order in the switch saves {_ms(gain)} an iteration ({names})."
+        yield f"Order in the switch saves {format_ms(gain)} an iteration ({names})."
     elif gain <= -worth_ps and switch.plan.policy.queue_map != "fewest" and queues > 1:
         yield (
-            f"Order in the switch costs {_ms(-gain)} an iteration ({names}): in {queues} queues, workers that are "
-            "ahead overtake those for whom sums wait; try queues=fewest."
+            f"Order in the switch costs {format_ms(-gain)} an iteration ({names}): in {queues} queues, workers that "
+            "are ahead overtake those for whom sums wait; try queues=fewest."
         )
     else:
-        little = f"saves only {_ms(gain)} an iteration" if gain > 0 else "saves nothing"
-        yield f"Order in the switch {little} ({names}): {_why_not(prediction, job, host)}."
+        little = f"saves only {format_ms(gain)} an iteration" if gain > 0 else "saves nothing"
+        yield f"Order in the switch {little} ({names}): {_why_not(compared, job, host)}."
 
 
 def _best(group: list[Result], job: int) -> Result:
@@ -113,10 +110,10 @@ def _best(group: list[Result], job: int) -> Result:
     return next(result for result in group if result.jobs[job].iteration_ps <= fastest * _EQUAL)
 
 
-def _why_not(prediction: Prediction, job: int, host: Result) -> str:
-    inputs = prediction.scenario
+def _why_not(compared: SideBySide, job: int, host: Result) -> str:
+    inputs = compared.scenario
     peak = int(host.trace.links["peak_bytes"].max())
-    left = host.jobs[job].iteration_ps / prediction.optimal_ps[job] - 1
+    left = host.jobs[job].iteration_ps / compared.optimal_ps[job] - 1
     if inputs.cluster.queues == 1:
         return "the cluster has one queue per port; set cluster.queues"
     if peak < 4 * (inputs.cluster.mtu + inputs.transport.header_bytes):
@@ -129,8 +126,8 @@ def _why_not(prediction: Prediction, job: int, host: Result) -> str:
     )
 
 
-def _about_network(prediction: Prediction) -> Iterator[str]:
-    for name, result in prediction.results.items():
+def _about_network(compared: SideBySide) -> Iterator[str]:
+    for name, result in compared.results.items():
         drops, retransmissions = int(result.trace.links["drops"].sum()), result.trace.retransmissions
         if drops:
             yield (

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from tensorexpress import policy
-from tensorexpress.heading import heading
 from tensorexpress.plan import JobPlan, Plan, link_loads
+from tensorexpress.results.heading import heading
 from tensorexpress.text import grid
 from tensorexpress.units import counted, format_size, format_time
 

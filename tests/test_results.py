@@ -1,0 +1,159 @@
+"""Results as values: rows for data frames and CSV, equality, and what made them in every file."""
+
+from __future__ import annotations
+
+import csv
+import doctest
+import io
+import json
+import zipfile
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import tensorexpress
+from tensorexpress import trace_file
+from tensorexpress.cli import main
+from tensorexpress.results import provenance as module
+from tensorexpress.results import report
+from tensorexpress.results.columns import COLUMNS
+from tensorexpress.results.provenance import digest
+from tensorexpress.results.side_by_side import Result, SideBySide, side_by_side
+from tensorexpress.scenario import Scenario, read_scenario
+from tensorexpress.sim.predict import predict
+from tensorexpress.sim.run import simulate
+
+SMALL = ("name=small", "job.model=alexnet", "job.workers=2", "job.servers=1", "iterations=1", "seed=7")
+
+
+@pytest.fixture(scope="module")
+def scenario() -> Scenario:
+    return read_scenario(None, [*SMALL, "job.1.model=alexnet", "job.1.workers=1", "job.1.servers=1"])
+
+
+@pytest.fixture(scope="module")
+def prediction(scenario: Scenario) -> SideBySide:
+    return predict(scenario, ["fifo", "tensorexpress"])
+
+
+def options(*settings: str) -> list[str]:
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+def test_there_is_a_row_for_every_policy_and_job_with_every_column(prediction):
+    rows = prediction.rows()
+    assert [(row["policy"], row["job"]) for row in rows] == [
+        (policy, job) for policy in ("fifo", "tensorexpress") for job in ("job0", "job1")
+    ]
+    for row in rows:
+        assert set(COLUMNS) < set(row)
+        job = ("job0", "job1").index(row["job"])
+        assert row["speedup"] == prediction.speedup(row["policy"], job)
+        assert row["iteration_ms"] == prediction.results[row["policy"]].jobs[job].iteration_ps / 1e9
+        assert (row["scenario"], row["seed"], row["source"]) == ("small", 7, "simulated")
+        assert row["version"] == tensorexpress.__version__
+
+
+def test_rows_are_what_the_csv_holds(prediction):
+    written = list(csv.DictReader(io.StringIO(report.as_csv(prediction))))
+    assert written == [{name: str(value) for name, value in row.items()} for row in prediction.rows()]
+
+
+def test_the_same_question_has_an_equal_answer(scenario, prediction):
+    again = predict(scenario, ["fifo", "tensorexpress"], engine="simpy")
+    assert again == prediction
+
+
+def test_a_picosecond_an_order_or_a_policy_makes_a_difference(scenario, prediction):
+    fifo, ours = prediction.results.values()
+    assert side_by_side([fifo, ours]) == prediction
+    assert side_by_side([ours, fifo]) != prediction
+    assert side_by_side([fifo]) != prediction
+    job = fifo.trace.jobs[0]
+    later = np.array(job.updated_ps)
+    later[0, 0, 0] += 1
+    trace = replace(fifo.trace, jobs=(replace(job, updated_ps=later), *fifo.trace.jobs[1:]))
+    assert trace != fifo.trace
+    assert trace.jobs[1] == fifo.trace.jobs[1]
+    assert side_by_side([Result.of(fifo.plan, trace), ours]) != prediction
+    assert prediction != "a prediction"
+    assert fifo.trace != "a trace"
+
+
+def test_a_trace_that_was_written_and_read_is_equal(prediction, tmp_path):
+    result = prediction.results["fifo"]
+    path = tmp_path / "fifo.trace"
+    trace_file.write_trace(path, result.trace, result.plan)
+    assert trace_file.read_trace(path) == (result.trace, result.plan)
+
+
+def test_scenarios_have_one_digest_if_the_same_happens_in_them(scenario):
+    assert digest(replace(scenario, name="other")) == digest(scenario)
+    different = [replace(scenario, seed=8), replace(scenario, loss=0.1), replace(scenario, iterations=2)]
+    assert len({digest(one) for one in (scenario, *different)}) == 4
+    assert digest(scenario) == digest(
+        read_scenario(None, [*SMALL, "job.1.model=alexnet", "job.1.workers=1", "job.1.servers=1"])
+    )
+
+
+def test_a_measured_run_is_reported_as_one(scenario, prediction):
+    measured = [
+        Result.of(result.plan, replace(simulate(result.plan), source="measured"))
+        for result in prediction.results.values()
+    ]
+    assert {row["source"] for row in side_by_side(measured).rows()} == {"measured"}
+    assert report.as_json(side_by_side(measured))["policies"]["fifo"]["source"] == "measured"
+
+
+def test_every_json_says_what_made_it(tmp_path):
+    own = digest(read_scenario(None, list(SMALL)))
+    runner, traces = CliRunner(), tmp_path / "traces"
+    outputs = {
+        "predict": ["--policy", "fifo,p3", "--save", str(traces)],
+        "explain": ["--policy", "p3"],
+        "sweep": ["--policy", "p3", "--vary", "cluster.queues=8", "--processes", "1"],
+    }
+    for verb, arguments in outputs.items():
+        path = tmp_path / f"{verb}.json"
+        result = runner.invoke(main, [verb, *options(*SMALL), *arguments, "--json", str(path)])
+        assert result.exit_code == 0, result.output
+        told = json.loads(path.read_text())["provenance"]
+        assert told == {
+            "version": tensorexpress.__version__,
+            "scenario": "small",
+            "digest": own,
+            "seed": 7,
+            "policies": ["fifo", "p3"],
+        }
+    compared = tmp_path / "compare.json"
+    paths = [str(traces / f"{policy}.trace") for policy in ("fifo", "p3")]
+    assert runner.invoke(main, ["compare", *paths, "--json", str(compared)]).exit_code == 0
+    (comparison,) = json.loads(compared.read_text())["comparisons"]
+    told = {comparison[which]["provenance"]["digest"] for which in ("reference", "other")}
+    assert told == {own}
+
+
+def test_plans_and_traces_say_which_version_made_them(prediction, tmp_path):
+    result = prediction.results["fifo"]
+    trace_file.write_trace(tmp_path / "fifo.trace", result.trace, result.plan)
+    with zipfile.ZipFile(tmp_path / "fifo.trace") as archive:
+        plan = json.loads(archive.read("plan.json"))
+    assert plan["made_by"] == f"tensorexpress {tensorexpress.__version__}"
+
+
+def test_a_sweep_says_at_every_point_what_made_it():
+    from tensorexpress.sim.sweep import sweep
+
+    base = {"name": "small", "seed": 7, "iterations": 1, "job": {"model": "alexnet", "workers": 2, "servers": 1}}
+    result = sweep(base, [], {"cluster.queues": np.array([1, 8])}, ["p3"], processes=1)
+    own = [digest(read_scenario(None, [*SMALL, f"cluster.queues={queues}"])) for queues in (1, 8)]
+    rows = result.rows()
+    assert [row["scenario_digest"] for row in rows] == [own[0], own[0], own[1], own[1]]
+    assert [row["cluster.queues"] for row in rows] == ["1", "1", "8", "8"]
+    assert result == sweep(base, [], {"cluster.queues": ["1", "8"]}, ["p3"], processes=1)
+
+
+def test_examples_in_docstrings():
+    assert doctest.testmod(module).failed == 0
