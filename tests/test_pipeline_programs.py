@@ -18,13 +18,14 @@ from tensorexpress.errors import ProgramError
 from tensorexpress.p4 import compile_source, find_p4c
 from tensorexpress.p4 import load as load_own
 from tensorexpress.switch.packet import DROP_PORT, EGRESS_CLONE, INGRESS_CLONE, EndlessLoop, Packet
-from tensorexpress.switch.program import bmv2, flow, hashes, headers, pipeline
-from tensorexpress.switch.program.flow import Flow, Node
+from tensorexpress.switch.program import budgets, hashes, pipeline
+from tensorexpress.switch.program.codegen import headers
+from tensorexpress.switch.program.codegen.flow import Flow, Node
+from tensorexpress.switch.program.codegen.lines import Lines
 from tensorexpress.switch.program.pipeline import Pipeline
-from tensorexpress.switch.program.scope import Lines
 
 
-@pytest.mark.parametrize("module", [bmv2, flow, headers, hashes, pipeline])
+@pytest.mark.parametrize("module", [budgets, headers, hashes, pipeline])
 def test_examples_in_docstrings(module: Any) -> None:
     assert doctest.testmod(module).failed == 0
 

@@ -12,12 +12,12 @@ from p4.config.v1 import p4info_pb2
 from tensorexpress.errors import ProgramError, one_line
 from tensorexpress.switch.p4runtime.values import Bits, Bool, DataType, Members, Names
 from tensorexpress.switch.program.budgets import LARGEST_DOCUMENT, LONGEST_NAME, MOST_MEMBERS, WIDEST_BITS, beyond
+from tensorexpress.switch.program.match_kinds import MATCH_KINDS
 
-#: How a field of a key matches, as P4Info numbers it.
-MATCH_KINDS = {2: "exact", 3: "lpm", 4: "ternary", 5: "range", 6: "optional"}
-
-#: Kinds of match that make an entry need a priority.
-RANKED_KINDS = frozenset({"ternary", "range", "optional"})
+#: How a field of a key matches, as P4Info numbers it; its words in capitals are ours.
+_KINDS = {
+    number: name.lower() for name, number in p4info_pb2.MatchField.MatchType.items() if name.lower() in MATCH_KINDS
+}
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Field:
 
 @dataclass(frozen=True)
 class MatchField(Field):
-    """A field of a key and how it matches: exact, lpm, ternary, range or optional."""
+    """A field of a key; `kind` is P4Info's word for how it matches."""
 
     kind: str
 
@@ -77,7 +77,7 @@ class Table:
     @property
     def needs_priority(self) -> bool:
         """Whether several entries can match one packet, so that a priority must say which wins."""
-        return any(field.kind in RANKED_KINDS for field in self.fields)
+        return any(MATCH_KINDS[field.kind].is_ranked for field in self.fields)
 
 
 @dataclass(frozen=True)
@@ -286,12 +286,11 @@ def _width(bits: int, owner: Any) -> int:
 
 
 def _match(field: Any, owner: Any, needs_width: bool = True) -> MatchField:
-    kind = MATCH_KINDS.get(field.match_type)
+    kind = _KINDS.get(field.match_type)
     if kind is None:
         found = field.other_match_type or field.match_type
         raise ProgramError(
-            f"P4Info: {owner.preamble.name!r} matches {field.name!r} by {found!r}; "
-            f"accepted: {', '.join(MATCH_KINDS.values())}"
+            f"P4Info: {owner.preamble.name!r} matches {field.name!r} by {found!r}; accepted: {', '.join(MATCH_KINDS)}"
         )
     if needs_width:
         _field(field, owner)
