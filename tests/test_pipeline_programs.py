@@ -17,10 +17,10 @@ from passes import BUILD, PROGRAMS, document, load
 from tensorexpress.errors import ProgramError
 from tensorexpress.p4 import compile_source, find_p4c
 from tensorexpress.p4 import load as load_own
-from tensorexpress.switch.packet import DROP_PORT, EGRESS_CLONE, INGRESS_CLONE, EndlessLoop, Packet
+from tensorexpress.switch.packet import DROP_PORT, EGRESS_CLONE, INGRESS_CLONE, EndlessLoop, SwitchPacket
 from tensorexpress.switch.program import budgets, hashes, pipeline
 from tensorexpress.switch.program.codegen import headers
-from tensorexpress.switch.program.codegen.flow import Flow, Node
+from tensorexpress.switch.program.codegen.flow import FlowGraph, Node
 from tensorexpress.switch.program.codegen.lines import Lines
 from tensorexpress.switch.program.pipeline import Pipeline
 
@@ -50,7 +50,7 @@ PIPELINES["tensorexpress"] = Pipeline(load_own().document)
 )
 def test_frames_of_any_bytes_and_length_never_raise(name: str, frame: bytes, port: int) -> None:
     loaded = PIPELINES[name]
-    packet = Packet(frame, port, 0)
+    packet = SwitchPacket(frame, port, 0)
     try:
         loaded.ingress(packet)
     except EndlessLoop:
@@ -60,13 +60,13 @@ def test_frames_of_any_bytes_and_length_never_raise(name: str, frame: bytes, por
     for instance_type in (0, INGRESS_CLONE):
         if instance_type and clone_fields is None:
             continue
-        copy = Packet(frame, port, 0)
+        copy = SwitchPacket(frame, port, 0)
         copy.instance_type = instance_type
         copy.state = () if instance_type else packet.state
         copy.preserved = loaded.preserve(packet, clone_fields) if clone_fields is not None else ()
         loaded.egress(copy)
         if copy.clone_session >= 0:
-            again = Packet(frame, port, 0)
+            again = SwitchPacket(frame, port, 0)
             again.instance_type, again.state = EGRESS_CLONE, copy.state
             loaded.egress(again)
         if copy.egress_spec != DROP_PORT:
@@ -93,7 +93,7 @@ def test_a_program_may_use_the_names_that_the_generated_code_uses() -> None:
     for name, taken in ((b"operands", b"packet"), (b'"a"', b'"frame"'), (b'"b"', b'"valid"'), (b'"n"', b'"min"')):
         text = text.replace(name, taken)
     frame = bytes(range(9)) + b"rest"
-    packets = [Packet(frame, 0, 0), Packet(frame, 0, 0)]
+    packets = [SwitchPacket(frame, 0, 0), SwitchPacket(frame, 0, 0)]
     for packet, loaded in zip(packets, (load("arithmetic"), Pipeline(text)), strict=True):
         loaded.ingress(packet)
         loaded.egress(packet)
@@ -186,7 +186,7 @@ def graphs(draw: st.DrawFn) -> dict[str, list[Node]]:
 
 @given(graphs(), st.lists(st.integers(0, 2), min_size=9, max_size=9))
 def test_nested_statements_walk_a_graph_as_the_graph_says(graph: dict[str, list[Node]], turns: list[int]) -> None:
-    flow, lines = Flow("0", graph), Lines()
+    flow, lines = FlowGraph("0", graph), Lines()
 
     def body(node: str, go: Any) -> None:
         lines.add(f"seen.append({node})")

@@ -28,7 +28,7 @@ from tensorexpress.host.segments import WIRE_OVERHEAD_BYTES
 from tensorexpress.plan import ETHERNET_BYTES, JobPlan, Plan, ring_segments
 from tensorexpress.scaling import factor_for
 from tensorexpress.scenario import Scenario
-from tensorexpress.switch.device import NOT_TAKEN
+from tensorexpress.switch.counted import NOT_TAKEN
 from tensorexpress.target import NO_ROOM, HostAccess, Network, PortReport, Target, WireAccess
 from tensorexpress.target.machine import MachineWatch
 from tensorexpress.trace import KINDS, LINK, TRANSFER, JobTrace, Trace

@@ -8,17 +8,17 @@ from typing import Any, TypeVar
 
 from tensorexpress.errors import ProgramError
 from tensorexpress.switch.operations import DeleteEntry, Entry, Key, Operation, SetEntry
-from tensorexpress.switch.p4runtime.messages import Row
+from tensorexpress.switch.p4runtime.messages.table_entries import ClientRow
 from tensorexpress.switch.p4runtime.p4info import (
-    Action,
-    Array,
-    DigestType,
-    MeterArray,
-    Profile,
-    Register,
-    Schema,
-    Table,
-    ValueSet,
+    P4Action,
+    P4Array,
+    P4Digest,
+    P4Meter,
+    P4Profile,
+    P4Register,
+    P4Schema,
+    P4Table,
+    P4ValueSet,
 )
 from tensorexpress.switch.p4runtime.rows import Initial
 from tensorexpress.switch.p4runtime.values import Bits, leaves
@@ -26,18 +26,18 @@ from tensorexpress.switch.program.bmv2.reader import read_program
 from tensorexpress.switch.program.bmv2.values import ArrayInfo, Bmv2Program, TableInfo
 from tensorexpress.switch.program.match_kinds import MATCH_KINDS
 
-_Declared = TypeVar("_Declared", Profile, Array, MeterArray, Register, ValueSet, DigestType)
+_Declared = TypeVar("_Declared", P4Profile, P4Array, P4Meter, P4Register, P4ValueSet, P4Digest)
 
 
 @dataclass(frozen=True)
 class Fitted:
     """A P4Info as far as its program carries it out, and what the program starts with."""
 
-    schema: Schema
+    schema: P4Schema
     initial: Initial
 
 
-def fit(schema: Schema, document: bytes) -> Fitted:
+def fit(schema: P4Schema, document: bytes) -> Fitted:
     """Bring a P4Info and a program in BMv2 JSON together.
 
     p4c leaves out of the program what nothing uses (a counter that no action counts in, a table that no packet
@@ -80,7 +80,7 @@ def _there(declared: Mapping[int, _Declared], there: Container[str]) -> dict[int
     return {id: one for id, one in declared.items() if one.name in there}
 
 
-def _check_names(schema: Schema, program: Bmv2Program) -> None:
+def _check_names(schema: P4Schema, program: Bmv2Program) -> None:
     """Refuse a P4Info where each of the two has a table that the other lacks; p4c only leaves tables out."""
     listed = {table.name for table in schema.tables.values()}
     left_out = [name for name in listed if name not in program.tables]
@@ -90,7 +90,7 @@ def _check_names(schema: Schema, program: Bmv2Program) -> None:
         raise _misfit(f"table {min(left_out)!r} is only in P4Info, table {strange[0]!r} only in BMv2 JSON")
 
 
-def _fitted_table(schema: Schema, program: Bmv2Program, table: Table) -> Table:
+def _fitted_table(schema: P4Schema, program: Bmv2Program, table: P4Table) -> P4Table:
     """Return a table that fits the program, or can say why nobody can use it."""
     if table.name not in program.tables:
         return replace(table, unusable="p4c left this table out of the program, since no packet reaches it")
@@ -99,7 +99,7 @@ def _fitted_table(schema: Schema, program: Bmv2Program, table: Table) -> Table:
     return table
 
 
-def _check_table(schema: Schema, program: Bmv2Program, table: Table) -> None:
+def _check_table(schema: P4Schema, program: Bmv2Program, table: P4Table) -> None:
     info = program.tables[table.name]
     if len(table.fields) != len(info.key):
         raise _misfit(
@@ -121,7 +121,7 @@ def _check_table(schema: Schema, program: Bmv2Program, table: Table) -> None:
         raise _misfit(f"table {table.name!r} has not the same direct meter in P4Info and BMv2 JSON")
 
 
-def _check_action(program: Bmv2Program, table: Table, info: TableInfo, action: Action) -> None:
+def _check_action(program: Bmv2Program, table: P4Table, info: TableInfo, action: P4Action) -> None:
     if action.name not in info.actions:
         raise _misfit(f"table {table.name!r} has the action {action.name!r} in P4Info, but not in BMv2 JSON")
     parameters = program.actions[info.actions[action.name]].parameters
@@ -139,7 +139,7 @@ def _check_width(where: str, declared: int, there: int) -> None:
         raise _misfit(f"{where} has {declared} bits in P4Info, {there} in BMv2 JSON", hint)
 
 
-def _check_arrays(schema: Schema, program: Bmv2Program) -> None:
+def _check_arrays(schema: P4Schema, program: Bmv2Program) -> None:
     arrays: tuple[tuple[Mapping[int, Any], Mapping[str, ArrayInfo]], ...] = (
         (schema.counters, program.arrays["counter"]),
         (schema.meters, program.arrays["meter"]),
@@ -159,7 +159,7 @@ def _check_arrays(schema: Schema, program: Bmv2Program) -> None:
             raise _misfit(f"action profile {profile.name!r} has a selector in only one of P4Info and BMv2 JSON")
 
 
-def _initial(schema: Schema, program: Bmv2Program) -> Initial:
+def _initial(schema: P4Schema, program: Bmv2Program) -> Initial:
     rows, defaults = {}, {}
     renamed: list[Operation] = []
     for table in schema.tables.values():
@@ -172,14 +172,14 @@ def _initial(schema: Schema, program: Bmv2Program) -> Initial:
         found = []
         for entry, action in info.entries:
             canonical = Entry(entry.table, _canonical_key(table, entry.key), entry.priority)
-            found.append(Row(canonical, action, is_const=table.const_entries))
+            found.append(ClientRow(canonical, action, is_const=table.const_entries))
             if canonical != entry:
                 renamed += [DeleteEntry(entry), SetEntry(canonical, action)]
         rows[table.id] = tuple(found)
     return Initial(rows, defaults, tuple(renamed))
 
 
-def _canonical_key(table: Table, key: Key) -> Key:
+def _canonical_key(table: P4Table, key: Key) -> Key:
     return tuple(
         MATCH_KINDS[field.kind].canonical(value, field.width) for field, value in zip(table.fields, key, strict=True)
     )

@@ -1,6 +1,6 @@
 """Keys and actions: between the messages of P4Runtime and the values of the data path.
 
-Reading validates as the specification says and raises Refusal; writing gives the canonical form, in which a field
+Reading validates as the specification says and raises Refused; writing gives the canonical form, in which a field
 that matches anything is left out. A kind of match has its form as a message here, all else in program/match_kinds.py.
 """
 
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from p4.v1 import p4runtime_pb2
 
 from tensorexpress.switch.operations import ActionCall, Key, MatchValue
-from tensorexpress.switch.p4runtime.p4info import Action, ActionUse, Field, MatchField, Table
-from tensorexpress.switch.p4runtime.status import Code, Refusal, invalid
+from tensorexpress.switch.p4runtime.p4info import ActionUse, MatchField, P4Action, P4Field, P4Schema, P4Table
+from tensorexpress.switch.p4runtime.status import Code, Refused, invalid
 from tensorexpress.switch.p4runtime.values import decode_bits, encode_bits
 from tensorexpress.switch.program.match_kinds import MATCH_KINDS
 
@@ -39,7 +39,7 @@ def _by_field_id(owner: str, fields: tuple[MatchField, ...], matches: Iterable[A
     return given
 
 
-def _ids(fields: Iterable[Field]) -> str:
+def _ids(fields: Iterable[P4Field]) -> str:
     return ", ".join(f"{field.id} ({field.name})" for field in fields) or "none"
 
 
@@ -136,7 +136,7 @@ def _write_match(field: MatchField, value: MatchValue) -> Any:
     return match
 
 
-def read_priority(table: Table, priority: int) -> int:
+def read_priority(table: P4Table, priority: int) -> int:
     """Return the priority of an entry; a table whose entries can overlap needs one and no other may have one."""
     if table.needs_priority and priority <= 0:
         raise invalid(f"{table.name}: priority {priority}; a key with {_RANKED} needs one above zero")
@@ -153,11 +153,11 @@ def read_action(owner: str, uses: Mapping[int, ActionUse], message: Any, *, as_d
         raise invalid(f"{owner}: unknown action {message.action_id}; accepted: {accepted}")
     if not (use.as_default if as_default else use.in_entries):
         place = "the default action" if as_default else "an entry"
-        raise Refusal(Code.PERMISSION_DENIED, f"{owner}: action {use.action.name} may not stand in {place}")
+        raise Refused(Code.PERMISSION_DENIED, f"{owner}: action {use.action.name} may not stand in {place}")
     return ActionCall(use.action.name, _read_arguments(owner, use.action, message.params))
 
 
-def _read_arguments(owner: str, action: Action, params: Iterable[Any]) -> tuple[int, ...]:
+def _read_arguments(owner: str, action: P4Action, params: Iterable[Any]) -> tuple[int, ...]:
     given: dict[int, bytes] = {}
     known = {parameter.id for parameter in action.parameters}
     for param in params:
@@ -177,8 +177,10 @@ def _read_arguments(owner: str, action: Action, params: Iterable[Any]) -> tuple[
     )
 
 
-def write_action(action: Action, call: ActionCall) -> Any:
+def write_action(schema: P4Schema, call: ActionCall) -> Any:
     """Return the Action message of a call."""
+    action = schema.action_named(call.action)
+    assert action is not None
     message = p4runtime_pb2.Action(action_id=action.id)
     for parameter, value in zip(action.parameters, call.arguments, strict=True):
         message.params.add(param_id=parameter.id, value=encode_bits(value))

@@ -30,7 +30,7 @@ from tensorexpress.switch.operations import (
     WriteCounter,
     WriteRegister,
 )
-from tensorexpress.switch.packet import EndlessLoop, Packet
+from tensorexpress.switch.packet import EndlessLoop, SwitchPacket
 from tensorexpress.switch.program.bmv2.document import CONTRADICTIONS, contradiction
 from tensorexpress.switch.program.compiled import CompiledProgram, compile_program
 from tensorexpress.switch.program.externs import ARRAYS, ValueSet
@@ -88,10 +88,10 @@ class Pipeline:
         self.names = self.program.labels
         self._namespace = functions = self._functions()
         #: Parser, checksum verification and ingress control of one packet.
-        self.ingress: Callable[[Packet], None] = functions["ingress"]
+        self.ingress: Callable[[SwitchPacket], None] = functions["ingress"]
         #: Egress control, checksum update and, unless the packet is dropped, deparser. A clone that ingress asked for
         #: comes with no state, one that egress asked for with the state that egress left on its original.
-        self.egress: Callable[[Packet], None] = functions["egress"]
+        self.egress: Callable[[SwitchPacket], None] = functions["egress"]
 
     @property
     def malformed(self) -> int:
@@ -128,12 +128,12 @@ class Pipeline:
         exec(marshal.loads(self.program.code), namespace)
         return namespace
 
-    def deparse(self, packet: Packet) -> bytes:
+    def deparse(self, packet: SwitchPacket) -> bytes:
         """Return the bytes of a packet that has been through egress and is not dropped."""
         data: bytes = packet.state[1]
         return data[: packet.truncate_bytes]
 
-    def preserve(self, packet: Packet, field_list: int) -> tuple[Any, ...]:
+    def preserve(self, packet: SwitchPacket, field_list: int) -> tuple[Any, ...]:
         """Return what the next pass of a packet takes as its `preserved`, for a list that this pass asked for."""
         kept = packet.state[0]
         return (field_list, kept[field_list]) if kept and kept.get(field_list) else ()

@@ -23,7 +23,7 @@ Body = Callable[[str, Callable[[Node], None]], None]
 _DEEPEST = 60
 
 
-class Flow:
+class FlowGraph:
     """A graph by the successors of its nodes. All successors of a node are nodes or None, the end."""
 
     def __init__(self, start: Node, successors: Mapping[str, Sequence[Node]]):
@@ -170,13 +170,13 @@ class Flow:
         return tests + longest
 
 
-def graph(work: Work, start: Node, successors: Mapping[str, Sequence[Node]]) -> Flow:
+def graph(work: Work, start: Node, successors: Mapping[str, Sequence[Node]]) -> FlowGraph:
     """Return a graph to write; finding out where its paths meet is work too."""
     work.spend(len(successors) + len(successors) ** 2 // 1024)
-    return Flow(start, successors)
+    return FlowGraph(start, successors)
 
 
-def write_bounded_loop(scope: Scope, lines: Lines, flow: Flow, body: Body) -> None:
+def write_bounded_loop(scope: Scope, lines: Lines, flow: FlowGraph, body: Body) -> None:
     """Write a graph with a cycle; a packet that has used up its steps ends there."""
     cost = flow.write_loop(lines, "for _ in steps:", body)
     with lines.block("else:"):
