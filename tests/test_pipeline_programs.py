@@ -124,6 +124,12 @@ def set_operator(value: Any) -> None:
     value["pipelines"][0]["conditionals"][0]["expression"]["value"]["op"] = "<=>"
 
 
+def set_varbit(value: Any) -> None:
+    steps = [step for state in value["parsers"][0]["parse_states"] for step in state["parser_ops"]]
+    (extraction,) = [step for step in steps if step["op"] == "extract_VL"]
+    extraction["parameters"][0]["value"] = "mark"
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -139,6 +145,7 @@ def set_operator(value: Any) -> None:
         (changed("headers", set_header), "'ghost'"),
         (changed("hashing", set_algorithm), "unknown hash algorithm 'rot13'"),
         (changed("headers", set_operator), "'<=>'"),
+        (changed("parsing", set_varbit), "a varbit of the header 'mark', which has none"),
     ],
 )
 def test_what_cannot_run_is_refused_by_name_in_one_line(text: bytes, says: str) -> None:
