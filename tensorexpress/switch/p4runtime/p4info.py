@@ -15,7 +15,7 @@ from tensorexpress.switch.p4runtime.values import DataType
 from tensorexpress.switch.program.budgets import LARGEST_DOCUMENT, LONGEST_NAME, beyond
 from tensorexpress.switch.program.match_kinds import MATCH_KINDS
 
-#: How a field of a key matches, as P4Info numbers it; its words in capitals are ours.
+#: P4Info's number of a kind of match -> our word for it, which is P4Info's own in small letters.
 _KINDS = {
     number: name.lower() for name, number in p4info_pb2.MatchField.MatchType.items() if name.lower() in MATCH_KINDS
 }
