@@ -219,7 +219,7 @@ def _announce_long(plans: Sequence[Plan]) -> None:
 
 def _notes(runs: Sequence[Run], target: Target) -> list[str]:
     """Return what a reader must know beside the numbers."""
-    from tensorexpress.switch.device import NOT_TAKEN
+    from tensorexpress.switch.counted import NOT_TAKEN
     from tensorexpress.units import counted
 
     rounds = len(runs[0].trace.jobs[0].updated_ps)

@@ -16,8 +16,8 @@ from tensorexpress.queueing import DISCIPLINES
 from tensorexpress.units import counted, format_rate, parse_rate, parse_size
 
 if TYPE_CHECKING:
-    from tensorexpress.switch.device import Statistics
-    from tensorexpress.switch.p4runtime.listening import TlsFiles
+    from tensorexpress.switch.counted import Statistics
+    from tensorexpress.switch.p4runtime.listening import ServerTlsFiles
     from tensorexpress.switch.ports import PortSpec
     from tensorexpress.switch.traffic import PortSettings
 
@@ -213,16 +213,16 @@ def _share(text: str) -> float:
     return float(match[1]) / 100
 
 
-def _tls(certificate: str | None, key: str | None, client_ca: str | None) -> TlsFiles | None:
+def _tls(certificate: str | None, key: str | None, client_ca: str | None) -> ServerTlsFiles | None:
     if certificate is None and key is None and client_ca is None:
         return None
     if certificate is None or key is None:
         raise InputError(
             "TLS needs --tls-cert and --tls-key; --tls-ca beside them makes clients show a certificate too"
         )
-    from tensorexpress.switch.p4runtime.listening import TlsFiles
+    from tensorexpress.switch.p4runtime.listening import ServerTlsFiles
 
-    return TlsFiles(certificate, key, client_ca)
+    return ServerTlsFiles(certificate, key, client_ca)
 
 
 def _start_with(

@@ -16,13 +16,13 @@ from support.scripted import Scripted, forward
 
 from tensorexpress.errors import ProgramError
 from tensorexpress.queueing import DISCIPLINES
-from tensorexpress.switch import device
+from tensorexpress.switch import counted
 from tensorexpress.switch.device import CPU_PORT, MOST_PASSES, MOST_ROUNDS, Switch
 from tensorexpress.switch.operations import (
+    CpuFrame,
     Digest,
     Entry,
     IdleEntry,
-    PacketIn,
     ReadRegister,
     SetCloneSession,
     SetDefault,
@@ -184,7 +184,7 @@ def test_egress_runs_when_the_packet_is_dequeued_and_its_drops_take_no_time():
     for name in range(4):
         bench.switch.receive(0, frame(1, name=name), 0)
     assert [(sent[2], time_ps // US) for _, sent, time_ps in bench.run_out()] == [(0, 100), (2, 200)]
-    assert bench.drops(1) == {device.EGRESS_DROP: 2}
+    assert bench.drops(1) == {counted.EGRESS_DROP: 2}
 
 
 def test_a_link_is_busy_for_the_bytes_that_leave_not_those_that_came():
@@ -210,15 +210,15 @@ def test_each_drop_is_counted_by_its_reason():
     bench.switch.receive(0, frame(200), 0)
     for _ in range(5):
         bench.switch.receive(0, frame(1), 0)
-    assert bench.drops(0) == {device.INGRESS_DROP: 1}
-    assert bench.drops(1) == {device.NO_QUEUE: 1, device.BUFFER_FULL: 1}
-    assert bench.drops(200) == {device.NO_PORT: 1}
+    assert bench.drops(0) == {counted.INGRESS_DROP: 1}
+    assert bench.drops(1) == {counted.NO_QUEUE: 1, counted.BUFFER_FULL: 1}
+    assert bench.drops(200) == {counted.NO_PORT: 1}
 
 
 def test_a_priority_without_queue_is_dropped_where_the_link_has_no_rate_too():
     bench = Bench(default=PortSettings(queues=1))
     bench.switch.receive(0, frame(1, priority=1), 0)
-    assert (bench.sent, bench.drops(1)) == ([], {device.NO_QUEUE: 1})
+    assert (bench.sent, bench.drops(1)) == ([], {counted.NO_QUEUE: 1})
 
 
 def test_counters_of_frames_and_bytes():
@@ -257,7 +257,7 @@ def test_a_group_that_is_not_there_swallows_the_packet(replicas):
     if replicas is not None:
         bench.switch.apply([SetMulticastGroup(7, replicas)])
     bench.switch.receive(0, b"frame", 0)
-    assert (bench.sent, bench.drops(0)) == ([], {device.NO_GROUP: 1})
+    assert (bench.sent, bench.drops(0)) == ([], {counted.NO_GROUP: 1})
 
 
 def test_an_ingress_clone_is_the_frame_that_came_and_leaves_before_the_packet():
@@ -315,7 +315,7 @@ def test_an_unknown_clone_session_does_not_hold_the_packet_up():
     bench = Bench(Scripted(clone))
     bench.switch.receive(0, frame(1), 0)
     assert [port for port, _, _ in bench.sent] == [1]
-    assert bench.drops(0) == {device.NO_SESSION: 1}
+    assert bench.drops(0) == {counted.NO_SESSION: 1}
 
 
 def test_a_resubmitted_packet_is_the_frame_that_came_with_the_fields_listed():
@@ -367,7 +367,7 @@ def test_a_packet_that_goes_round_for_ever_is_stopped_and_counted(way, rate_bps)
     bench.switch.receive(0, b"frame", 0)
     bench.run_out()
     assert bench.sent == []
-    assert sum(port.drops.get(device.LOOP, 0) for port in bench.switch.statistics().ports.values()) > 0
+    assert sum(port.drops.get(counted.LOOP, 0) for port in bench.switch.statistics().ports.values()) > 0
     assert MOST_PASSES < len(bench.program.seen) < 4 * MOST_ROUNDS
     assert bench.switch.statistics().failures == {}
 
@@ -379,7 +379,7 @@ def test_digests_and_packets_to_the_cpu_port_become_notices_in_order():
 
     bench = Bench(Scripted(script))
     bench.switch.receive(0, b"frame", 0)
-    assert bench.notices == [Digest("learn", (1, 2)), Digest("learn", (3, 4)), PacketIn(b"frame")]
+    assert bench.notices == [Digest("learn", (1, 2)), Digest("learn", (3, 4)), CpuFrame(b"frame")]
     assert bench.sent == []
 
 
@@ -416,7 +416,7 @@ def test_without_a_program_frames_are_counted_and_dropped():
     switch = Switch(lambda *_: pytest.fail("sent"))
     switch.receive(0, b"frame", 0)
     switch.packet_out(b"frame")
-    assert switch.statistics().ports[0].drops == {device.NO_PROGRAM: 1}
+    assert switch.statistics().ports[0].drops == {counted.NO_PROGRAM: 1}
 
 
 @pytest.mark.parametrize("rate_bps", [None, RATE_BPS])
@@ -512,9 +512,9 @@ def test_a_new_program_takes_the_place_of_the_old_one_and_its_packets_and_a_bad_
     switch.load(ROUNDS.read_bytes())
     switch.advance(PS_PER_SECOND)
     assert sorted(port for port, _, _ in sent) == [1, 2]  # what was on the wire
-    assert switch.statistics().ports[1].drops == {device.RELOADED: 2}
+    assert switch.statistics().ports[1].drops == {counted.RELOADED: 2}
     switch.receive(0, bytes([MULTICAST]).ljust(60, b"\0"), PS_PER_SECOND)
-    assert switch.statistics().ports[0].drops == {device.NO_GROUP: 1}
+    assert switch.statistics().ports[0].drops == {counted.NO_GROUP: 1}
 
 
 def test_v1model_a_plain_packet():
@@ -557,7 +557,7 @@ def test_v1model_digest_truncate_and_endless_resubmission():
     switch = VirtualSwitch(ROUNDS)
     assert [len(data) for data in switch.run({0: [bytes([TRUNCATE]).ljust(60, b"\0")]})[1]] == [10]
     assert switch.run({7: [bytes([FOR_EVER]).ljust(60, b"\0")]}) == {}
-    assert switch.statistics().ports[7].drops == {device.LOOP: 1}
+    assert switch.statistics().ports[7].drops == {counted.LOOP: 1}
 
 
 @pytest.mark.parametrize("size", [0, 1, 9])

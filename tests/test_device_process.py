@@ -22,10 +22,11 @@ from support.network import host, needs_root, neighbour
 from tensorexpress.cli import main
 from tensorexpress.cli.switch import statistics_table
 from tensorexpress.errors import InputError, NetworkError, ProgramError
-from tensorexpress.switch.device import NOT_TAKEN, Switch
+from tensorexpress.switch.counted import NOT_TAKEN
+from tensorexpress.switch.device import Switch
 from tensorexpress.switch.link import DataLink, LinkClosedError, SwitchEnd, start_process
 from tensorexpress.switch.loop import LoopSettings
-from tensorexpress.switch.operations import ActionCall, DeleteEntry, Entry, PacketIn, ReadRegister, SetEntry
+from tensorexpress.switch.operations import ActionCall, CpuFrame, DeleteEntry, Entry, ReadRegister, SetEntry
 from tensorexpress.switch.pcap import capture_name, read_pcap
 from tensorexpress.switch.ports import InterfaceSpec, WireSpec
 from tensorexpress.switch.program.compiled import compile_program
@@ -242,7 +243,7 @@ def test_packets_to_the_cpu_port_arrive_as_notices():
         link.start(LoopSettings({0: (WireSpec(near, far.getsockname()), PortSettings())}, cpu_port=7))
         link.load(PROGRAM.read_bytes())
         far.send(frame(7))
-        assert next(link.notices()) == PacketIn(frame(7))
+        assert next(link.notices()) == CpuFrame(frame(7))
 
 
 def test_a_controller_that_does_not_read_its_notices_stops_no_packet():
@@ -288,7 +289,7 @@ def test_a_link_whose_other_end_is_gone_says_so():
     link, end = DataLink(here, notices_here), SwitchEnd(there, notices_there)
     there.close()
     notices_there.close()
-    end.notify(PacketIn(b"frame"))
+    end.notify(CpuFrame(b"frame"))
     assert end.dropped_notices == 1
     assert list(link.notices()) == []
     with pytest.raises(LinkClosedError):

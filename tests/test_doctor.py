@@ -23,7 +23,7 @@ from tensorexpress.control.messages import Schema, parse_p4info
 from tensorexpress.control.probe import Observer, check_switch, queues_finding
 from tensorexpress.control.reconcile import cookie_of, read_entities
 from tensorexpress.switch.device import Switch
-from tensorexpress.switch.operations import PacketIn
+from tensorexpress.switch.operations import CpuFrame
 from tensorexpress.switch.p4runtime.service import serve
 from tensorexpress.switch.traffic import PortSettings
 
@@ -265,7 +265,7 @@ def test_a_controller_port_that_returns_nothing_is_told_from_a_missing_queue(mon
 def test_a_packet_of_another_does_not_pass_for_the_probe():
     class Chatty(QueuedSwitch):
         def packet_out(self, frame):
-            self.notify(PacketIn(b"\0" * 80))
+            self.notify(CpuFrame(b"\0" * 80))
             super().packet_out(frame)
 
     with embedded(Chatty(queues=2)) as target:

@@ -20,7 +20,8 @@ from support.runtime_support import DOCUMENT, P4INFO, Client, StrictDataPath
 
 from tensorexpress.errors import ProgramError
 from tensorexpress.p4 import load as load_own
-from tensorexpress.switch.device import LOOP, Switch
+from tensorexpress.switch.counted import LOOP
+from tensorexpress.switch.device import Switch
 from tensorexpress.switch.p4runtime.service import serve
 from tensorexpress.switch.program.pipeline import Pipeline
 

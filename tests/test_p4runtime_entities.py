@@ -12,7 +12,7 @@ from p4.v1 import p4runtime_pb2
 from support.runtime_support import DELETE, INSERT, MODIFY, SCHEMA, StrictDataPath, entity, id_of, new_store, update
 
 from tensorexpress.switch import operations as ops
-from tensorexpress.switch.p4runtime.status import Code, Refusal
+from tensorexpress.switch.p4runtime.status import Code, Refused
 from tensorexpress.switch.p4runtime.store import Store
 
 
@@ -25,7 +25,7 @@ def answer(store: Store, *updates: Any) -> list[Code]:
     return [refusal.code if refusal else Code.OK for refusal in store.write(updates)]
 
 
-def refusal(store: Store, one: Any) -> Refusal:
+def refusal(store: Store, one: Any) -> Refused:
     (found,) = store.write([one])
     assert found is not None
     assert "\n" not in str(found)
@@ -520,7 +520,7 @@ def test_reads_select(filled: Store, text: str, count: int) -> None:
     ],
 )
 def test_reads_that_are_refused(filled: Store, text: str, code: Code) -> None:
-    with pytest.raises(Refusal) as found:
+    with pytest.raises(Refused) as found:
         read(filled, text)
     assert found.value.code == code
 
@@ -567,7 +567,7 @@ def test_no_bytes_make_an_entity_that_raises_anything_but_a_refusal(data: bytes)
         return
     store, _ = new_store()
     store.write([one])
-    with suppress(Refusal):
+    with suppress(Refused):
         list(store.read(one.entity))
 
 

@@ -36,12 +36,13 @@ from support.runtime_support import (
 
 from tensorexpress.errors import InputError, NetworkError
 from tensorexpress.switch import operations as ops
-from tensorexpress.switch.p4runtime import runtime
+from tensorexpress.switch.p4runtime import streams
 from tensorexpress.switch.p4runtime.answers import LARGEST_DETAILED_BATCH
-from tensorexpress.switch.p4runtime.listening import TlsFiles
+from tensorexpress.switch.p4runtime.listening import ServerTlsFiles
 from tensorexpress.switch.p4runtime.mailbox import LARGEST_ADVICE, LARGEST_NEWS, LARGEST_NEWS_BYTES, Mailbox
-from tensorexpress.switch.p4runtime.runtime import LARGEST_ATOMIC_BATCH, LARGEST_NUMBER_OF_STREAMS
-from tensorexpress.switch.p4runtime.service import Server, serve
+from tensorexpress.switch.p4runtime.runtime import LARGEST_ATOMIC_BATCH
+from tensorexpress.switch.p4runtime.service import RuntimeServer, serve
+from tensorexpress.switch.p4runtime.streams import LARGEST_NUMBER_OF_STREAMS
 
 VERIFY, SAVE, COMMIT_NEW, COMMIT, RECONCILE = 1, 2, 3, 4, 5
 CONTINUE, ROLLBACK, ATOMIC = 0, 1, 2
@@ -64,13 +65,13 @@ def data_path() -> StrictDataPath:
 
 
 @pytest.fixture
-def server(data_path: StrictDataPath) -> Iterator[Server]:
+def server(data_path: StrictDataPath) -> Iterator[RuntimeServer]:
     with serve(data_path, "127.0.0.1:0", cpu_port=255) as running:
         yield running
 
 
 @pytest.fixture
-def client(server: Server) -> Iterator[Client]:
+def client(server: RuntimeServer) -> Iterator[Client]:
     """The primary, on a switch without a pipeline."""
     with Client(server.address) as one:
         one.join()
@@ -96,7 +97,7 @@ def l2_addresses(data_path: StrictDataPath) -> set[Any]:
     return {entry.key[0] for entry in data_path.entries if entry.table == "MyIngress.l2_exact"}
 
 
-def test_the_version_of_the_api_is_told_to_anyone(server: Server) -> None:
+def test_the_version_of_the_api_is_told_to_anyone(server: RuntimeServer) -> None:
     with Client(server.address) as client:
         assert client.stub.Capabilities(p4runtime_pb2.CapabilitiesRequest()).p4runtime_api_version == "1.4.1"
 
@@ -257,7 +258,7 @@ def test_the_wrapper_of_other_clients_is_opened(client: Client, data_path: Stric
 
 
 def test_reads_writes_and_arbitration_go_on_while_a_program_is_verified(
-    server: Server, loaded: Client, monkeypatch: pytest.MonkeyPatch
+    server: RuntimeServer, loaded: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
     verify = server.service._verify
@@ -289,7 +290,7 @@ def test_reads_writes_and_arbitration_go_on_while_a_program_is_verified(
 # Who may write.
 
 
-def test_a_write_is_checked_in_the_order_of_the_specification(server: Server, client: Client) -> None:
+def test_a_write_is_checked_in_the_order_of_the_specification(server: RuntimeServer, client: Client) -> None:
     def write(**changes: Any) -> None:
         fields = {"updates": [l2(INSERT, 1)], **client.identity(), **changes}
         client.stub.Write(p4runtime_pb2.WriteRequest(**fields))
@@ -315,7 +316,7 @@ def test_a_write_is_checked_in_the_order_of_the_specification(server: Server, cl
         other.read(entity("table_entry {}"))
 
 
-def test_nobody_writes_without_a_stream(server: Server) -> None:
+def test_nobody_writes_without_a_stream(server: RuntimeServer) -> None:
     with Client(server.address, election_id=None) as client, refused_with(grpc.StatusCode.PERMISSION_DENIED):
         client.set_pipeline()
 
@@ -327,7 +328,7 @@ def advice(message: Any) -> tuple[int, int | None]:
     return arbitration.status.code, election_id if arbitration.HasField("election_id") else None
 
 
-def test_the_highest_election_id_is_primary(server: Server) -> None:
+def test_the_highest_election_id_is_primary(server: RuntimeServer) -> None:
     high, low = 1 << 64, (1 << 64) - 1
     with Client(server.address, low) as first, Client(server.address, high) as second:
         assert advice(first.join()) == (OK, low)
@@ -348,7 +349,7 @@ def test_the_highest_election_id_is_primary(server: Server) -> None:
         first.write(l2(INSERT, 1))
 
 
-def test_a_primary_may_step_back(server: Server) -> None:
+def test_a_primary_may_step_back(server: RuntimeServer) -> None:
     with Client(server.address, 5) as first, Client(server.address, 3) as second:
         first.join()
         assert advice(second.join()) == (EXISTS, 5)
@@ -360,7 +361,7 @@ def test_a_primary_may_step_back(server: Server) -> None:
         assert advice(first.next()) == (EXISTS, 6)
 
 
-def test_a_backup_that_changes_its_id_is_told_alone(server: Server) -> None:
+def test_a_backup_that_changes_its_id_is_told_alone(server: RuntimeServer) -> None:
     with Client(server.address, 5) as first, Client(server.address, 3) as second:
         first.join()
         second.join()
@@ -371,7 +372,7 @@ def test_a_backup_that_changes_its_id_is_told_alone(server: Server) -> None:
         assert advice(first.next()) == (OK, 5)
 
 
-def test_without_an_election_id_nobody_becomes_primary(server: Server) -> None:
+def test_without_an_election_id_nobody_becomes_primary(server: RuntimeServer) -> None:
     with (
         Client(server.address, None) as standby,
         Client(server.address, 0) as zero,
@@ -387,7 +388,7 @@ def test_without_an_election_id_nobody_becomes_primary(server: Server) -> None:
         zero.set_pipeline()
 
 
-def test_roles_have_primaries_of_their_own(server: Server) -> None:
+def test_roles_have_primaries_of_their_own(server: RuntimeServer) -> None:
     with Client(server.address, 1) as default, Client(server.address, 1, role="metrics") as metrics:
         assert advice(default.join()) == (OK, 1)
         message = metrics.join()
@@ -406,7 +407,7 @@ def ended_with(client: Client) -> grpc.StatusCode:
     return code
 
 
-def test_arbitration_that_is_wrong_ends_the_stream(server: Server, client: Client) -> None:
+def test_arbitration_that_is_wrong_ends_the_stream(server: RuntimeServer, client: Client) -> None:
     with Client(server.address, client.election_id) as twin:
         twin.open().claim()
         assert ended_with(twin) == grpc.StatusCode.INVALID_ARGUMENT
@@ -427,7 +428,7 @@ def test_arbitration_that_is_wrong_ends_the_stream(server: Server, client: Clien
     client.set_pipeline()
 
 
-def test_an_id_can_be_used_again_when_its_client_has_gone(server: Server) -> None:
+def test_an_id_can_be_used_again_when_its_client_has_gone(server: RuntimeServer) -> None:
     for _ in range(2):
         with Client(server.address, 7) as client:
             assert advice(client.join()) == (OK, 7)
@@ -458,7 +459,9 @@ def test_all_or_nothing(loaded: Client, data_path: StrictDataPath, atomicity: in
     assert len(data_path.batches[-1]) == 2
 
 
-def test_a_refusal_of_many_updates_still_reaches_a_client_with_default_limits(loaded: Client, server: Server) -> None:
+def test_a_refusal_of_many_updates_still_reaches_a_client_with_default_limits(
+    loaded: Client, server: RuntimeServer
+) -> None:
     loaded.write(*(l2(INSERT, number) for number in range(1, 11)))
     with grpc.insecure_channel(server.address) as channel:
         stub = p4runtime_pb2_grpc.P4RuntimeStub(channel)
@@ -567,7 +570,7 @@ def test_a_packet_out_with_wrong_metadata_is_dropped_and_reported(
     assert data_path.frames == []
 
 
-def test_only_the_primary_sends_packets(server: Server, loaded: Client, data_path: StrictDataPath) -> None:
+def test_only_the_primary_sends_packets(server: RuntimeServer, loaded: Client, data_path: StrictDataPath) -> None:
     with Client(server.address, 0) as backup:
         backup.join()
         backup.send(packet=packet_out())
@@ -578,8 +581,8 @@ def test_only_the_primary_sends_packets(server: Server, loaded: Client, data_pat
     assert data_path.frames == []
 
 
-def test_without_a_pipeline_packets_go_nowhere(client: Client, server: Server) -> None:
-    server.notify(ops.PacketIn(b"\1\2\3"))
+def test_without_a_pipeline_packets_go_nowhere(client: Client, server: RuntimeServer) -> None:
+    server.notify(ops.CpuFrame(b"\1\2\3"))
     client.send(packet=packet_out())
     assert error_of(client).canonical_code == 9
 
@@ -593,12 +596,12 @@ def test_messages_that_v1model_does_not_know_are_reported(loaded: Client) -> Non
     assert error.WhichOneof("details") == "other"
 
 
-def test_a_packet_in_goes_to_the_primary_of_the_default_role(server: Server, loaded: Client) -> None:
+def test_a_packet_in_goes_to_the_primary_of_the_default_role(server: RuntimeServer, loaded: Client) -> None:
     with Client(server.address, 9, role="metrics") as metrics, Client(server.address, 0) as backup:
         metrics.join()
         backup.join()
-        server.notify(ops.PacketIn(b"\1"))
-        server.notify(ops.PacketIn(bytes([7 << 7 >> 8, 7 << 7 & 0xFF | 1 << 6]) + b"frame"))
+        server.notify(ops.CpuFrame(b"\1"))
+        server.notify(ops.CpuFrame(bytes([7 << 7 >> 8, 7 << 7 & 0xFF | 1 << 6]) + b"frame"))
         packet = loaded.next().packet
         assert packet.payload == b"frame"
         assert {one.metadata_id: one.value for one in packet.metadata} == {1: b"\7", 2: b"\1", 3: b"\0"}
@@ -615,13 +618,13 @@ def digest_entry(kind: int, **config: int) -> Any:
     return update(kind, digest_entry=entry)
 
 
-def learned(server: Server, address: int) -> None:
+def learned(server: RuntimeServer, address: int) -> None:
     server.notify(ops.Digest(P4INFO.digests[0].preamble.name, (address, 3)))
 
 
-def until_worked_on(server: Server, primary: Client) -> None:
+def until_worked_on(server: RuntimeServer, primary: Client) -> None:
     """Wait until all notices so far have been worked on: they are in order, and a packet-in can be waited for."""
-    server.notify(ops.PacketIn(bytes(20)))
+    server.notify(ops.CpuFrame(bytes(20)))
     assert primary.next().HasField("packet")
 
 
@@ -632,7 +635,7 @@ def addresses(digest_list: Any) -> list[bytes]:
 HOUR_NS = 3600 * 10**9
 
 
-def test_digests_come_in_lists_without_what_is_not_acknowledged(server: Server, loaded: Client) -> None:
+def test_digests_come_in_lists_without_what_is_not_acknowledged(server: RuntimeServer, loaded: Client) -> None:
     learned(server, 1)
     until_worked_on(server, loaded)
     loaded.write(digest_entry(INSERT, max_list_size=2, max_timeout_ns=HOUR_NS, ack_timeout_ns=HOUR_NS))
@@ -652,7 +655,7 @@ def test_digests_come_in_lists_without_what_is_not_acknowledged(server: Server, 
     assert addresses(loaded.next().digest) == [b"\2", b"\6"]
 
 
-def test_digests_leave_at_their_timeout(server: Server, loaded: Client) -> None:
+def test_digests_leave_at_their_timeout(server: RuntimeServer, loaded: Client) -> None:
     loaded.write(digest_entry(INSERT, max_timeout_ns=10**6))
     learned(server, 1)
     assert addresses(loaded.next().digest) == [b"\1"]
@@ -667,7 +670,7 @@ def test_digests_leave_at_their_timeout(server: Server, loaded: Client) -> None:
     assert addresses(loaded.next().digest) == [b"\10"]
 
 
-def test_an_idle_entry_is_named_with_what_the_client_keeps_with_it(server: Server, loaded: Client) -> None:
+def test_an_idle_entry_is_named_with_what_the_client_keeps_with_it(server: RuntimeServer, loaded: Client) -> None:
     insert = l2(INSERT, 1)
     insert.entity.table_entry.idle_timeout_ns = 10**9
     insert.entity.table_entry.metadata = b"cookie"
@@ -713,7 +716,7 @@ def test_a_client_that_leaves_all_advice_unread_loses_its_stream() -> None:
     assert mailbox.refusal is not None
 
 
-def test_a_client_that_does_not_read_holds_up_nobody(server: Server, loaded: Client) -> None:
+def test_a_client_that_does_not_read_holds_up_nobody(server: RuntimeServer, loaded: Client) -> None:
     # Nothing takes the packets from this stream, so that gRPC's window and then the mailbox fill up.
     quiet = Client(server.address, 9)
     requests = iter([p4runtime_pb2.StreamMessageRequest(arbitration={"device_id": 1, "election_id": {"low": 9}})])
@@ -727,7 +730,7 @@ def test_a_client_that_does_not_read_holds_up_nobody(server: Server, loaded: Cli
     assert next(call).arbitration.status.code == OK
     assert advice(loaded.next()) == (EXISTS, 9)
     while not server.service.dropped_messages and not server.service.dropped_notices:
-        server.notify(ops.PacketIn(bytes(1 << 12)))
+        server.notify(ops.CpuFrame(bytes(1 << 12)))
     loaded.claim(10)
     assert advice(loaded.next()) == (OK, 10)
     loaded.write(l2(INSERT, 1))
@@ -735,7 +738,7 @@ def test_a_client_that_does_not_read_holds_up_nobody(server: Server, loaded: Cli
     quiet.channel.close()
 
 
-def test_streams_are_limited_and_requests_are_served_all_the_same(server: Server, loaded: Client) -> None:
+def test_streams_are_limited_and_requests_are_served_all_the_same(server: RuntimeServer, loaded: Client) -> None:
     clients = [Client(server.address, None) for _ in range(LARGEST_NUMBER_OF_STREAMS)]
     try:
         answers = [client.join() for client in clients[:-1]]
@@ -749,8 +752,10 @@ def test_streams_are_limited_and_requests_are_served_all_the_same(server: Server
             client.close()
 
 
-def test_a_stream_whose_client_never_says_who_it_is_ends(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "ARBITRATION_S", 0.1)
+def test_a_stream_whose_client_never_says_who_it_is_ends(
+    server: RuntimeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "ARBITRATION_S", 0.1)
     with Client(server.address, 5) as speaking, Client(server.address) as silent:
         speaking.join()
         silent.open()
@@ -833,7 +838,7 @@ def shared() -> Iterator[Client]:
 # Addresses and certificates.
 
 
-def test_a_taken_address_is_one_line(server: Server) -> None:
+def test_a_taken_address_is_one_line(server: RuntimeServer) -> None:
     with pytest.raises(NetworkError, match="cannot listen on") as error:
         serve(StrictDataPath(), server.address)
     assert "\n" not in str(error.value)
@@ -876,7 +881,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def version_over_tls(server: Server, authority: Path, *, certified: bool) -> str:
+def version_over_tls(server: RuntimeServer, authority: Path, *, certified: bool) -> str:
     read = [(authority / name).read_bytes() for name in ("ca.pem", "client.key", "client.pem")]
     credentials = grpc.ssl_channel_credentials(*(read if certified else read[:1]))
     with grpc.secure_channel(server.address.replace("127.0.0.1", "localhost"), credentials) as channel:
@@ -886,7 +891,7 @@ def version_over_tls(server: Server, authority: Path, *, certified: bool) -> str
 
 
 def test_tls(authority: Path) -> None:
-    files = TlsFiles(authority / "server.pem", authority / "server.key")
+    files = ServerTlsFiles(authority / "server.pem", authority / "server.key")
     with serve(StrictDataPath(), "127.0.0.1:0", tls=files) as server:
         assert version_over_tls(server, authority, certified=False) == "1.4.1"
         with Client(server.address) as plain, refused_with(grpc.StatusCode.UNAVAILABLE):
@@ -894,7 +899,7 @@ def test_tls(authority: Path) -> None:
 
 
 def test_mutual_tls(authority: Path) -> None:
-    files = TlsFiles(authority / "server.pem", authority / "server.key", client_ca=authority / "ca.pem")
+    files = ServerTlsFiles(authority / "server.pem", authority / "server.key", client_ca=authority / "ca.pem")
     with serve(StrictDataPath(), "127.0.0.1:0", tls=files) as server:
         assert version_over_tls(server, authority, certified=True) == "1.4.1"
         with pytest.raises(grpc.RpcError) as error:
@@ -905,7 +910,7 @@ def test_mutual_tls(authority: Path) -> None:
 def test_files_that_are_no_certificates_are_named(authority: Path, tmp_path: Path) -> None:
     def refused(*files: Path) -> str:
         with pytest.raises(InputError) as error:
-            serve(StrictDataPath(), "127.0.0.1:0", tls=TlsFiles(*files))
+            serve(StrictDataPath(), "127.0.0.1:0", tls=ServerTlsFiles(*files))
         return str(error.value)
 
     certificate, key = authority / "server.pem", authority / "server.key"

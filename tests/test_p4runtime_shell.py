@@ -13,7 +13,7 @@ from p4runtime_sh.p4runtime import P4RuntimeClient, P4RuntimeException, P4Runtim
 from support.runtime_support import MODIFY, PROGRAMS, update
 
 from tensorexpress.switch.device import Switch
-from tensorexpress.switch.p4runtime.service import Server, serve
+from tensorexpress.switch.p4runtime.service import RuntimeServer, serve
 
 CPU_PORT = 255
 MS = 10**9
@@ -24,7 +24,7 @@ class Lab:
 
     def __init__(self) -> None:
         self.left: queue.Queue[tuple[int, bytes]] = queue.Queue()
-        self.server: Server
+        self.server: RuntimeServer
         self.switch = Switch(
             lambda port, frame, time_ps: self.left.put((port, frame)),
             lambda notice: self.server.notify(notice),

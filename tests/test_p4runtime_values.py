@@ -20,10 +20,10 @@ from tensorexpress.switch.p4runtime.arbitration import LARGEST_NUMBER_OF_ROLES, 
 from tensorexpress.switch.p4runtime.digests import DigestQueue
 from tensorexpress.switch.p4runtime.entities import read_entries
 from tensorexpress.switch.p4runtime.fitting import fit
-from tensorexpress.switch.p4runtime.messages import DigestConfig
-from tensorexpress.switch.p4runtime.p4info import Field, read_p4info
+from tensorexpress.switch.p4runtime.messages.digest_configs import DigestConfig
+from tensorexpress.switch.p4runtime.p4info import P4Field, read_p4info
 from tensorexpress.switch.p4runtime.packet_io import decode_header, encode_header, header_bytes
-from tensorexpress.switch.p4runtime.status import Code, Refusal
+from tensorexpress.switch.p4runtime.status import Code, Refused
 from tensorexpress.switch.p4runtime.values import Bits, Bool, Members, Names
 
 
@@ -59,7 +59,7 @@ def test_unsigned_bytestrings_of_any_length_are_read(width: int, number: int, da
     ("width", "data"), [(8, b"\1\x63"), (8, b""), (16, b"\1\0\x63"), (12, b"\x10\x63"), (12, b"\0\x40\x63")]
 )
 def test_unsigned_bytestrings_that_do_not_fit_are_refused(width: int, data: bytes) -> None:
-    with pytest.raises(Refusal) as refusal:
+    with pytest.raises(Refused) as refusal:
         values.decode_bits(data, width, "x")
     assert refusal.value.code == Code.INVALID_ARGUMENT
 
@@ -81,7 +81,7 @@ def test_signed_bytestrings_are_read(width: int, number: int, data: bytes) -> No
 
 @pytest.mark.parametrize(("width", "data"), [(8, b"\0\x9d"), (12, b"\x8d\x1d"), (16, b"")])
 def test_signed_bytestrings_that_do_not_fit_are_refused(width: int, data: bytes) -> None:
-    with pytest.raises(Refusal):
+    with pytest.raises(Refused):
         values.decode_signed(data, width, "x")
 
 
@@ -122,7 +122,7 @@ def test_names_are_written_for_enums() -> None:
     kind = Names(("IPv4", "Other"))
     assert values.encode_data(kind, iter((1,))).enum == "Other"
     assert values.decode_data(kind, values.encode_data(kind, iter((1,))), "x") == 1
-    with pytest.raises(Refusal, match="accepted: IPv4, Other"):
+    with pytest.raises(Refused, match="accepted: IPv4, Other"):
         values.decode_data(Names(("IPv4", "Other")), values.encode_data(Names(("IPv6",)), iter((0,))), "x")
 
 
@@ -133,7 +133,7 @@ def test_names_are_written_for_enums() -> None:
     st.binary(max_size=20),
 )
 def test_a_controller_header_survives(case: tuple[list[int], tuple[int, ...]], payload: bytes) -> None:
-    fields = tuple(Field(id, f"f{id}", width) for id, width in enumerate(case[0], start=1))
+    fields = tuple(P4Field(id, f"f{id}", width) for id, width in enumerate(case[0], start=1))
     packet = decode_header(fields, bytes(header_bytes(fields)) + payload)
     for metadata, value in zip(packet.metadata, case[1], strict=True):
         metadata.value = values.encode_bits(value)
@@ -262,12 +262,12 @@ def test_arbitration_keeps_its_promises(steps: list[Step]) -> None:
             advice = arbitration.leave(client)
             role = live.pop(client, (role, None))[0]
         elif client in live and live[client][0] != role:
-            with pytest.raises(Refusal) as refusal:
+            with pytest.raises(Refused) as refusal:
                 arbitration.update(client, role, election_id)
             assert refusal.value.code == Code.FAILED_PRECONDITION
             continue
         elif election_id is not None and (role, election_id) in [live[other] for other in live if other != client]:
-            with pytest.raises(Refusal) as refusal:
+            with pytest.raises(Refused) as refusal:
                 arbitration.update(client, role, election_id)
             assert refusal.value.code == Code.INVALID_ARGUMENT
             continue
@@ -294,7 +294,7 @@ def test_roles_are_limited() -> None:
     arbitration: Arbitration[int] = Arbitration()
     for number in range(1, LARGEST_NUMBER_OF_ROLES):
         arbitration.update(number, f"role {number}", 1)
-    with pytest.raises(Refusal) as refusal:
+    with pytest.raises(Refused) as refusal:
         arbitration.update(0, "one too many", 1)
     assert refusal.value.code == Code.RESOURCE_EXHAUSTED
     assert arbitration.update(0, "", 1)

@@ -17,14 +17,15 @@ from support.passes import BUILD, PROGRAMS, document, load
 from tensorexpress.errors import ProgramError
 from tensorexpress.p4 import compile_source, find_p4c
 from tensorexpress.p4 import load as load_own
-from tensorexpress.switch.packet import DROP_PORT, EGRESS_CLONE, INGRESS_CLONE, EndlessLoop, Packet
-from tensorexpress.switch.program import bmv2, flow, hashes, headers, pipeline
-from tensorexpress.switch.program.flow import Flow, Node
+from tensorexpress.switch.packet import DROP_PORT, EGRESS_CLONE, INGRESS_CLONE, EndlessLoop, SwitchPacket
+from tensorexpress.switch.program import budgets, hashes, pipeline
+from tensorexpress.switch.program.codegen import headers
+from tensorexpress.switch.program.codegen.flow import FlowGraph, Node
+from tensorexpress.switch.program.codegen.lines import Lines
 from tensorexpress.switch.program.pipeline import Pipeline
-from tensorexpress.switch.program.scope import Lines
 
 
-@pytest.mark.parametrize("module", [bmv2, flow, headers, hashes, pipeline])
+@pytest.mark.parametrize("module", [budgets, headers, hashes, pipeline])
 def test_examples_in_docstrings(module: Any) -> None:
     assert doctest.testmod(module).failed == 0
 
@@ -49,7 +50,7 @@ PIPELINES["tensorexpress"] = Pipeline(load_own().document)
 )
 def test_frames_of_any_bytes_and_length_never_raise(name: str, frame: bytes, port: int) -> None:
     loaded = PIPELINES[name]
-    packet = Packet(frame, port, 0)
+    packet = SwitchPacket(frame, port, 0)
     try:
         loaded.ingress(packet)
     except EndlessLoop:
@@ -59,13 +60,13 @@ def test_frames_of_any_bytes_and_length_never_raise(name: str, frame: bytes, por
     for instance_type in (0, INGRESS_CLONE):
         if instance_type and clone_fields is None:
             continue
-        copy = Packet(frame, port, 0)
+        copy = SwitchPacket(frame, port, 0)
         copy.instance_type = instance_type
         copy.state = () if instance_type else packet.state
         copy.preserved = loaded.preserve(packet, clone_fields) if clone_fields is not None else ()
         loaded.egress(copy)
         if copy.clone_session >= 0:
-            again = Packet(frame, port, 0)
+            again = SwitchPacket(frame, port, 0)
             again.instance_type, again.state = EGRESS_CLONE, copy.state
             loaded.egress(again)
         if copy.egress_spec != DROP_PORT:
@@ -92,7 +93,7 @@ def test_a_program_may_use_the_names_that_the_generated_code_uses() -> None:
     for name, taken in ((b"operands", b"packet"), (b'"a"', b'"frame"'), (b'"b"', b'"valid"'), (b'"n"', b'"min"')):
         text = text.replace(name, taken)
     frame = bytes(range(9)) + b"rest"
-    packets = [Packet(frame, 0, 0), Packet(frame, 0, 0)]
+    packets = [SwitchPacket(frame, 0, 0), SwitchPacket(frame, 0, 0)]
     for packet, loaded in zip(packets, (load("arithmetic"), Pipeline(text)), strict=True):
         loaded.ingress(packet)
         loaded.egress(packet)
@@ -123,6 +124,12 @@ def set_operator(value: Any) -> None:
     value["pipelines"][0]["conditionals"][0]["expression"]["value"]["op"] = "<=>"
 
 
+def set_varbit(value: Any) -> None:
+    steps = [step for state in value["parsers"][0]["parse_states"] for step in state["parser_ops"]]
+    (extraction,) = [step for step in steps if step["op"] == "extract_VL"]
+    extraction["parameters"][0]["value"] = "mark"
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -138,6 +145,7 @@ def set_operator(value: Any) -> None:
         (changed("headers", set_header), "'ghost'"),
         (changed("hashing", set_algorithm), "unknown hash algorithm 'rot13'"),
         (changed("headers", set_operator), "'<=>'"),
+        (changed("parsing", set_varbit), "a varbit of the header 'mark', which has none"),
     ],
 )
 def test_what_cannot_run_is_refused_by_name_in_one_line(text: bytes, says: str) -> None:
@@ -185,7 +193,7 @@ def graphs(draw: st.DrawFn) -> dict[str, list[Node]]:
 
 @given(graphs(), st.lists(st.integers(0, 2), min_size=9, max_size=9))
 def test_nested_statements_walk_a_graph_as_the_graph_says(graph: dict[str, list[Node]], turns: list[int]) -> None:
-    flow, lines = Flow("0", graph), Lines()
+    flow, lines = FlowGraph("0", graph), Lines()
 
     def body(node: str, go: Any) -> None:
         lines.add(f"seen.append({node})")

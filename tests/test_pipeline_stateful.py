@@ -21,7 +21,7 @@ from tensorexpress.switch.operations import (
     WriteCounter,
     WriteRegister,
 )
-from tensorexpress.switch.packet import DROP_PORT, EGRESS_CLONE, INGRESS_CLONE, RECIRCULATED, RESUBMITTED, Packet
+from tensorexpress.switch.packet import DROP_PORT, EGRESS_CLONE, INGRESS_CLONE, RECIRCULATED, RESUBMITTED, SwitchPacket
 from tensorexpress.switch.program.pipeline import Pipeline
 
 COMMAND = struct.Struct(">BHIB")
@@ -98,7 +98,7 @@ def test_an_ingress_clone_has_the_headers_that_came_and_the_metadata_that_was_ke
     pipeline = load("stateful")
     packet = ingress(pipeline, command(6, 3, 4))
     assert (packet.clone_session, packet.egress_spec) == (5, 1)
-    clone = Packet(packet.frame, packet.ingress_port, packet.ingress_us)
+    clone = SwitchPacket(packet.frame, packet.ingress_port, packet.ingress_us)
     clone.instance_type = INGRESS_CLONE
     clone.preserved = pipeline.preserve(packet, packet.clone_fields)
     original, copy = egress(pipeline, packet), egress(pipeline, clone)
@@ -112,7 +112,7 @@ def test_an_egress_clone_has_the_headers_that_egress_left() -> None:
     packet = ingress(pipeline, command(15, 3, 4))
     assert egress(pipeline, packet) == command(15, 3, 4, 0x51)
     assert packet.clone_session == 6
-    clone = Packet(packet.frame, packet.ingress_port, packet.ingress_us)
+    clone = SwitchPacket(packet.frame, packet.ingress_port, packet.ingress_us)
     clone.instance_type = EGRESS_CLONE
     clone.preserved = pipeline.preserve(packet, packet.clone_fields)
     clone.state = packet.state
@@ -124,7 +124,7 @@ def test_a_resubmitted_packet_keeps_the_listed_metadata_alone() -> None:
     pipeline = load("stateful")
     first = ingress(pipeline, command(7))
     assert first.resubmit_fields >= 0
-    second = Packet(first.frame, 0, 0)
+    second = SwitchPacket(first.frame, 0, 0)
     second.instance_type = RESUBMITTED
     second.preserved = pipeline.preserve(first, first.resubmit_fields)
     pipeline.ingress(second)
@@ -138,7 +138,7 @@ def test_a_recirculated_packet_comes_again_as_it_left() -> None:
     out = egress(pipeline, first)
     assert out == command(14, 9, 9)
     assert first.recirculate_fields >= 0
-    second = Packet(out, 0, 0)
+    second = SwitchPacket(out, 0, 0)
     second.instance_type = RECIRCULATED
     second.preserved = pipeline.preserve(first, first.recirculate_fields)
     pipeline.ingress(second)

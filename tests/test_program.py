@@ -18,7 +18,7 @@ from tensorexpress.control.intent import Options
 from tensorexpress.plan import make_plan
 from tensorexpress.policy import POLICIES
 from tensorexpress.scenario import read_scenario
-from tensorexpress.switch.operations import PacketIn, WriteRegister
+from tensorexpress.switch.operations import CpuFrame, WriteRegister
 from tensorexpress.switch.traffic import PortSettings
 from tensorexpress.wire.checksum import checksum
 from tensorexpress.wire.frame import read_frame
@@ -89,7 +89,7 @@ def test_what_nobody_knows_goes_to_the_controller_if_asked() -> None:
     switch = DeployedSwitch(PLAN, Options(miss="controller"))
     assert switch.send((3, bytes(60))) == []
     # The first 9 bits are the port of arrival, the other 7 the reason: 2, no route.
-    assert switch.notices == [PacketIn((3 << 7 | 2).to_bytes(2, "big") + bytes(60))]
+    assert switch.notices == [CpuFrame((3 << 7 | 2).to_bytes(2, "big") + bytes(60))]
 
 
 def test_broadcast_reaches_all_but_its_sender(switch: DeployedSwitch) -> None:
@@ -279,7 +279,7 @@ def test_one_packet_of_each_job_is_sampled() -> None:
     long = framed(tagged(0, 3, bytes(400)))
     for port, frame in ((0, long), (0, long), (3, framed(tagged(1, 2), source=3)), (6, framed(tagged(1, 2), source=6))):
         switch.send((port, frame))
-    samples = [notice.frame for notice in switch.notices if isinstance(notice, PacketIn)]
+    samples = [notice.frame for notice in switch.notices if isinstance(notice, CpuFrame)]
     assert [sample[:2] for sample in samples] == [(port << 7 | 1).to_bytes(2, "big") for port in (0, 3)]
     assert samples[0][2:] == long[:126]
     switch.notices.clear()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tensorexpress.cli import main
 from tensorexpress.errors import CaptureError, ProgramError
 from tensorexpress.switch import VirtualSwitch
-from tensorexpress.switch.operations import ActionCall, Entry, PacketIn, SetEntry, SetMulticastGroup
+from tensorexpress.switch.operations import ActionCall, CpuFrame, Entry, SetEntry, SetMulticastGroup
 from tensorexpress.switch.pcap import TimedFrame, capture_name, read_pcap, write_pcap
 from tensorexpress.switch.replay import replay
 from tensorexpress.switch.traffic import PortSettings
@@ -94,7 +94,7 @@ def test_operations_and_notices_from_python():
     switch.apply([SetEntry(Entry("Choose.l2", (0x020000000001,)), ActionCall("Choose.forward", (255,)))])
     switch.apply([SetMulticastGroup(1, ((8, 0),))])
     assert switch.run({0: [frame(1)]}) == {}
-    assert switch.notices == [PacketIn(frame(1))]
+    assert switch.notices == [CpuFrame(frame(1))]
 
 
 @given(st.lists(st.binary(min_size=1, max_size=80), max_size=20))

@@ -21,7 +21,7 @@ from support.training_run import LAYERS, small_plan, write_workload
 from tensorexpress.cli import main
 from tensorexpress.cli.run import _notes
 from tensorexpress.sim.run import simulate
-from tensorexpress.switch.device import NOT_TAKEN
+from tensorexpress.switch.counted import NOT_TAKEN
 from tensorexpress.target import PortReport, marks, runner
 from tensorexpress.target.embedded import EmbeddedTarget
 from tensorexpress.target.machine import MachineWatch

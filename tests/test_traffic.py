@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tensorexpress.errors import InputError
 from tensorexpress.queueing import DISCIPLINES
-from tensorexpress.switch.packet import Packet
+from tensorexpress.switch.packet import SwitchPacket
 from tensorexpress.switch.traffic import EgressPort, GuaranteedPriority, PortSettings
 from tensorexpress.units import PS_PER_SECOND
 
@@ -21,7 +21,7 @@ SHARES = st.integers(1, 90).map(lambda percent: percent / 100)
 
 def packet(size, priority, name=b""):
     """A packet of a size and priority, told from others by the start of its frame."""
-    made = Packet(name.ljust(size, b"\0")[:size], 0, 0)
+    made = SwitchPacket(name.ljust(size, b"\0")[:size], 0, 0)
     made.priority = priority
     return made
 

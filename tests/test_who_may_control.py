@@ -19,7 +19,7 @@ from support.switches import EmbeddedSwitch
 from tensorexpress.cli import main
 from tensorexpress.control_address import LONGEST_PATH_BYTES, parse_address
 from tensorexpress.errors import InputError, NetworkError
-from tensorexpress.switch.p4runtime.service import Server, serve
+from tensorexpress.switch.p4runtime.service import RuntimeServer, serve
 
 NOBODY = 65534
 
@@ -30,7 +30,7 @@ def version(address: str) -> str:
     return str(answer.p4runtime_api_version)
 
 
-def served(path: Path) -> Server:
+def served(path: Path) -> RuntimeServer:
     return serve(StrictDataPath(), f"unix:{path}")
 
 

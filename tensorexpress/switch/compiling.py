@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from tensorexpress import tied
 from tensorexpress.errors import ProgramError
 from tensorexpress.switch.operations import Operation
-from tensorexpress.switch.program.bmv2 import contradiction
+from tensorexpress.switch.program.bmv2.document import contradiction
 from tensorexpress.switch.program.compiled import compile_program
 from tensorexpress.switch.program.pipeline import Pipeline
 

@@ -10,21 +10,37 @@ from __future__ import annotations
 import heapq
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
+from tensorexpress.switch.configuration import Configuration, LoadedProgram
+from tensorexpress.switch.copies import clone_of, next_pass, replica_of
+from tensorexpress.switch.counted import (
+    BUFFER_FULL,
+    EGRESS_DROP,
+    FAILED,
+    INGRESS_DROP,
+    LOOP,
+    NO_GROUP,
+    NO_PORT,
+    NO_PROGRAM,
+    NO_QUEUE,
+    NO_SESSION,
+    RELOADED,
+    CountedPort,
+    Statistics,
+)
 from tensorexpress.switch.operations import (
+    CpuFrame,
     Digest,
     Entry,
     IdleEntry,
     Notice,
     Operation,
-    PacketIn,
     Query,
     SetCloneSession,
-    SetMulticastGroup,
 )
 from tensorexpress.switch.packet import (
     DROP_PORT,
@@ -35,11 +51,11 @@ from tensorexpress.switch.packet import (
     REPLICATED,
     RESUBMITTED,
     EndlessLoop,
-    Packet,
+    SwitchPacket,
 )
 from tensorexpress.switch.program.compiled import CompiledProgram
 from tensorexpress.switch.program.pipeline import Pipeline
-from tensorexpress.switch.traffic import EgressPort, PortSettings
+from tensorexpress.switch.traffic import PortSettings
 
 logger = logging.getLogger(__name__)
 
@@ -60,134 +76,6 @@ _IDLE_CHECKS = 128
 
 _PLAIN = PortSettings()
 
-#: Names of the reasons for which a packet is dropped.
-NO_PROGRAM = "no program"
-INGRESS_DROP = "dropped by ingress"
-EGRESS_DROP = "dropped by egress"
-BUFFER_FULL = "buffer full"
-NO_QUEUE = "priority without queue"
-NO_PORT = "no such port"
-NO_GROUP = "unknown multicast group"
-NO_SESSION = "unknown clone session"
-LOOP = "loop"
-FAILED = "failed"
-RELOADED = "program replaced"
-#: Frames that arrived faster than the switch took them; the kernel had no room left, and no program has seen them.
-NOT_TAKEN = "receive buffer full"
-
-
-class Program(Protocol):
-    """What the switch needs of a loaded program; `pipeline.Pipeline` is one."""
-
-    def ingress(self, packet: Packet) -> None:
-        """Run parser, checksum verification and ingress control."""
-        ...
-
-    def egress(self, packet: Packet) -> None:
-        """Run egress control and checksum update."""
-        ...
-
-    def deparse(self, packet: Packet) -> bytes:
-        """Return the frame as it leaves."""
-        ...
-
-    def preserve(self, packet: Packet, field_list: int) -> tuple[Any, ...]:
-        """Return the metadata that the next pass keeps."""
-        ...
-
-    def apply(self, operation: Operation) -> None:
-        """Change tables and externs."""
-        ...
-
-    def ask(self, query: Query) -> Iterable[Any]:
-        """Read tables and externs."""
-        ...
-
-    def idle_entries(self, now_us: int) -> Iterable[Entry | None]:
-        """Return the entries whose idle timeout has passed, and None for others that were looked at."""
-        ...
-
-    def dismantle(self) -> Iterable[None]:
-        """Give all memory back in small steps; no packet comes any more."""
-        ...
-
-
-class Configuration:
-    """What a controller has set: a program with its state, and where copies of packets go."""
-
-    def __init__(self, program: Program | None = None) -> None:
-        self.program = program
-        #: Group -> (port, replication id) of its copies.
-        self.groups: dict[int, tuple[tuple[int, int], ...]] = {}
-        self.sessions: dict[int, SetCloneSession] = {}
-
-    def apply(self, operation: Operation) -> None:
-        """Do one operation."""
-        if isinstance(operation, SetMulticastGroup):
-            self.groups[operation.group] = operation.replicas
-        elif isinstance(operation, SetCloneSession):
-            self.sessions[operation.session] = operation
-        elif self.program is not None:
-            self.program.apply(operation)
-
-    def ask(self, query: Query) -> Iterable[Any]:
-        """Return the answer to a query."""
-        return self.program.ask(query) if self.program is not None else ()
-
-
-@dataclass(frozen=True, slots=True)
-class PortStatistics:
-    """What one port has seen since the switch started."""
-
-    rx_frames: int
-    rx_bytes: int
-    tx_frames: int
-    tx_bytes: int
-    #: Reason -> packets. What was not taken or dropped by ingress counts at the port of arrival, all else at that of
-    #: departure.
-    drops: Mapping[str, int]
-    #: Packets that wait now, and the most bytes that ever waited, by queue.
-    depths: tuple[int, ...]
-    deepest_bytes: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    """What a switch has seen since it started, by port."""
-
-    ports: Mapping[int, PortStatistics] = field(default_factory=dict)
-    #: Kind of exception -> packets whose processing raised it: errors of ours, never of the frame's sender.
-    failures: Mapping[str, int] = field(default_factory=dict)
-    #: Notices that the controlling process was too slow to take.
-    dropped_notices: int = 0
-    #: Port -> kind -> frames that faults on purpose struck when they arrived there.
-    faults: Mapping[int, Counter[str]] = field(default_factory=dict)
-
-
-class _Port(EgressPort):
-    """A port's queues and counters."""
-
-    __slots__ = ("attached", "drops", "number", "rx_bytes", "rx_frames", "tx_bytes", "tx_frames", "unlimited")
-
-    def __init__(self, number: int, settings: PortSettings, attached: bool):
-        super().__init__(settings)
-        self.number = number
-        self.attached = attached
-        self.unlimited = settings.rate_bps is None
-        self.rx_frames = self.rx_bytes = self.tx_frames = self.tx_bytes = 0
-        self.drops: Counter[str] = Counter()
-
-    def statistics(self) -> PortStatistics:
-        return PortStatistics(
-            rx_frames=self.rx_frames,
-            rx_bytes=self.rx_bytes,
-            tx_frames=self.tx_frames,
-            tx_bytes=self.tx_bytes,
-            drops=dict(self.drops),
-            depths=self.depths,
-            deepest_bytes=tuple(self.deepest_bytes),
-        )
-
 
 class Switch:
     """A switch without a clock and without sockets; implements `operations.DataPath`, and does everything at once.
@@ -205,22 +93,24 @@ class Switch:
         ports: Mapping[int, PortSettings] | None = None,
         default: PortSettings = _PLAIN,
         cpu_port: int | None = CPU_PORT,
-        program: Program | None = None,
+        program: LoadedProgram | None = None,
     ):
         self._transmit = transmit
         self._notify = notify
         self._cpu_port = cpu_port
         self._default = default
         self._any_port = ports is None
-        self._ports = {number: _Port(number, settings, attached=True) for number, settings in (ports or {}).items()}
+        self._ports = {
+            number: CountedPort(number, settings, attached=True) for number, settings in (ports or {}).items()
+        }
         if cpu_port is not None:
             # Like the other ports, so that a controller can find out with a packet of its own which queues there are.
             fewest = min((ports or {0: default}).values(), key=lambda settings: settings.queues, default=default)
-            self._ports[cpu_port] = _Port(cpu_port, replace(fewest, rate_bps=None, lowest_share=0), attached=True)
+            self._ports[cpu_port] = CountedPort(cpu_port, replace(fewest, rate_bps=None, lowest_share=0), attached=True)
         self._use(Configuration(program))
         self._departures: list[tuple[int, int]] = []
         #: Packets that egress made, with where they go; an empty tuple sends one through ingress again.
-        self._again: deque[tuple[Packet, tuple[tuple[int, int], ...]]] = deque()
+        self._again: deque[tuple[SwitchPacket, tuple[tuple[int, int], ...]]] = deque()
         self._failures: Counter[str] = Counter()
         self._now_ps = 0
         self._idle_check_ps = IDLE_CHECK_PS
@@ -237,7 +127,7 @@ class Switch:
         arrival.rx_frames += 1
         arrival.rx_bytes += len(frame)
         self._now_ps = now_ps
-        self._enter(Packet(frame, port, now_ps // PS_PER_US), now_ps)
+        self._enter(SwitchPacket(frame, port, now_ps // PS_PER_US), now_ps)
         if self._again:
             self._go_round(now_ps)
 
@@ -320,7 +210,7 @@ class Switch:
 
     # From arrival to queue.
 
-    def _enter(self, packet: Packet, now_ps: int) -> None:
+    def _enter(self, packet: SwitchPacket, now_ps: int) -> None:
         """Take a packet through ingress, again as long as it is resubmitted, and on to where ingress sends it."""
         program = self._program
         arrival = packet.ingress_port
@@ -336,7 +226,7 @@ class Switch:
                 if packet.passes >= MOST_PASSES:
                     self.count_drop(arrival, LOOP)
                     return
-                packet = _next_pass(program, packet, packet.frame, packet.resubmit_fields, RESUBMITTED)
+                packet = next_pass(program, packet, packet.frame, packet.resubmit_fields, RESUBMITTED)
                 program.ingress(packet)
         except Exception as error:  # whatever it is, the next packet must pass
             self._fail(arrival, error)
@@ -354,7 +244,7 @@ class Switch:
             packet.instance_type = NORMAL
             self._forward(packet, packet.egress_spec, now_ps)
 
-    def _forward(self, packet: Packet, number: int, now_ps: int) -> None:
+    def _forward(self, packet: SwitchPacket, number: int, now_ps: int) -> None:
         """Put a packet into the queue of its port, or through egress at once where the link has no rate."""
         port = self._ports.get(number) or self._new_port(number)
         packet.egress_port = number
@@ -370,13 +260,13 @@ class Switch:
         elif port.in_flight is None:
             self._serve(port, now_ps)
 
-    def _replicate(self, packet: Packet, replicas: tuple[tuple[int, int], ...], now_ps: int) -> None:
+    def _replicate(self, packet: SwitchPacket, replicas: tuple[tuple[int, int], ...], now_ps: int) -> None:
         for number, replication_id in replicas:
-            self._forward(_replica(packet, replication_id), number, now_ps)
+            self._forward(replica_of(packet, replication_id), number, now_ps)
 
     # From queue to wire.
 
-    def _serve(self, port: _Port, now_ps: int) -> None:
+    def _serve(self, port: CountedPort, now_ps: int) -> None:
         """Put the next packet that survives egress on the idle link."""
         now_us = now_ps // PS_PER_US
         while (packet := port.dequeue(now_us)) is not None:
@@ -386,7 +276,7 @@ class Switch:
                 heapq.heappush(self._departures, (now_ps + port.wire_ps(len(frame)), port.number))
                 return
 
-    def _leave(self, port: _Port, packet: Packet, now_ps: int) -> bytes | None:
+    def _leave(self, port: CountedPort, packet: SwitchPacket, now_ps: int) -> bytes | None:
         """Take a packet through egress and return its frame; None when none goes on the wire."""
         program = self._program
         assert program is not None  # only a program fills queues, and a new one empties them
@@ -407,43 +297,43 @@ class Switch:
         if packet.passes >= MOST_PASSES:
             port.drops[LOOP] += 1
         else:
-            self._again.append((_next_pass(program, packet, frame, packet.recirculate_fields, RECIRCULATED), ()))
+            self._again.append((next_pass(program, packet, frame, packet.recirculate_fields, RECIRCULATED), ()))
         return None
 
-    def _send(self, port: _Port, frame: bytes, time_ps: int) -> None:
+    def _send(self, port: CountedPort, frame: bytes, time_ps: int) -> None:
         if not port.attached:
             port.drops[NO_PORT] += 1
             return
         port.tx_frames += 1
         port.tx_bytes += len(frame)
         if port.number == self._cpu_port:
-            self._notify(PacketIn(frame))
+            self._notify(CpuFrame(frame))
         else:
             self._transmit(port.number, frame, time_ps)
 
     # Clones and packets that go round.
 
-    def _clone_and_digest(self, program: Program, packet: Packet, now_ps: int) -> None:
+    def _clone_and_digest(self, program: LoadedProgram, packet: SwitchPacket, now_ps: int) -> None:
         """Send clones of the frame as it arrived on to egress, and digests to the controller."""
         if packet.clone_session >= 0:
             session = self._session_of(packet, packet.ingress_port)
             if session is not None:
-                self._replicate(_clone(program, packet, session, INGRESS_CLONE), session.replicas, now_ps)
+                self._replicate(clone_of(program, packet, session, INGRESS_CLONE), session.replicas, now_ps)
             packet.clone_session = -1
         for name, values in packet.digests:
             self._notify(Digest(name, values))
 
-    def _clone_at_egress(self, program: Program, packet: Packet) -> None:
+    def _clone_at_egress(self, program: LoadedProgram, packet: SwitchPacket) -> None:
         """Have clones of the packet as egress left it pass egress after the packet itself has."""
         session = self._session_of(packet, packet.egress_port)
         if session is not None:
-            clone = _clone(program, packet, session, EGRESS_CLONE)
+            clone = clone_of(program, packet, session, EGRESS_CLONE)
             clone.state = packet.state
             clone.length = packet.length
             clone.ingress_port = 0  # as simple_switch resets it
             self._again.append((clone, session.replicas))
 
-    def _session_of(self, packet: Packet, port: int) -> SetCloneSession | None:
+    def _session_of(self, packet: SwitchPacket, port: int) -> SetCloneSession | None:
         """Return the session that a packet is cloned to; None, and counted, when that cannot be."""
         session = self._sessions.get(packet.clone_session)
         if session is None or not session.replicas:
@@ -481,8 +371,8 @@ class Switch:
                 self._notify(IdleEntry(entry))
         self.is_checking = looked_at == _IDLE_CHECKS
 
-    def _new_port(self, number: int) -> _Port:
-        port = _Port(number, self._default if self._any_port else _PLAIN, attached=self._any_port)
+    def _new_port(self, number: int) -> CountedPort:
+        port = CountedPort(number, self._default if self._any_port else _PLAIN, attached=self._any_port)
         self._ports[number] = port
         return port
 
@@ -496,40 +386,3 @@ class Switch:
         self._failures[kind] += 1
         if self._failures[kind] == 1:
             logger.error("a packet was dropped because processing it failed", exc_info=error)
-
-
-def _next_pass(program: Program, packet: Packet, frame: bytes, field_list: int, instance_type: int) -> Packet:
-    """Return the packet as it enters ingress again: all metadata is new but the fields listed.
-
-    So is the ingress port, which is 0 then, as simple_switch has it.
-    """
-    again = Packet(frame, 0, packet.ingress_us)
-    again.instance_type = instance_type
-    again.passes = packet.passes + 1
-    again.preserved = program.preserve(packet, field_list)
-    return again
-
-
-def _clone(program: Program, packet: Packet, session: SetCloneSession, instance_type: int) -> Packet:
-    """Return the clone that a packet asks for, with the length and class of service of its session."""
-    clone = Packet(packet.frame, packet.ingress_port, packet.ingress_us)
-    clone.instance_type = instance_type
-    clone.passes = packet.passes + 1
-    clone.preserved = program.preserve(packet, packet.clone_fields)
-    clone.truncate_bytes = session.packet_length_bytes or None
-    clone.priority = session.class_of_service
-    return clone
-
-
-def _replica(packet: Packet, replication_id: int) -> Packet:
-    """Return a copy that goes through egress on its own."""
-    replica = Packet(packet.frame, packet.ingress_port, packet.ingress_us)
-    replica.length = packet.length
-    replica.instance_type = packet.instance_type
-    replica.passes = packet.passes
-    replica.preserved = packet.preserved
-    replica.state = packet.state
-    replica.priority = packet.priority
-    replica.truncate_bytes = packet.truncate_bytes
-    replica.egress_rid = replication_id
-    return replica

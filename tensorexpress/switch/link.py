@@ -23,7 +23,7 @@ from typing import Any
 from tensorexpress import tied
 from tensorexpress.errors import NetworkError, ProgramError, TensorExpressError
 from tensorexpress.switch.compiling import compile_beside
-from tensorexpress.switch.device import Statistics
+from tensorexpress.switch.counted import Statistics
 from tensorexpress.switch.operations import Notice, Operation, Query
 
 _LENGTH = struct.Struct("!Q")
@@ -40,7 +40,7 @@ class LinkClosedError(NetworkError):
     """The process at the other end is gone."""
 
 
-class Kind(Enum):
+class ReplyKind(Enum):
     """What the forwarding end says to a request: any number of parts, then an answer or the error that it met."""
 
     PART = 0
@@ -184,13 +184,13 @@ class DataLink:
                 while True:
                     (size,) = _LENGTH.unpack(self._read(_LENGTH.size))
                     kind, value = pickle.loads(self._read(size))
-                    if kind is not Kind.PART:
+                    if kind is not ReplyKind.PART:
                         break
                     if take is not None:
                         take(value)
         except OSError:
             raise _gone() from None
-        if kind is Kind.ERROR:
+        if kind is ReplyKind.ERROR:
             raise value
         return value
 
@@ -260,19 +260,19 @@ class SwitchEnd:
 
     def part(self, value: object) -> None:
         """Send part of an answer; only while no other part of it waits."""
-        self._send(Kind.PART, value)
+        self._send(ReplyKind.PART, value)
 
     def answer(self, value: object) -> None:
         """Answer the request that was made last."""
-        self._send(Kind.ANSWER, value)
+        self._send(ReplyKind.ANSWER, value)
 
     def refuse(self, error: Exception) -> None:
         """Answer the request that was made last with an error."""
         if not isinstance(error, TensorExpressError):
             error = NetworkError(f"the switch failed: {type(error).__name__}: {error}")
-        self._send(Kind.ERROR, error)
+        self._send(ReplyKind.ERROR, error)
 
-    def _send(self, kind: Kind, value: object) -> None:
+    def _send(self, kind: ReplyKind, value: object) -> None:
         self._outgoing += _packed((kind, value))
         self.send_rest()
 

@@ -22,14 +22,9 @@ from pathlib import Path
 
 from tensorexpress import tied
 from tensorexpress.files import make_directory
-from tensorexpress.switch.device import (
-    CPU_PORT,
-    NOT_TAKEN,
-    Configuration,
-    PortStatistics,
-    Statistics,
-    Switch,
-)
+from tensorexpress.switch.configuration import Configuration
+from tensorexpress.switch.counted import NOT_TAKEN, PortStatistics, Statistics
+from tensorexpress.switch.device import CPU_PORT, Switch
 from tensorexpress.switch.faults import Faults, FaultyPort
 from tensorexpress.switch.link import LinkClosedError, SwitchEnd
 from tensorexpress.switch.operations import Operation, Query

@@ -219,7 +219,7 @@ Query = ReadRegister | ReadCounter | ReadIdleTime
 
 
 @dataclass(frozen=True, slots=True)
-class PacketIn:
+class CpuFrame:
     """A frame that left at the CPU port, header of the controller included."""
 
     frame: bytes
@@ -240,7 +240,7 @@ class IdleEntry:
     entry: Entry
 
 
-Notice = PacketIn | Digest | IdleEntry
+Notice = CpuFrame | Digest | IdleEntry
 
 
 class DataPath(Protocol):

@@ -15,7 +15,7 @@ class EndlessLoop(Exception):
     """Raised by a program whose loops took more steps for a packet than one pass may."""
 
 
-class Packet:
+class SwitchPacket:
     """What is known of one packet. The pipeline fills in what it decided, the traffic manager what happened.
 
     `state` holds headers and metadata between the stages. It is an immutable tuple that only the pipeline

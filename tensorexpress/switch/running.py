@@ -11,14 +11,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tensorexpress.errors import InputError, MachineError
-from tensorexpress.switch.device import Statistics
+from tensorexpress.switch.counted import Statistics
 from tensorexpress.switch.link import DataLink, start_process
 from tensorexpress.switch.loop import LoopSettings
 from tensorexpress.switch.ports import SocketSpec
 
 if TYPE_CHECKING:
-    from tensorexpress.switch.p4runtime.listening import TlsFiles
-    from tensorexpress.switch.p4runtime.service import Server
+    from tensorexpress.switch.p4runtime.listening import ServerTlsFiles
+    from tensorexpress.switch.p4runtime.service import RuntimeServer
 
 
 class RunningSwitch:
@@ -30,13 +30,13 @@ class RunningSwitch:
         grpc_address: str | None = "127.0.0.1:9559",
         *,
         device_id: int = 1,
-        tls: TlsFiles | None = None,
+        tls: ServerTlsFiles | None = None,
         insecure: bool = False,
     ):
         self._cpu_port = settings.cpu_port
         specs = (spec for spec, _ in settings.ports.values())
         self.data_path: DataLink = start_process([spec.descriptor for spec in specs if isinstance(spec, SocketSpec)])
-        self._server: Server | None = None
+        self._server: RuntimeServer | None = None
         try:
             self.data_path.start(settings)
             if grpc_address is not None:
@@ -96,7 +96,7 @@ class RunningSwitch:
         self.stop()
 
 
-def _serve(data_path: DataLink, address: str, **options: Any) -> Server:
+def _serve(data_path: DataLink, address: str, **options: Any) -> RuntimeServer:
     try:
         from tensorexpress.switch.p4runtime.service import serve
     except ImportError as error:

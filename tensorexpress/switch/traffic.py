@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tensorexpress.errors import InputError, unknown
 from tensorexpress.queueing import DISCIPLINES, Discipline, StrictPriority
-from tensorexpress.switch.packet import Packet
+from tensorexpress.switch.packet import SwitchPacket
 from tensorexpress.units import serialisation_ps
 
 #: Bytes that a frame occupies the wire for beside its own: preamble 8, check sequence 4, gap 12.
@@ -143,7 +143,7 @@ class EgressPort:
         """Packets that wait in each queue."""
         return tuple(self._depths)
 
-    def enqueue(self, packet: Packet, now_us: int) -> bool:
+    def enqueue(self, packet: SwitchPacket, now_us: int) -> bool:
         """Let a packet, for whose priority there is a queue, wait; False when the buffer has no room for it."""
         rank = self._lowest - packet.priority
         queue = rank if self._strict else 0
@@ -165,11 +165,11 @@ class EgressPort:
         self._discipline.push((packet, queue, size), size, rank)
         return True
 
-    def dequeue(self, now_us: int) -> Packet | None:
+    def dequeue(self, now_us: int) -> SwitchPacket | None:
         """Return the packet that is served next; None when none waits."""
         if not self._waiting:
             return None
-        packet: Packet
+        packet: SwitchPacket
         packet, queue, size = self._discipline.pop()
         before = self._waiting_bytes[queue]
         after = before - size

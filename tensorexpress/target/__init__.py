@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tensorexpress.plan import Plan
-from tensorexpress.switch.device import BUFFER_FULL, NOT_TAKEN
+from tensorexpress.switch.counted import BUFFER_FULL, NOT_TAKEN
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from tensorexpress.cluster import Cluster
 from tensorexpress.doctor import check_qdisc
 from tensorexpress.errors import NetworkError
 from tensorexpress.plan import Plan
-from tensorexpress.switch.device import BUFFER_FULL
+from tensorexpress.switch.counted import BUFFER_FULL
 from tensorexpress.target import BACKLOG_FULL, HostAccess, KernelAccess, PortReport, namespaces
 from tensorexpress.target.linux_device import run_tool
 from tensorexpress.target.linux_layout import FORWARDING, cables, nodes, port_interface

@@ -27,7 +27,7 @@ from tensorexpress.observed import ObservedJob, ObservedNetwork, make_trace
 from tensorexpress.plan import Plan
 from tensorexpress.scaling import factor_for
 from tensorexpress.scenario import Scenario
-from tensorexpress.switch.device import NOT_TAKEN
+from tensorexpress.switch.counted import NOT_TAKEN
 from tensorexpress.target import NO_ROOM, HostAccess, Network, PortReport, Target, WireAccess
 from tensorexpress.target.machine import MachineWatch
 from tensorexpress.trace import LINK, Trace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tensorexpress.switch.packet import DROP_PORT, Packet
+from tensorexpress.switch.packet import DROP_PORT, SwitchPacket
 from tensorexpress.switch.program.pipeline import Pipeline
 
 BUILD = Path(__file__).parents[1] / "programs" / "build"
@@ -21,13 +21,13 @@ def load(name: str) -> Pipeline:
     return Pipeline(document(name))
 
 
-def ingress(pipeline: Pipeline, frame: bytes, port: int = 0, now_us: int = 0) -> Packet:
-    packet = Packet(frame, port, now_us)
+def ingress(pipeline: Pipeline, frame: bytes, port: int = 0, now_us: int = 0) -> SwitchPacket:
+    packet = SwitchPacket(frame, port, now_us)
     pipeline.ingress(packet)
     return packet
 
 
-def egress(pipeline: Pipeline, packet: Packet) -> bytes | None:
+def egress(pipeline: Pipeline, packet: SwitchPacket) -> bytes | None:
     """Return the bytes that leave, None if egress drops the packet."""
     packet.egress_port = packet.egress_spec
     pipeline.egress(packet)

@@ -20,7 +20,7 @@ from tensorexpress.switch import operations as ops
 from tensorexpress.switch.p4runtime.fitting import fit
 from tensorexpress.switch.p4runtime.p4info import read_p4info
 from tensorexpress.switch.p4runtime.store import Store
-from tensorexpress.switch.program.bmv2 import read_program
+from tensorexpress.switch.program.bmv2.reader import read_program
 
 PROGRAMS = Path(__file__).parents[1] / "programs" / "build"
 DOCUMENT = (PROGRAMS / "runtime.json").read_bytes()

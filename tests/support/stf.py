@@ -28,7 +28,9 @@ from tensorexpress.switch.operations import (
     SetMulticastGroup,
     WriteRegister,
 )
-from tensorexpress.switch.program.bmv2 import HIGHEST_PRIORITY, ActionInfo, KeyField, Program, TableInfo, read_program
+from tensorexpress.switch.program.bmv2.controls import HIGHEST_PRIORITY
+from tensorexpress.switch.program.bmv2.reader import read_program
+from tensorexpress.switch.program.bmv2.values import ActionInfo, Bmv2Program, KeyField, TableInfo
 from tensorexpress.switch.replay import VirtualSwitch
 
 #: What p4c's own runner does with priorities, which grow with urgency in STF and fall in BMv2.
@@ -44,7 +46,7 @@ class StfTest:
 
     def __init__(self, program: Path):
         document = program.read_bytes()
-        self.program: Program = read_program(document)
+        self.program: Bmv2Program = read_program(document)
         self.switch = VirtualSwitch(document, cpu_port=None)
         self.sent: dict[int, list[bytes]] = defaultdict(list)
         #: Nibbles of every frame expected at a port; None for any frame.
@@ -147,7 +149,7 @@ class StfTest:
         found = re.fullmatch(r"([\w.]+)\s*\(\s*(\$?\w+)\s*\)\s*(?:(packets|bytes)\s*(==)\s*(\d+))?", rest.strip())
         assert found is not None, rest
         name, cell, unit, _, value = found.groups()
-        counter = by_suffix({one: one for one in self.program.counters}, name)
+        counter = by_suffix({one: one for one in self.program.arrays["counter"]}, name)
         index = self.entries[cell[1:]] if cell.startswith("$") else int(cell)
         ((packets, size_bytes),) = self.switch._switch.ask([ReadCounter(counter, index)])[0]
         if unit and (packets if unit == "packets" else size_bytes) != int(value):

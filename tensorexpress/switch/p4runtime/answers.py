@@ -20,7 +20,7 @@ from google.rpc import status_pb2
 from p4.v1 import p4runtime_pb2
 
 from tensorexpress.errors import NetworkError, ProgramError
-from tensorexpress.switch.p4runtime.status import Code, Refusal, invalid
+from tensorexpress.switch.p4runtime.status import Code, Refused, invalid
 
 #: Clients take 8 KiB of metadata; some 300 bytes of it are names and numbers.
 _LARGEST_STATUS_BYTES = 7 << 10
@@ -41,35 +41,35 @@ def refusing(context: Any) -> Iterator[None]:
     """End the request with the code of whatever refuses it."""
     try:
         yield
-    except Refusal as refusal:
+    except Refused as refusal:
         abort(context, refusal)
     except ProgramError as error:
         abort(context, invalid(str(error)))
     except RecursionError:
         abort(context, invalid("a message that is nested too deeply"))
     except NetworkError as error:
-        abort(context, Refusal(Code.UNAVAILABLE, str(error)))
+        abort(context, Refused(Code.UNAVAILABLE, str(error)))
 
 
-def abort(context: Any, refusal: Refusal) -> NoReturn:
+def abort(context: Any, refusal: Refused) -> NoReturn:
     """End the request; what a client sent may stand in the text, and is cut to a length that arrives."""
     context.abort(_GRPC_CODES[refusal.code], shortened(str(refusal), _LONGEST_LINE))
     raise AssertionError("context.abort raises")
 
 
-def abort_batch(context: Any, refusals: Sequence[Refusal | None]) -> NoReturn:
+def abort_batch(context: Any, refusals: Sequence[Refused | None]) -> NoReturn:
     """End a request with one p4.v1.Error for each of its parts, or one line about all where they are too many."""
     message = f"{_number_of(refusals)} of {len(refusals)} refused"
     if len(refusals) > LARGEST_DETAILED_BATCH:
         first = next(refusal for refusal in refusals if refusal is not None)
-        abort(context, Refusal(first.code, f"{message}, the others are done: {summary(refusals)}"))
+        abort(context, Refused(first.code, f"{message}, the others are done: {summary(refusals)}"))
     details = _status(message, refusals)
     context.set_trailing_metadata((("grpc-status-details-bin", details),))
     context.abort(grpc.StatusCode.UNKNOWN, message)
     raise AssertionError("context.abort raises")
 
 
-def can_be_told(refusals: Sequence[Refusal | None]) -> bool:
+def can_be_told(refusals: Sequence[Refused | None]) -> bool:
     """Whether one answer has room for what became of every part of a request."""
     if len(refusals) <= LARGEST_DETAILED_BATCH:
         return True
@@ -81,19 +81,19 @@ def can_be_told(refusals: Sequence[Refusal | None]) -> bool:
     return True
 
 
-def not_done(refusals: Sequence[Refusal | None], updates: int) -> Refusal:
+def not_done(refusals: Sequence[Refused | None], updates: int) -> Refused:
     """Return the refusal of a whole batch that has more updates than an answer can list, and was tried that far."""
-    return Refusal(
+    return Refused(
         Code.ABORTED,
         f"nothing is done: {_number_of(refusals)} of {updates} updates refused, and an answer has no room to name all; "
         f"leave them out, or send at most {LARGEST_DETAILED_BATCH} at a time: {summary(refusals)}",
     )
 
 
-def summary(refusals: Sequence[Refusal | None]) -> str:
+def summary(refusals: Sequence[Refused | None]) -> str:
     """Return which parts of a request are refused with which code, and the text of the first.
 
-    >>> exists = Refusal(Code.ALREADY_EXISTS, "it is there")
+    >>> exists = Refused(Code.ALREADY_EXISTS, "it is there")
     >>> summary([None, exists, exists, None, invalid("no")])
     '1-2 ALREADY_EXISTS, 4 INVALID_ARGUMENT; 1: it is there'
     """
@@ -108,7 +108,7 @@ def summary(refusals: Sequence[Refusal | None]) -> str:
     return f"{', '.join(said)}; {first}: {refusals[first]}"
 
 
-def _ranges(refusals: Sequence[Refusal | None]) -> Iterator[str]:
+def _ranges(refusals: Sequence[Refused | None]) -> Iterator[str]:
     for code, group in groupby(enumerate(refusals), key=lambda each: each[1] and each[1].code):
         if code is not None:
             indexes = [index for index, _ in group]
@@ -121,11 +121,11 @@ def shortened(text: str, longest: int) -> str:
     return plain if len(plain) <= longest else f"{plain[: longest - 3]}..."
 
 
-def _number_of(refusals: Sequence[Refusal | None]) -> int:
+def _number_of(refusals: Sequence[Refused | None]) -> int:
     return sum(refusal is not None for refusal in refusals)
 
 
-def _status(message: str, refusals: Sequence[Refusal | None]) -> bytes:
+def _status(message: str, refusals: Sequence[Refused | None]) -> bytes:
     """Return the status with the code of every part, and the texts of the first ones as far as they fit."""
     status = status_pb2.Status(code=Code.UNKNOWN, message=message)
     room = _LARGEST_STATUS_BYTES - 200 - _DETAIL_BYTES * len(refusals)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from tensorexpress.switch.p4runtime.status import Code, Refusal, invalid
+from tensorexpress.switch.p4runtime.status import Code, Refused, invalid
 
 #: A role and its highest election id are remembered until the switch stops; more of them are refused.
 LARGEST_NUMBER_OF_ROLES = 64
@@ -42,16 +42,16 @@ class Arbitration(Generic[Client]):
         self._role_of: dict[Client, str] = {}
 
     def update(self, client: Client, role: str, election_id: int | None) -> list[tuple[Client, Advice]]:
-        """Let a client join with an election id, or change its own; Refusal ends its stream."""
+        """Let a client join with an election id, or change its own; Refused ends its stream."""
         known = self._role_of.get(client, role)
         if known != role:
-            raise Refusal(
+            raise Refused(
                 Code.FAILED_PRECONDITION, f"role {role!r} on the stream of role {known!r}; open another stream"
             )
         if len(role) > LONGEST_ROLE:
             raise invalid(f"a role's name of {len(role)} characters; accepted: at most {LONGEST_ROLE}")
         if role not in self._roles and len(self._roles) >= LARGEST_NUMBER_OF_ROLES:
-            raise Refusal(Code.RESOURCE_EXHAUSTED, f"at most {LARGEST_NUMBER_OF_ROLES} roles are kept")
+            raise Refused(Code.RESOURCE_EXHAUSTED, f"at most {LARGEST_NUMBER_OF_ROLES} roles are kept")
         state = self._roles.setdefault(role, _Role())
         others = [id for other, id in state.clients.items() if other != client]
         if election_id is not None and election_id in others:

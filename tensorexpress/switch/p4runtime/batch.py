@@ -9,8 +9,8 @@ from typing import Any
 from p4.v1 import p4runtime_pb2
 
 from tensorexpress.switch.operations import Operation, Query
-from tensorexpress.switch.p4runtime.messages import find
-from tensorexpress.switch.p4runtime.status import Code, Refusal, invalid
+from tensorexpress.switch.p4runtime.messages.checks import find
+from tensorexpress.switch.p4runtime.status import Code, Refused, invalid
 
 INSERT = p4runtime_pb2.Update.INSERT
 MODIFY = p4runtime_pb2.Update.MODIFY
@@ -49,7 +49,7 @@ class Batch:
                 container[key] = old
 
 
-#: Does an update (INSERT, MODIFY or DELETE) of an entity's message; Refusal if that may not be.
+#: Does an update (INSERT, MODIFY or DELETE) of an entity's message; Refused if that may not be.
 Writer = Callable[[Batch, int, Any], None]
 
 
@@ -70,9 +70,9 @@ Ask = Callable[[Sequence[Query]], list[list[Any]]]
 def check_presence(kind: int, present: bool, what: str) -> None:
     """Refuse to insert what is there, and to modify or delete what is not."""
     if kind == INSERT and present:
-        raise Refusal(Code.ALREADY_EXISTS, f"{what} is there already; modify it")
+        raise Refused(Code.ALREADY_EXISTS, f"{what} is there already; modify it")
     if kind != INSERT and not present:
-        raise Refusal(Code.NOT_FOUND, f"{what} is not there; insert it first")
+        raise Refused(Code.NOT_FOUND, f"{what} is not there; insert it first")
 
 
 def check_modify(kind: int, what: str) -> None:
@@ -91,5 +91,5 @@ def stored_or_all(what: str, container: Mapping[int, Any], id: int) -> list[tupl
     if not id:
         return list(container.items())
     if id not in container:
-        raise Refusal(Code.NOT_FOUND, f"{what} {id} is not there")
+        raise Refused(Code.NOT_FOUND, f"{what} {id} is not there")
     return [(id, container[id])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tensorexpress.switch.p4runtime.messages import DigestConfig
+from tensorexpress.switch.p4runtime.messages.digest_configs import DigestConfig
 
 #: Messages that wait for their list, or that a client has not acknowledged, at most.
 LARGEST_CACHE = 1 << 16

@@ -7,36 +7,37 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from tensorexpress.errors import ProgramError
-from tensorexpress.switch.operations import DeleteEntry, Entry, Key, MatchValue, Operation, SetEntry
-from tensorexpress.switch.p4runtime.messages import Row
+from tensorexpress.switch.operations import DeleteEntry, Entry, Key, Operation, SetEntry
+from tensorexpress.switch.p4runtime.messages.table_entries import ClientRow
 from tensorexpress.switch.p4runtime.p4info import (
-    Action,
-    Array,
-    DigestType,
-    MatchField,
-    MeterArray,
-    Profile,
-    Register,
-    Schema,
-    Table,
-    ValueSet,
+    P4Action,
+    P4Array,
+    P4Digest,
+    P4Meter,
+    P4Profile,
+    P4Register,
+    P4Schema,
+    P4Table,
+    P4ValueSet,
 )
 from tensorexpress.switch.p4runtime.rows import Initial
 from tensorexpress.switch.p4runtime.values import Bits, leaves
-from tensorexpress.switch.program.bmv2 import ArrayInfo, Program, TableInfo, read_program
+from tensorexpress.switch.program.bmv2.reader import read_program
+from tensorexpress.switch.program.bmv2.values import ArrayInfo, Bmv2Program, TableInfo
+from tensorexpress.switch.program.match_kinds import MATCH_KINDS
 
-_Declared = TypeVar("_Declared", Profile, Array, MeterArray, Register, ValueSet, DigestType)
+_Declared = TypeVar("_Declared", P4Profile, P4Array, P4Meter, P4Register, P4ValueSet, P4Digest)
 
 
 @dataclass(frozen=True)
 class Fitted:
     """A P4Info as far as its program carries it out, and what the program starts with."""
 
-    schema: Schema
+    schema: P4Schema
     initial: Initial
 
 
-def fit(schema: Schema, document: bytes) -> Fitted:
+def fit(schema: P4Schema, document: bytes) -> Fitted:
     """Bring a P4Info and a program in BMv2 JSON together.
 
     p4c leaves out of the program what nothing uses (a counter that no action counts in, a table that no packet
@@ -55,9 +56,9 @@ def fit(schema: Schema, document: bytes) -> Fitted:
             id: replace(profile, tables=tuple(table for table in profile.tables if table in usable))
             for id, profile in _there(schema.profiles, program.profiles).items()
         },
-        counters=_there(schema.counters, program.counters),
-        meters=_there(schema.meters, program.meters),
-        registers=_there(schema.registers, program.registers),
+        counters=_there(schema.counters, program.arrays["counter"]),
+        meters=_there(schema.meters, program.arrays["meter"]),
+        registers=_there(schema.registers, program.arrays["register"]),
         value_sets=_there(schema.value_sets, program.value_sets),
         digests=_there(schema.digests, digests),
     )
@@ -79,7 +80,7 @@ def _there(declared: Mapping[int, _Declared], there: Container[str]) -> dict[int
     return {id: one for id, one in declared.items() if one.name in there}
 
 
-def _check_names(schema: Schema, program: Program) -> None:
+def _check_names(schema: P4Schema, program: Bmv2Program) -> None:
     """Refuse a P4Info where each of the two has a table that the other lacks; p4c only leaves tables out."""
     listed = {table.name for table in schema.tables.values()}
     left_out = [name for name in listed if name not in program.tables]
@@ -89,7 +90,7 @@ def _check_names(schema: Schema, program: Program) -> None:
         raise _misfit(f"table {min(left_out)!r} is only in P4Info, table {strange[0]!r} only in BMv2 JSON")
 
 
-def _fitted_table(schema: Schema, program: Program, table: Table) -> Table:
+def _fitted_table(schema: P4Schema, program: Bmv2Program, table: P4Table) -> P4Table:
     """Return a table that fits the program, or can say why nobody can use it."""
     if table.name not in program.tables:
         return replace(table, unusable="p4c left this table out of the program, since no packet reaches it")
@@ -98,7 +99,7 @@ def _fitted_table(schema: Schema, program: Program, table: Table) -> Table:
     return table
 
 
-def _check_table(schema: Schema, program: Program, table: Table) -> None:
+def _check_table(schema: P4Schema, program: Bmv2Program, table: P4Table) -> None:
     info = program.tables[table.name]
     if len(table.fields) != len(info.key):
         raise _misfit(
@@ -106,9 +107,7 @@ def _check_table(schema: Schema, program: Program, table: Table) -> None:
         )
     for field, part in zip(table.fields, info.key, strict=True):
         where = f"match field {field.name!r} of table {table.name!r}"
-        # BMv2 knows no optional match: p4c makes it a ternary one.
-        kind = "ternary" if field.kind == "optional" else field.kind
-        if kind != part.kind:
+        if MATCH_KINDS[field.kind].bmv2 != part.kind:
             raise _misfit(f"{where} is {field.kind} in P4Info, {part.kind} in BMv2 JSON")
         _check_width(where, field.width, part.bits)
     for use in table.actions.values():
@@ -122,7 +121,7 @@ def _check_table(schema: Schema, program: Program, table: Table) -> None:
         raise _misfit(f"table {table.name!r} has not the same direct meter in P4Info and BMv2 JSON")
 
 
-def _check_action(program: Program, table: Table, info: TableInfo, action: Action) -> None:
+def _check_action(program: Bmv2Program, table: P4Table, info: TableInfo, action: P4Action) -> None:
     if action.name not in info.actions:
         raise _misfit(f"table {table.name!r} has the action {action.name!r} in P4Info, but not in BMv2 JSON")
     parameters = program.actions[info.actions[action.name]].parameters
@@ -140,11 +139,11 @@ def _check_width(where: str, declared: int, there: int) -> None:
         raise _misfit(f"{where} has {declared} bits in P4Info, {there} in BMv2 JSON", hint)
 
 
-def _check_arrays(schema: Schema, program: Program) -> None:
+def _check_arrays(schema: P4Schema, program: Bmv2Program) -> None:
     arrays: tuple[tuple[Mapping[int, Any], Mapping[str, ArrayInfo]], ...] = (
-        (schema.counters, program.counters),
-        (schema.meters, program.meters),
-        (schema.registers, program.registers),
+        (schema.counters, program.arrays["counter"]),
+        (schema.meters, program.arrays["meter"]),
+        (schema.registers, program.arrays["register"]),
     )
     for declared, there in arrays:
         for one in declared.values():
@@ -152,13 +151,15 @@ def _check_arrays(schema: Schema, program: Program) -> None:
                 raise _misfit(f"{one.name!r} has {one.size} cells in P4Info, {there[one.name].size} in BMv2 JSON")
     for register in schema.registers.values():
         if isinstance(register.type, Bits):
-            _check_width(f"register {register.name!r}", register.type.width, program.registers[register.name].bits)
+            _check_width(
+                f"register {register.name!r}", register.type.width, program.arrays["register"][register.name].bits
+            )
     for profile in schema.profiles.values():
         if profile.selector != (program.profiles[profile.name].selector is not None):
             raise _misfit(f"action profile {profile.name!r} has a selector in only one of P4Info and BMv2 JSON")
 
 
-def _initial(schema: Schema, program: Program) -> Initial:
+def _initial(schema: P4Schema, program: Bmv2Program) -> Initial:
     rows, defaults = {}, {}
     renamed: list[Operation] = []
     for table in schema.tables.values():
@@ -171,24 +172,14 @@ def _initial(schema: Schema, program: Program) -> Initial:
         found = []
         for entry, action in info.entries:
             canonical = Entry(entry.table, _canonical_key(table, entry.key), entry.priority)
-            found.append(Row(canonical, action, is_const=table.const_entries))
+            found.append(ClientRow(canonical, action, is_const=table.const_entries))
             if canonical != entry:
                 renamed += [DeleteEntry(entry), SetEntry(canonical, action)]
         rows[table.id] = tuple(found)
     return Initial(rows, defaults, tuple(renamed))
 
 
-def _canonical_key(table: Table, key: Key) -> Key:
-    return tuple(_canonical(field, value) for field, value in zip(table.fields, key, strict=True))
-
-
-def _canonical(field: MatchField, value: MatchValue) -> MatchValue:
-    """Return a match as P4Runtime writes it: no bits where it does not look, optional as a value or nothing."""
-    if not isinstance(value, tuple) or field.kind == "range":
-        return value
-    if field.kind == "optional":
-        return value[0] if value[1] else None
-    if field.kind == "lpm":
-        behind = field.width - value[1]
-        return value[0] >> behind << behind, value[1]
-    return value[0] & value[1], value[1]
+def _canonical_key(table: P4Table, key: Key) -> Key:
+    return tuple(
+        MATCH_KINDS[field.kind].canonical(value, field.width) for field, value in zip(table.fields, key, strict=True)
+    )

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from tensorexpress.switch.operations import Notice, PacketIn
+from tensorexpress.switch.operations import CpuFrame, Notice
 
 #: Notices that wait to be worked on, and the bytes of the frames in them; the oldest make room.
 LARGEST_INBOX = 4096
@@ -73,4 +73,4 @@ class Inbox:
 
 
 def _frame_bytes(notice: Notice) -> int:
-    return len(notice.frame) if isinstance(notice, PacketIn) else 0
+    return len(notice.frame) if isinstance(notice, CpuFrame) else 0

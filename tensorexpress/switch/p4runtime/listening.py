@@ -19,7 +19,7 @@ from tensorexpress.errors import InputError, NetworkError
 
 
 @dataclass(frozen=True)
-class TlsFiles:
+class ServerTlsFiles:
     """PEM files: the server's certificate and key, and the authority that clients' certificates must come from.
 
     Without an authority any client is served; with one, only clients that it vouches for.
@@ -30,7 +30,7 @@ class TlsFiles:
     client_ca: str | Path | None = None
 
 
-def listen(server: Any, address: ControlAddress, tls: TlsFiles | None, *, insecure: bool) -> ControlAddress:
+def listen(server: Any, address: ControlAddress, tls: ServerTlsFiles | None, *, insecure: bool) -> ControlAddress:
     """Let a gRPC server listen, and return where it does: with the port that it really has.
 
     Raises InputError where other machines could control the switch without a word said about it.
@@ -123,7 +123,7 @@ def _is_served(path: str) -> bool:
     return True
 
 
-def _credentials(tls: TlsFiles) -> Any:
+def _credentials(tls: ServerTlsFiles) -> Any:
     certificate, key = _pem(tls.certificate), _pem(tls.key)
     client_ca = _pem(tls.client_ca) if tls.client_ca is not None else None
     try:

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from tensorexpress.switch.p4runtime.status import Code, Refusal
+from tensorexpress.switch.p4runtime.status import Code, Refused
 
 #: News (packets, digests, idle entries, errors) that wait at most; the oldest make room.
 LARGEST_NEWS = 1024
@@ -27,7 +27,7 @@ class Mailbox:
         self._news_bytes = 0
         self._closed = False
         #: Why the stream ends; None when the client ended it.
-        self.refusal: Refusal | None = None
+        self.refusal: Refused | None = None
 
     def put_news(self, message: bytes) -> int:
         """Add news and return how many messages had to be dropped: the oldest, or itself when it is too large."""
@@ -52,11 +52,11 @@ class Mailbox:
                 return
             self._advice.append(message)
             if len(self._advice) > LARGEST_ADVICE:
-                self._end(Refusal(Code.RESOURCE_EXHAUSTED, "the client does not read its stream"))
+                self._end(Refused(Code.RESOURCE_EXHAUSTED, "the client does not read its stream"))
                 self.cut()
             self._ready.notify()
 
-    def close(self, refusal: Refusal | None = None) -> None:
+    def close(self, refusal: Refused | None = None) -> None:
         """Let the stream end when everything that waits has been taken."""
         with self._ready:
             self._end(refusal)
@@ -66,7 +66,7 @@ class Mailbox:
         """Whether nothing more will be put."""
         return self._closed
 
-    def _end(self, refusal: Refusal | None) -> None:
+    def _end(self, refusal: Refused | None) -> None:
         if not self._closed:
             self._closed, self.refusal = True, refusal
         self._ready.notify()

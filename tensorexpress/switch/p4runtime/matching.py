@@ -1,20 +1,24 @@
 """Keys and actions: between the messages of P4Runtime and the values of the data path.
 
-Reading validates as the specification says and raises Refusal; writing gives the canonical form, in which a field
-that matches anything is left out.
+Reading validates as the specification says and raises Refused; writing gives the canonical form, in which a field
+that matches anything is left out. A kind of match has its form as a message here, all else in program/match_kinds.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from p4.v1 import p4runtime_pb2
 
 from tensorexpress.switch.operations import ActionCall, Key, MatchValue
-from tensorexpress.switch.p4runtime.p4info import Action, ActionUse, Field, MatchField, Table
-from tensorexpress.switch.p4runtime.status import Code, Refusal, invalid
+from tensorexpress.switch.p4runtime.p4info import ActionUse, MatchField, P4Action, P4Field, P4Schema, P4Table
+from tensorexpress.switch.p4runtime.status import Code, Refused, invalid
 from tensorexpress.switch.p4runtime.values import decode_bits, encode_bits
+from tensorexpress.switch.program.match_kinds import MATCH_KINDS
+
+#: The kinds of match whose entries have a priority, in words.
+_RANKED = " or ".join(", ".join(kind.name for kind in MATCH_KINDS.values() if kind.is_ranked).rsplit(", ", 1))
 
 
 def read_key(owner: str, fields: tuple[MatchField, ...], matches: Iterable[Any]) -> Key:
@@ -35,35 +39,29 @@ def _by_field_id(owner: str, fields: tuple[MatchField, ...], matches: Iterable[A
     return given
 
 
-def _ids(fields: Iterable[Field]) -> str:
+def _ids(fields: Iterable[P4Field]) -> str:
     return ", ".join(f"{field.id} ({field.name})" for field in fields) or "none"
 
 
 def _read_match(owner: str, field: MatchField, match: Any | None) -> MatchValue:
     what = f"{owner}, {field.name}"
+    kind = MATCH_KINDS[field.kind]
     if match is None:
-        return _anything(what, field)
-    kind = match.WhichOneof("field_match_type")
-    if kind != field.kind:
-        raise invalid(f"{what}: a match of kind {kind or 'none'}; accepted: {field.kind}")
-    return _READERS[kind](what, field.width, getattr(match, kind))
-
-
-def _anything(what: str, field: MatchField) -> MatchValue:
-    if field.kind == "exact":
-        raise invalid(f"{what}: an exact match field is missing; give its value")
-    return anything(field)
-
-
-def anything(field: MatchField) -> MatchValue:
-    """Return the value that matches every packet, for a field that is not exact."""
-    if field.kind == "optional":
-        return None
-    return (0, (1 << field.width) - 1) if field.kind == "range" else (0, 0)
+        if not kind.may_be_left_out:
+            raise invalid(f"{what}: an exact match field is missing; give its value")
+        return kind.anything(field.width)
+    given = match.WhichOneof("field_match_type")
+    if given != field.kind:
+        raise invalid(f"{what}: a match of kind {given or 'none'}; accepted: {field.kind}")
+    return _FORMS[given].read(what, field.width, getattr(match, given))
 
 
 def _read_exact(what: str, width: int, match: Any) -> MatchValue:
     return decode_bits(match.value, width, what)
+
+
+def _write_exact(value: Any, match: Any) -> None:
+    match.value = encode_bits(value)
 
 
 def _read_lpm(what: str, width: int, match: Any) -> MatchValue:
@@ -75,6 +73,10 @@ def _read_lpm(what: str, width: int, match: Any) -> MatchValue:
     return value, length
 
 
+def _write_lpm(value: Any, match: Any) -> None:
+    match.value, match.prefix_len = encode_bits(value[0]), value[1]
+
+
 def _read_ternary(what: str, width: int, match: Any) -> MatchValue:
     value, mask = decode_bits(match.value, width, what), decode_bits(match.mask, width, f"{what} mask")
     if mask == 0:
@@ -82,6 +84,10 @@ def _read_ternary(what: str, width: int, match: Any) -> MatchValue:
     if value & ~mask:
         raise invalid(f"{what}: bits are set that the mask leaves open; they must be zero")
     return value, mask
+
+
+def _write_ternary(value: Any, match: Any) -> None:
+    match.value, match.mask = encode_bits(value[0]), encode_bits(value[1])
 
 
 def _read_range(what: str, width: int, match: Any) -> MatchValue:
@@ -93,12 +99,25 @@ def _read_range(what: str, width: int, match: Any) -> MatchValue:
     return low, high
 
 
-_READERS = {
-    "exact": _read_exact,
-    "optional": _read_exact,
-    "lpm": _read_lpm,
-    "ternary": _read_ternary,
-    "range": _read_range,
+def _write_range(value: Any, match: Any) -> None:
+    match.low, match.high = encode_bits(value[0]), encode_bits(value[1])
+
+
+class _Form(NamedTuple):
+    """A match as a message; the field of FieldMatch that carries it has the name of the kind."""
+
+    #: (what it is called in a refusal, width, message) -> value
+    read: Callable[[str, int, Any], MatchValue]
+    #: (value, message to fill in)
+    write: Callable[[Any, Any], None]
+
+
+_FORMS = {
+    "exact": _Form(_read_exact, _write_exact),
+    "optional": _Form(_read_exact, _write_exact),
+    "lpm": _Form(_read_lpm, _write_lpm),
+    "ternary": _Form(_read_ternary, _write_ternary),
+    "range": _Form(_read_range, _write_range),
 }
 
 
@@ -107,31 +126,22 @@ def write_key(fields: tuple[MatchField, ...], key: Key) -> list[Any]:
     return [
         _write_match(field, value)
         for field, value in zip(fields, key, strict=True)
-        if field.kind == "exact" or value != anything(field)
+        if not MATCH_KINDS[field.kind].may_be_left_out or value != MATCH_KINDS[field.kind].anything(field.width)
     ]
 
 
-def _write_match(field: MatchField, value: Any) -> Any:
+def _write_match(field: MatchField, value: MatchValue) -> Any:
     match = p4runtime_pb2.FieldMatch(field_id=field.id)
-    if field.kind == "exact":
-        match.exact.value = encode_bits(value)
-    elif field.kind == "optional":
-        match.optional.value = encode_bits(value)
-    elif field.kind == "lpm":
-        match.lpm.value, match.lpm.prefix_len = encode_bits(value[0]), value[1]
-    elif field.kind == "ternary":
-        match.ternary.value, match.ternary.mask = encode_bits(value[0]), encode_bits(value[1])
-    else:
-        match.range.low, match.range.high = encode_bits(value[0]), encode_bits(value[1])
+    _FORMS[field.kind].write(value, getattr(match, field.kind))
     return match
 
 
-def read_priority(table: Table, priority: int) -> int:
+def read_priority(table: P4Table, priority: int) -> int:
     """Return the priority of an entry; a table whose entries can overlap needs one and no other may have one."""
     if table.needs_priority and priority <= 0:
-        raise invalid(f"{table.name}: priority {priority}; a key with ternary, range or optional needs one above zero")
+        raise invalid(f"{table.name}: priority {priority}; a key with {_RANKED} needs one above zero")
     if not table.needs_priority and priority != 0:
-        raise invalid(f"{table.name}: priority {priority}; only keys with ternary, range or optional have one")
+        raise invalid(f"{table.name}: priority {priority}; only keys with {_RANKED} have one")
     return priority
 
 
@@ -143,11 +153,11 @@ def read_action(owner: str, uses: Mapping[int, ActionUse], message: Any, *, as_d
         raise invalid(f"{owner}: unknown action {message.action_id}; accepted: {accepted}")
     if not (use.as_default if as_default else use.in_entries):
         place = "the default action" if as_default else "an entry"
-        raise Refusal(Code.PERMISSION_DENIED, f"{owner}: action {use.action.name} may not stand in {place}")
+        raise Refused(Code.PERMISSION_DENIED, f"{owner}: action {use.action.name} may not stand in {place}")
     return ActionCall(use.action.name, _read_arguments(owner, use.action, message.params))
 
 
-def _read_arguments(owner: str, action: Action, params: Iterable[Any]) -> tuple[int, ...]:
+def _read_arguments(owner: str, action: P4Action, params: Iterable[Any]) -> tuple[int, ...]:
     given: dict[int, bytes] = {}
     known = {parameter.id for parameter in action.parameters}
     for param in params:
@@ -167,8 +177,10 @@ def _read_arguments(owner: str, action: Action, params: Iterable[Any]) -> tuple[
     )
 
 
-def write_action(action: Action, call: ActionCall) -> Any:
+def write_action(schema: P4Schema, call: ActionCall) -> Any:
     """Return the Action message of a call."""
+    action = schema.action_named(call.action)
+    assert action is not None
     message = p4runtime_pb2.Action(action_id=action.id)
     for parameter, value in zip(action.parameters, call.arguments, strict=True):
         message.params.add(param_id=parameter.id, value=encode_bits(value))

@@ -10,18 +10,19 @@ from google.protobuf import text_format
 from p4.config.v1 import p4info_pb2
 
 from tensorexpress.errors import ProgramError, one_line
-from tensorexpress.switch.p4runtime.values import Bits, Bool, DataType, Members, Names
-from tensorexpress.switch.program.budgets import LARGEST_DOCUMENT, LONGEST_NAME, MOST_MEMBERS, WIDEST_BITS, beyond
+from tensorexpress.switch.p4runtime.data_types import checked_width, read_data_type
+from tensorexpress.switch.p4runtime.values import DataType
+from tensorexpress.switch.program.budgets import LARGEST_DOCUMENT, LONGEST_NAME, beyond
+from tensorexpress.switch.program.match_kinds import MATCH_KINDS
 
-#: How a field of a key matches, as P4Info numbers it.
-MATCH_KINDS = {2: "exact", 3: "lpm", 4: "ternary", 5: "range", 6: "optional"}
-
-#: Kinds of match that make an entry need a priority.
-RANKED_KINDS = frozenset({"ternary", "range", "optional"})
+#: P4Info's number of a kind of match -> our word for it, which is P4Info's own in small letters.
+_KINDS = {
+    number: name.lower() for name, number in p4info_pb2.MatchField.MatchType.items() if name.lower() in MATCH_KINDS
+}
 
 
 @dataclass(frozen=True)
-class Field:
+class P4Field:
     """A field of a key, a parameter of an action or a field of a controller's header."""
 
     id: int
@@ -30,32 +31,32 @@ class Field:
 
 
 @dataclass(frozen=True)
-class MatchField(Field):
-    """A field of a key and how it matches: exact, lpm, ternary, range or optional."""
+class MatchField(P4Field):
+    """A field of a key; `kind` is P4Info's word for how it matches."""
 
     kind: str
 
 
 @dataclass(frozen=True)
-class Action:
+class P4Action:
     """An action and its parameters, in order."""
 
     id: int
     name: str
-    parameters: tuple[Field, ...]
+    parameters: tuple[P4Field, ...]
 
 
 @dataclass(frozen=True)
 class ActionUse:
     """An action that a table lists, and where it may stand."""
 
-    action: Action
+    action: P4Action
     in_entries: bool
     as_default: bool
 
 
 @dataclass(frozen=True)
-class Table:
+class P4Table:
     """A table; `profile`, `counter` and `meter` are ids of what is attached to it, 0 for none.
 
     `unusable` says why the table takes no entries, nothing where it does.
@@ -77,11 +78,11 @@ class Table:
     @property
     def needs_priority(self) -> bool:
         """Whether several entries can match one packet, so that a priority must say which wins."""
-        return any(field.kind in RANKED_KINDS for field in self.fields)
+        return any(MATCH_KINDS[field.kind].is_ranked for field in self.fields)
 
 
 @dataclass(frozen=True)
-class Profile:
+class P4Profile:
     """An action profile, or a selector. Sizes of 0 are no limit.
 
     `by_members`: sizes of groups count members, not weights, and no weight is above `max_weight`.
@@ -98,7 +99,7 @@ class Profile:
 
 
 @dataclass(frozen=True)
-class Array:
+class P4Array:
     """An indirect counter, or what a direct counter is attached to (`table`, with size 0)."""
 
     id: int
@@ -108,14 +109,14 @@ class Array:
 
 
 @dataclass(frozen=True)
-class MeterArray(Array):
+class P4Meter(P4Array):
     """A meter; its kind is two-rate, single-rate or two-colour, as MeterSpec.Type numbers them."""
 
     kind: int = 0
 
 
 @dataclass(frozen=True)
-class Register:
+class P4Register:
     """A register array and the type of its cells."""
 
     id: int
@@ -125,7 +126,7 @@ class Register:
 
 
 @dataclass(frozen=True)
-class ValueSet:
+class P4ValueSet:
     """A parser value set: the fields of a member, and how many members it holds."""
 
     id: int
@@ -135,7 +136,7 @@ class ValueSet:
 
 
 @dataclass(frozen=True)
-class DigestType:
+class P4Digest:
     """A digest and the type of its data."""
 
     id: int
@@ -144,43 +145,43 @@ class DigestType:
 
 
 @dataclass(frozen=True)
-class Schema:
+class P4Schema:
     """All that a P4Info declares, by id. The controller's headers are () where the program has none."""
 
-    tables: Mapping[int, Table]
-    actions: Mapping[int, Action]
-    profiles: Mapping[int, Profile]
-    counters: Mapping[int, Array]
-    direct_counters: Mapping[int, Array]
-    meters: Mapping[int, MeterArray]
-    direct_meters: Mapping[int, MeterArray]
-    registers: Mapping[int, Register]
-    value_sets: Mapping[int, ValueSet]
-    digests: Mapping[int, DigestType]
-    packet_in: tuple[Field, ...]
-    packet_out: tuple[Field, ...]
+    tables: Mapping[int, P4Table]
+    actions: Mapping[int, P4Action]
+    profiles: Mapping[int, P4Profile]
+    counters: Mapping[int, P4Array]
+    direct_counters: Mapping[int, P4Array]
+    meters: Mapping[int, P4Meter]
+    direct_meters: Mapping[int, P4Meter]
+    registers: Mapping[int, P4Register]
+    value_sets: Mapping[int, P4ValueSet]
+    digests: Mapping[int, P4Digest]
+    packet_in: tuple[P4Field, ...]
+    packet_out: tuple[P4Field, ...]
 
-    def table_named(self, name: str) -> Table | None:
+    def table_named(self, name: str) -> P4Table | None:
         """Return the table of that name."""
         return _named(self.tables, name)
 
-    def action_named(self, name: str) -> Action | None:
+    def action_named(self, name: str) -> P4Action | None:
         """Return the action of that name."""
         return _named(self.actions, name)
 
-    def digest_named(self, name: str) -> DigestType | None:
+    def digest_named(self, name: str) -> P4Digest | None:
         """Return the digest of that name."""
         return _named(self.digests, name)
 
 
-_Declared = TypeVar("_Declared", Table, Action, Profile, Array, MeterArray, Register, ValueSet, DigestType)
+_Declared = TypeVar("_Declared", P4Table, P4Action, P4Profile, P4Array, P4Meter, P4Register, P4ValueSet, P4Digest)
 
 
 def _named(declared: Mapping[int, _Declared], name: str) -> _Declared | None:
     return next((one for one in declared.values() if one.name == name), None)
 
 
-def read_p4info(source: str | Any) -> Schema:
+def read_p4info(source: str | Any) -> P4Schema:
     """Return the schema of a P4Info, given in text form or as a P4Info message.
 
     Raises ProgramError for what is not P4Info, or declares something that no BMv2 program can have.
@@ -198,42 +199,40 @@ def _check_size(size_bytes: int) -> None:
         raise beyond("the program", size_bytes, LARGEST_DOCUMENT, "bytes of P4Info")
 
 
-def _schema(info: Any) -> Schema:
+def _schema(info: Any) -> P4Schema:
     actions = _by_id(
-        Action(one.preamble.id, one.preamble.name, tuple(_field(parameter, one) for parameter in one.params))
+        P4Action(one.preamble.id, one.preamble.name, tuple(_field(parameter, one) for parameter in one.params))
         for one in info.actions
     )
     direct_counters = _by_id(
-        Array(one.preamble.id, one.preamble.name, table=one.direct_table_id) for one in info.direct_counters
+        P4Array(one.preamble.id, one.preamble.name, table=one.direct_table_id) for one in info.direct_counters
     )
     direct_meters = _by_id(
-        MeterArray(one.preamble.id, one.preamble.name, table=one.direct_table_id, kind=one.spec.type)
+        P4Meter(one.preamble.id, one.preamble.name, table=one.direct_table_id, kind=one.spec.type)
         for one in info.direct_meters
     )
     headers = {
         one.preamble.name: tuple(_field(field, one) for field in one.metadata)
         for one in info.controller_packet_metadata
     }
-    return Schema(
+    return P4Schema(
         tables=_by_id(_table(one, actions, direct_counters, direct_meters) for one in info.tables),
         actions=actions,
         profiles=_by_id(_profile(one) for one in info.action_profiles),
-        counters=_by_id(Array(one.preamble.id, one.preamble.name, one.size) for one in info.counters),
+        counters=_by_id(P4Array(one.preamble.id, one.preamble.name, one.size) for one in info.counters),
         direct_counters=direct_counters,
-        meters=_by_id(
-            MeterArray(one.preamble.id, one.preamble.name, one.size, kind=one.spec.type) for one in info.meters
-        ),
+        meters=_by_id(P4Meter(one.preamble.id, one.preamble.name, one.size, kind=one.spec.type) for one in info.meters),
         direct_meters=direct_meters,
         registers=_by_id(
-            Register(one.preamble.id, one.preamble.name, one.size, _data_type(one.type_spec, info.type_info, one))
+            P4Register(one.preamble.id, one.preamble.name, one.size, read_data_type(one.type_spec, info.type_info, one))
             for one in info.registers
         ),
         value_sets=_by_id(
-            ValueSet(one.preamble.id, one.preamble.name, tuple(_match(field, one) for field in one.match), one.size)
+            P4ValueSet(one.preamble.id, one.preamble.name, tuple(_match(field, one) for field in one.match), one.size)
             for one in info.value_sets
         ),
         digests=_by_id(
-            DigestType(one.preamble.id, one.preamble.name, _data_type(one.type_spec, info.type_info, one))
+            P4Digest(one.preamble.id, one.preamble.name, read_data_type(one.type_spec, info.type_info, one))
             for one in info.digests
         ),
         packet_in=headers.get("packet_in", ()),
@@ -270,38 +269,31 @@ def _by_id(declared: Iterable[_Declared]) -> dict[int, _Declared]:
     return found
 
 
-def _field(field: Any, owner: Any) -> Field:
+def _field(field: Any, owner: Any) -> P4Field:
     if field.bitwidth <= 0:
         raise ProgramError(
             f"P4Info: {owner.preamble.name!r} has the field {field.name!r} without a width; "
             "values that are not numbers (strings, errors) are not supported"
         )
-    return Field(field.id, field.name, _width(field.bitwidth, owner))
-
-
-def _width(bits: int, owner: Any) -> int:
-    if bits > WIDEST_BITS:
-        raise beyond(f"P4Info: a value of {owner.preamble.name!r}", bits, WIDEST_BITS, "bits")
-    return bits
+    return P4Field(field.id, field.name, checked_width(field.bitwidth, owner))
 
 
 def _match(field: Any, owner: Any, needs_width: bool = True) -> MatchField:
-    kind = MATCH_KINDS.get(field.match_type)
+    kind = _KINDS.get(field.match_type)
     if kind is None:
         found = field.other_match_type or field.match_type
         raise ProgramError(
-            f"P4Info: {owner.preamble.name!r} matches {field.name!r} by {found!r}; "
-            f"accepted: {', '.join(MATCH_KINDS.values())}"
+            f"P4Info: {owner.preamble.name!r} matches {field.name!r} by {found!r}; accepted: {', '.join(MATCH_KINDS)}"
         )
     if needs_width:
         _field(field, owner)
-    width = _width(max(field.bitwidth, 0), owner)
+    width = checked_width(max(field.bitwidth, 0), owner)
     return MatchField(field.id, field.name or f"field {field.id}", width, kind)
 
 
 def _table(
-    one: Any, actions: Mapping[int, Action], counters: Mapping[int, Array], meters: Mapping[int, MeterArray]
-) -> Table:
+    one: Any, actions: Mapping[int, P4Action], counters: Mapping[int, P4Array], meters: Mapping[int, P4Meter]
+) -> P4Table:
     uses = {}
     for reference in one.action_refs:
         if reference.id not in actions:
@@ -311,7 +303,7 @@ def _table(
             in_entries=reference.scope != p4info_pb2.ActionRef.DEFAULT_ONLY,
             as_default=reference.scope != p4info_pb2.ActionRef.TABLE_ONLY,
         )
-    return Table(
+    return P4Table(
         id=one.preamble.id,
         name=one.preamble.name,
         fields=tuple(_match(field, one, needs_width=False) for field in one.match_fields),
@@ -333,8 +325,8 @@ def _without_width(fields: Iterable[Any]) -> str:
     return f"match field {names[0]!r} has no width: errors and strings cannot be matched here" if names else ""
 
 
-def _profile(one: Any) -> Profile:
-    return Profile(
+def _profile(one: Any) -> P4Profile:
+    return P4Profile(
         id=one.preamble.id,
         name=one.preamble.name,
         tables=tuple(one.table_ids),
@@ -344,63 +336,3 @@ def _profile(one: Any) -> Profile:
         by_members=one.HasField("sum_of_members"),
         max_weight=one.sum_of_members.max_member_weight,
     )
-
-
-def _data_type(spec: Any, types: Any, owner: Any) -> DataType:
-    """Return the type of what a register or a digest holds."""
-    return _TypeReader(types, owner).read(spec)
-
-
-class _TypeReader:
-    """Reads the type of one owner's data; types within types may not have more than so many members in all."""
-
-    def __init__(self, types: Any, owner: Any):
-        self._types = types
-        self._owner = owner
-        self._name = owner.preamble.name
-        self._members = 0
-
-    def read(self, spec: Any) -> DataType:
-        self._members += 1
-        if self._members > MOST_MEMBERS:
-            raise ProgramError(f"P4Info: {self._name!r} has data of more than {MOST_MEMBERS} members")
-        form = spec.WhichOneof("type_spec")
-        if form == "bitstring":
-            return self._bits(spec.bitstring)
-        if form == "bool":
-            return Bool()
-        if form == "error":
-            return Names(tuple(self._types.error.members), is_error=True)
-        if form == "tuple":
-            return Members("tuple", tuple(self.read(member) for member in spec.tuple.members))
-        if form in ("struct", "header", "enum", "serializable_enum", "new_type"):
-            return self._named(form, getattr(spec, form).name)
-        raise ProgramError(f"P4Info: {self._name!r} has data of type {form!r}, which is not supported")
-
-    def _named(self, form: str, name: str) -> DataType:
-        declared = getattr(self._types, {"serializable_enum": "serializable_enums"}.get(form, f"{form}s"))
-        if name not in declared:
-            raise ProgramError(f"P4Info: {self._name!r} has data of type {name!r}, which type_info lacks")
-        spec = declared[name]
-        if form == "struct":
-            return Members("struct", tuple(self.read(member.type_spec) for member in spec.members))
-        if form == "header":
-            self._members += len(spec.members)
-            return Members("header", tuple(self._bits(member.type_spec) for member in spec.members))
-        if form == "enum":
-            return Names(tuple(member.name for member in spec.members))
-        if form == "serializable_enum":
-            return Bits(_width(spec.underlying_type.bitwidth, self._owner), is_enum=True)
-        if spec.HasField("original_type"):
-            return self.read(spec.original_type)
-        if spec.translated_type.sdn_bitwidth > 0:
-            return Bits(_width(spec.translated_type.sdn_bitwidth, self._owner))
-        raise ProgramError(f"P4Info: values of type {name!r} are strings (sdn_string), which is not supported")
-
-    def _bits(self, spec: Any) -> Bits:
-        form = spec.WhichOneof("type_spec")
-        if form == "bit":
-            return Bits(_width(spec.bit.bitwidth, self._owner))
-        if form == "int":
-            return Bits(_width(spec.int.bitwidth, self._owner), signed=True)
-        raise ProgramError(f"P4Info: {self._name!r} has data of type {form!r}; accepted: bit, int")

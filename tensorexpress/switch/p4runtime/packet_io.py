@@ -7,17 +7,17 @@ from typing import Any
 
 from p4.v1 import p4runtime_pb2
 
-from tensorexpress.switch.p4runtime.p4info import Field
+from tensorexpress.switch.p4runtime.p4info import P4Field
 from tensorexpress.switch.p4runtime.status import invalid
 from tensorexpress.switch.p4runtime.values import decode_bits, encode_bits
 
 
-def header_bytes(fields: tuple[Field, ...]) -> int:
+def header_bytes(fields: tuple[P4Field, ...]) -> int:
     """Return how long the header is; headers are whole bytes."""
     return (sum(field.width for field in fields) + 7) // 8
 
 
-def encode_header(fields: tuple[Field, ...], metadata: Iterable[Any]) -> bytes:
+def encode_header(fields: tuple[P4Field, ...], metadata: Iterable[Any]) -> bytes:
     """Return the header of a packet-out; its metadata must give every field once."""
     given: dict[int, bytes] = {}
     known = {field.id: field for field in fields}
@@ -37,7 +37,7 @@ def encode_header(fields: tuple[Field, ...], metadata: Iterable[Any]) -> bytes:
     return (header << (size * 8 - sum(field.width for field in fields))).to_bytes(size, "big")
 
 
-def decode_header(fields: tuple[Field, ...], frame: bytes) -> Any | None:
+def decode_header(fields: tuple[P4Field, ...], frame: bytes) -> Any | None:
     """Return the PacketIn of a frame that left at the CPU port; None when it is shorter than the header."""
     size = header_bytes(fields)
     if len(frame) < size:

@@ -8,7 +8,7 @@ from typing import Any
 from tensorexpress.errors import ProgramError
 from tensorexpress.switch.operations import DataPath
 from tensorexpress.switch.p4runtime.fitting import fit
-from tensorexpress.switch.p4runtime.p4info import Schema, read_p4info
+from tensorexpress.switch.p4runtime.p4info import P4Schema, read_p4info
 from tensorexpress.switch.p4runtime.rows import Initial
 from tensorexpress.switch.p4runtime.store import Store
 from tensorexpress.switch.p4runtime.wire_format import varint
@@ -27,7 +27,7 @@ class PipelineConfig:
 
     message: Any
     document: bytes
-    schema: Schema
+    schema: P4Schema
     initial: Initial
 
     def store(self, data_path: DataPath, cpu_port: int | None) -> Store:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tensorexpress.switch.p4runtime.status import Code, Refusal
+from tensorexpress.switch.p4runtime.status import Code, Refused
 
 
 class Place:
@@ -55,7 +55,7 @@ class Places:
 
     @contextmanager
     def take(self, end: Callable[[], object]) -> Iterator[Place]:
-        """Have a place while inside; Refusal when there is none."""
+        """Have a place while inside; Refused when there is none."""
         with self._changed:
             self._wait_for_room()
             place = Place(end, self._patience_s)
@@ -76,7 +76,7 @@ class Places:
             if idlest is not None and since <= now:
                 self._push_out(idlest)
             elif now >= deadline:
-                raise Refusal(Code.RESOURCE_EXHAUSTED, f"{self.most} {self._what} already, which is the most")
+                raise Refused(Code.RESOURCE_EXHAUSTED, f"{self.most} {self._what} already, which is the most")
             else:
                 self._changed.wait(min(since, deadline) - now)
 

@@ -41,7 +41,7 @@ _MODIFIED = frozenset({"value_set_entry", "meter_entry", "counter_entry", "regis
 
 
 def reconcile(old: Store, new: Store) -> None:
-    """Write the state of one program into the store of another; Refusal when some of it does not fit there."""
+    """Write the state of one program into the store of another; Refused when some of it does not fit there."""
     for refusal in new.write(list(_updates(old, new)), all_or_none=True):
         if refusal and refusal.code != Code.ABORTED:
             raise invalid(f"the entities on the switch do not fit the new program: {refusal}")

@@ -8,10 +8,10 @@ from typing import Any
 from p4.v1 import p4runtime_pb2
 
 from tensorexpress.switch.operations import SetCloneSession, SetMulticastGroup
-from tensorexpress.switch.p4runtime import messages
 from tensorexpress.switch.p4runtime.batch import DELETE, Batch, Found, check_presence, stored_or_all
-from tensorexpress.switch.p4runtime.messages import CloneSession, MulticastGroup, Replica
-from tensorexpress.switch.p4runtime.status import Refusal, invalid
+from tensorexpress.switch.p4runtime.messages import replicas
+from tensorexpress.switch.p4runtime.messages.replicas import CloneReplicas, MulticastReplicas, Replica
+from tensorexpress.switch.p4runtime.status import Refused, invalid
 
 
 class Replication:
@@ -19,8 +19,8 @@ class Replication:
 
     def __init__(self, cpu_port: int | None):
         self._cpu_port = cpu_port
-        self._multicast: dict[int, MulticastGroup] = {}
-        self._clones: dict[int, CloneSession] = {}
+        self._multicast: dict[int, MulticastReplicas] = {}
+        self._clones: dict[int, CloneReplicas] = {}
 
     def write(self, batch: Batch, kind: int, message: Any) -> None:
         """Do an update of a group or session."""
@@ -33,27 +33,27 @@ class Replication:
             raise _no_type()
 
     def _write_multicast(self, batch: Batch, kind: int, message: Any) -> None:
-        id = messages.read_multicast_id(message.multicast_group_id)
+        id = replicas.read_multicast_id(message.multicast_group_id)
         what = f"multicast group {id}"
         if kind == DELETE:
             check_presence(kind, id in self._multicast, what)
             batch.remove(self._multicast, id)
             batch.operations.append(SetMulticastGroup(id, ()))
             return
-        group = messages.read_multicast(message, self._cpu_port)
+        group = replicas.read_multicast(message, self._cpu_port)
         check_presence(kind, id in self._multicast, what)
         batch.put(self._multicast, id, group)
         batch.operations.append(SetMulticastGroup(id, _pairs(group.replicas)))
 
     def _write_clone(self, batch: Batch, kind: int, message: Any) -> None:
-        id = messages.read_session_id(message.session_id)
+        id = replicas.read_session_id(message.session_id)
         what = f"clone session {id}"
         if kind == DELETE:
             check_presence(kind, id in self._clones, what)
             batch.remove(self._clones, id)
             batch.operations.append(SetCloneSession(id, ()))
             return
-        session = messages.read_clone(message, self._cpu_port)
+        session = replicas.read_clone(message, self._cpu_port)
         check_presence(kind, id in self._clones, what)
         batch.put(self._clones, id, session)
         batch.operations.append(
@@ -66,10 +66,10 @@ class Replication:
         write: Callable[[int, Any], Any]
         if form == "multicast_group_entry":
             id = request.multicast_group_entry.multicast_group_id
-            found, write = stored_or_all("multicast group", self._multicast, id), messages.write_multicast
+            found, write = stored_or_all("multicast group", self._multicast, id), replicas.write_multicast
         elif form == "clone_session_entry":
             id = request.clone_session_entry.session_id
-            found, write = stored_or_all("clone session", self._clones, id), messages.write_clone
+            found, write = stored_or_all("clone session", self._clones, id), replicas.write_clone
         else:
             raise _no_type()
         contents = (
@@ -79,9 +79,9 @@ class Replication:
         return Found(len(found), contents)
 
 
-def _no_type() -> Refusal:
+def _no_type() -> Refused:
     return invalid("a packet_replication_engine_entry without a type; give a multicast group or a clone session")
 
 
-def _pairs(replicas: tuple[Replica, ...]) -> tuple[tuple[int, int], ...]:
-    return tuple((replica.port, replica.instance) for replica in replicas)
+def _pairs(copies: tuple[Replica, ...]) -> tuple[tuple[int, int], ...]:
+    return tuple((replica.port, replica.instance) for replica in copies)

@@ -21,13 +21,14 @@ from tensorexpress.switch.operations import (
     SetMeter,
     WriteCounter,
 )
-from tensorexpress.switch.p4runtime import messages
 from tensorexpress.switch.p4runtime.batch import DELETE, INSERT, MODIFY, Ask, Batch, Found, check_modify, check_presence
 from tensorexpress.switch.p4runtime.matching import read_action, read_key
-from tensorexpress.switch.p4runtime.messages import Default, Row, RowAction, check_metadata, find_table
-from tensorexpress.switch.p4runtime.p4info import Schema, Table
+from tensorexpress.switch.p4runtime.messages import cells, table_entries
+from tensorexpress.switch.p4runtime.messages.checks import check_metadata, find_table
+from tensorexpress.switch.p4runtime.messages.table_entries import ClientRow, Default, RowAction
+from tensorexpress.switch.p4runtime.p4info import P4Schema, P4Table
 from tensorexpress.switch.p4runtime.profiles import Profiles
-from tensorexpress.switch.p4runtime.status import Code, Refusal, invalid, unimplemented
+from tensorexpress.switch.p4runtime.status import Code, Refused, invalid, unimplemented
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Initial:
     `renamed` gives the data path those entries under the canonical key by which the control plane names them.
     """
 
-    rows: Mapping[int, tuple[Row, ...]] = field(default_factory=dict)
+    rows: Mapping[int, tuple[ClientRow, ...]] = field(default_factory=dict)
     defaults: Mapping[int, ActionCall] = field(default_factory=dict)
     renamed: tuple[Operation, ...] = ()
 
@@ -45,12 +46,12 @@ class Initial:
 class Rows:
     """The entries of all tables."""
 
-    def __init__(self, schema: Schema, ask: Ask, initial: Initial, profiles: Profiles):
+    def __init__(self, schema: P4Schema, ask: Ask, initial: Initial, profiles: Profiles):
         self._schema = schema
         self._ask = ask
         self._initial = initial
         self._profiles = profiles
-        self._rows: dict[int, dict[Entry, Row]] = {
+        self._rows: dict[int, dict[Entry, ClientRow]] = {
             id: {row.entry: row for row in initial.rows.get(id, ())} for id in schema.tables
         }
         self._defaults: dict[int, Default] = {}
@@ -59,14 +60,14 @@ class Rows:
         """Whether there is an entry that the TableEntry names."""
         table = self._schema.tables.get(message.table_id)
         try:
-            return table is not None and messages.read_entry(table, message) in self._rows[table.id]
-        except Refusal:
+            return table is not None and table_entries.read_entry(table, message) in self._rows[table.id]
+        except Refused:
             return False
 
     def deleted_initial(self) -> list[Any]:
         """Return, as TableEntry messages, the entries that the program started with and a client deleted."""
         return [
-            messages.write_entry(self._schema.tables[id], row.entry)
+            table_entries.write_entry(self._schema.tables[id], row.entry)
             for id, rows in self._initial.rows.items()
             for row in rows
             if row.entry not in self._rows[id]
@@ -98,13 +99,13 @@ class Rows:
             raise invalid(f"{table.name}: a table without a key has no entries but the default one; modify that")
         if table.const_entries and kind != MODIFY:
             raise _const_entries(table)
-        entry = messages.read_entry(table, message)
+        entry = table_entries.read_entry(table, message)
         if kind == DELETE:
             self._delete_row(batch, table, entry)
         else:
             self._set_row(batch, kind, table, entry, message)
 
-    def _write_default(self, batch: Batch, kind: int, table: Table, message: Any) -> None:
+    def _write_default(self, batch: Batch, kind: int, table: P4Table, message: Any) -> None:
         if kind != MODIFY:
             raise invalid(f"{table.name}: the default entry is always there; it can only be modified")
         if message.match or message.priority:
@@ -112,8 +113,8 @@ class Rows:
         if message.idle_timeout_ns or message.HasField("time_since_last_hit"):
             raise invalid(f"{table.name}: the default entry has no idle timeout; leave it out")
         if table.const_default or table.profile:
-            raise Refusal(Code.PERMISSION_DENIED, f"{table.name}: the default action is constant")
-        messages.check_direct(table, message)
+            raise Refused(Code.PERMISSION_DENIED, f"{table.name}: the default action is constant")
+        table_entries.check_direct(table, message)
         if message.HasField("counter_data") or message.HasField("meter_config"):
             raise unimplemented(f"{table.name}: the default entry has no direct counter or meter here")
         if not message.HasField("action"):
@@ -128,51 +129,51 @@ class Rows:
         batch.put(self._defaults, table.id, Default(call, metadata, message.controller_metadata))
         batch.operations.append(SetDefault(table.name, call))
 
-    def _set_row(self, batch: Batch, kind: int, table: Table, entry: Entry, message: Any) -> None:
+    def _set_row(self, batch: Batch, kind: int, table: P4Table, entry: Entry, message: Any) -> None:
         rows = self._rows[table.id]
         old = rows.get(entry)
         is_const = table.const_entries or (old is not None and old.is_const)
         if is_const and _sets_more_than_direct_resources(message):
             raise _const_entries(table)
-        messages.check_idle(table, message)
+        table_entries.check_idle(table, message)
         action = self._read_row_action(kind, table, message)
-        messages.check_direct(table, message)
+        table_entries.check_direct(table, message)
         meter = self._read_direct_rates(table, message)
         check_presence(kind, old is not None, f"{table.name}: the entry")
         if old is None and table.size and len(rows) >= table.size:
-            raise Refusal(Code.RESOURCE_EXHAUSTED, f"{table.name}: full with {table.size} entries; delete some")
+            raise Refused(Code.RESOURCE_EXHAUSTED, f"{table.name}: full with {table.size} entries; delete some")
         if action is None:
             assert old is not None
             action = old.action
         self._profiles.check_room_for(table, action, old)
         metadata = check_metadata(table.name, message)
-        row = Row(entry, action, meter, message.idle_timeout_ns, metadata, message.controller_metadata, is_const)
+        row = ClientRow(entry, action, meter, message.idle_timeout_ns, metadata, message.controller_metadata, is_const)
         batch.put(rows, entry, row)
         if not is_const:
             self._profiles.point(batch, table, row, old)
         if table.meter and (old.meter if old else None) != meter:
             batch.operations.append(SetMeter(self._schema.direct_meters[table.meter].name, entry, meter))
         if message.HasField("counter_data"):
-            packets, octets = messages.read_counts(table.name, message.counter_data)
+            packets, octets = cells.read_counts(table.name, message.counter_data)
             name = self._schema.direct_counters[table.counter].name
             batch.operations.append(WriteCounter(name, entry, packets, octets))
 
-    def _read_row_action(self, kind: int, table: Table, message: Any) -> RowAction | None:
+    def _read_row_action(self, kind: int, table: P4Table, message: Any) -> RowAction | None:
         """Return the action that the message gives; None when it leaves the action as it is."""
         if not message.HasField("action"):
             if kind == INSERT:
                 raise invalid(f"{table.name}: an entry without an action; give one")
             return None
-        action = messages.read_table_action(self._schema, table, message.action)
+        action = table_entries.read_table_action(self._schema, table, message.action)
         self._profiles.check_use(table, action)
         return action
 
-    def _read_direct_rates(self, table: Table, message: Any) -> MeterRates | None:
+    def _read_direct_rates(self, table: P4Table, message: Any) -> MeterRates | None:
         if not message.HasField("meter_config"):
             return None
-        return messages.read_rates(self._schema.direct_meters[table.meter], message.meter_config)
+        return cells.read_rates(self._schema.direct_meters[table.meter], message.meter_config)
 
-    def _delete_row(self, batch: Batch, table: Table, entry: Entry) -> None:
+    def _delete_row(self, batch: Batch, table: P4Table, entry: Entry) -> None:
         row = self._rows[table.id].get(entry)
         check_presence(DELETE, row is not None, f"{table.name}: the entry")
         assert row is not None
@@ -201,16 +202,16 @@ class Rows:
             ({"table_entry": _row_message(self._schema, table, row, counts, ages, with_meter)} for table, row in found),
         )
 
-    def _requested_tables(self, request: Any) -> list[Table]:
+    def _requested_tables(self, request: Any) -> list[P4Table]:
         if request.table_id:
             return [find_table(self._schema, request.table_id)]
         if request.match or request.HasField("action") or request.priority:
             raise invalid("a read of all tables (table_id 0) takes no match, action or priority")
         return list(self._schema.tables.values())
 
-    def _selected(self, table: Table, request: Any) -> list[Row]:
+    def _selected(self, table: P4Table, request: Any) -> list[ClientRow]:
         """Return the entries that pass all filters of a TableEntry; a filter at its default lets all pass."""
-        rows: Iterable[Row] = self._rows[table.id].values()
+        rows: Iterable[ClientRow] = self._rows[table.id].values()
         if request.match:
             rows = self._with_key(table, read_key(table.name, table.fields, request.match), request.priority)
         if request.HasField("action"):
@@ -224,30 +225,30 @@ class Rows:
             and request.metadata in (b"", row.metadata)
         ]
 
-    def _with_key(self, table: Table, key: Key, priority: int) -> list[Row]:
+    def _with_key(self, table: P4Table, key: Key, priority: int) -> list[ClientRow]:
         rows = self._rows[table.id]
         if table.needs_priority and not priority:
             return [row for row in rows.values() if row.entry.key == key]
         row = rows.get(Entry(table.name, key, priority))
         return [row] if row else []
 
-    def _default_message(self, table: Table) -> Any:
+    def _default_message(self, table: P4Table) -> Any:
         message = p4runtime_pb2.TableEntry(table_id=table.id, is_default_action=True, is_const=table.const_default)
         initial = self._initial.defaults.get(table.id)
         default = self._defaults.get(table.id) or (Default(initial) if initial else None)
         if default:
-            messages.write_table_action(self._schema, default.action, message.action)
+            table_entries.write_table_action(self._schema, default.action, message.action)
             message.metadata = default.metadata
             message.controller_metadata = default.controller_metadata
         return message
 
-    def _ask_counts(self, found: list[tuple[Table, Row]]) -> dict[Entry, tuple[int, int]]:
+    def _ask_counts(self, found: list[tuple[P4Table, ClientRow]]) -> dict[Entry, tuple[int, int]]:
         counted = [(table, row) for table, row in found if table.counter]
         queries = [ReadCounter(self._schema.direct_counters[table.counter].name, row.entry) for table, row in counted]
         answers = self._ask(queries)
         return {row.entry: answer[0] for (_, row), answer in zip(counted, answers, strict=True)}
 
-    def _ask_ages(self, found: list[tuple[Table, Row]]) -> dict[Entry, int]:
+    def _ask_ages(self, found: list[tuple[P4Table, ClientRow]]) -> dict[Entry, int]:
         aging = [row for table, row in found if table.idle_timeout]
         answers = self._ask([ReadIdleTime(row.entry) for row in aging])
         return {row.entry: answer[0] for row, answer in zip(aging, answers, strict=True)}
@@ -259,11 +260,11 @@ class Rows:
         check_modify(kind, "direct counter")
         table, entry = self._direct_target(message, "counter", lambda table: table.counter)
         if message.HasField("data"):
-            packets, octets = messages.read_counts(table.name, message.data)
+            packets, octets = cells.read_counts(table.name, message.data)
             name = self._schema.direct_counters[table.counter].name
             batch.operations.append(WriteCounter(name, entry, packets, octets))
 
-    def _direct_target(self, message: Any, what: str, resource: Callable[[Table], int]) -> tuple[Table, Entry]:
+    def _direct_target(self, message: Any, what: str, resource: Callable[[P4Table], int]) -> tuple[P4Table, Entry]:
         """Return the table and the entry whose direct resource is to be written."""
         if not message.HasField("table_entry"):
             raise invalid(f"a direct {what} without its table_entry; give the entry that it belongs to")
@@ -271,12 +272,14 @@ class Rows:
         _check_direct_resource(table, what, resource(table))
         if message.table_entry.is_default_action:
             raise unimplemented(f"{table.name}: the default entry has no direct {what} here")
-        entry = messages.read_entry(table, message.table_entry)
+        entry = table_entries.read_entry(table, message.table_entry)
         if entry not in self._rows[table.id]:
-            raise Refusal(Code.NOT_FOUND, f"{table.name}: the entry is not there")
+            raise Refused(Code.NOT_FOUND, f"{table.name}: the entry is not there")
         return table, entry
 
-    def _direct_rows(self, request: Any, what: str, resource: Callable[[Table], int]) -> list[tuple[Table, Row]]:
+    def _direct_rows(
+        self, request: Any, what: str, resource: Callable[[P4Table], int]
+    ) -> list[tuple[P4Table, ClientRow]]:
         """Return the entries whose direct resources are asked for."""
         if not request.HasField("table_entry"):
             raise invalid(f"a direct {what} without its table_entry; give one, empty for all entries")
@@ -291,7 +294,7 @@ class Rows:
         key = p4runtime_pb2.TableEntry(match=asked.match, priority=asked.priority)
         rows = self._selected(table, key)
         if asked.match and not rows:
-            raise Refusal(Code.NOT_FOUND, f"{table.name}: the entry is not there")
+            raise Refused(Code.NOT_FOUND, f"{table.name}: the entry is not there")
         return [(table, row) for row in rows]
 
     def read_counters(self, request: Any) -> Found:
@@ -306,8 +309,8 @@ class Rows:
         check_modify(kind, "direct meter")
         table, entry = self._direct_target(message, "meter", lambda table: table.meter)
         meter = self._schema.direct_meters[table.meter]
-        messages.check_no_colours(meter, message)
-        rates = messages.read_rates(meter, message.config) if message.HasField("config") else None
+        cells.check_no_colours(meter, message)
+        rates = cells.read_rates(meter, message.config) if message.HasField("config") else None
         rows = self._rows[table.id]
         batch.put(rows, entry, replace(rows[entry], meter=rates))
         batch.operations.append(SetMeter(meter.name, entry, rates))
@@ -320,15 +323,15 @@ class Rows:
         return Found(len(found), ({"direct_meter_entry": _direct_meter_message(table, row)} for table, row in found))
 
 
-def _idle_message(table: Table, row: Row) -> Any:
-    message = messages.write_entry(table, row.entry)
+def _idle_message(table: P4Table, row: ClientRow) -> Any:
+    message = table_entries.write_entry(table, row.entry)
     message.metadata = row.metadata
     message.controller_metadata = row.controller_metadata
     message.idle_timeout_ns = row.idle_timeout_ns
     return message
 
 
-def _check_direct_resource(table: Table, what: str, resource: int) -> None:
+def _check_direct_resource(table: P4Table, what: str, resource: int) -> None:
     if not resource:
         raise invalid(f"{table.name}: has no direct {what}")
 
@@ -339,11 +342,11 @@ def _sets_more_than_direct_resources(message: Any) -> bool:
     )
 
 
-def _const_entries(table: Table) -> Refusal:
-    return Refusal(Code.PERMISSION_DENIED, f"{table.name}: its entries are constant; only counters and meters change")
+def _const_entries(table: P4Table) -> Refused:
+    return Refused(Code.PERMISSION_DENIED, f"{table.name}: its entries are constant; only counters and meters change")
 
 
-def _filtered_action(table: Table, message: Any) -> str:
+def _filtered_action(table: P4Table, message: Any) -> str:
     if message.WhichOneof("type") != "action":
         raise invalid(f"{table.name}: reads are filtered by a plain action only; give an action_id")
     if message.action.action_id not in table.actions:
@@ -352,31 +355,31 @@ def _filtered_action(table: Table, message: Any) -> str:
 
 
 def _row_message(
-    schema: Schema,
-    table: Table,
-    row: Row,
+    schema: P4Schema,
+    table: P4Table,
+    row: ClientRow,
     counts: Mapping[Entry, tuple[int, int]],
     ages: Mapping[Entry, int],
     with_meter: bool,
 ) -> Any:
-    message = messages.write_row(schema, table, row)
+    message = table_entries.write_row(schema, table, row)
     if row.entry in counts:
-        messages.write_counts(counts[row.entry], message.counter_data)
+        cells.write_counts(counts[row.entry], message.counter_data)
     if row.entry in ages:
         message.time_since_last_hit.elapsed_ns = ages[row.entry]
     if with_meter and row.meter:
-        message.meter_config.CopyFrom(messages.write_rates(row.meter))
+        message.meter_config.CopyFrom(cells.write_rates(row.meter))
     return message
 
 
-def _direct_counter_message(table: Table, row: Row, counts: Mapping[Entry, tuple[int, int]]) -> Any:
-    message = p4runtime_pb2.DirectCounterEntry(table_entry=messages.write_entry(table, row.entry))
-    messages.write_counts(counts[row.entry], message.data)
+def _direct_counter_message(table: P4Table, row: ClientRow, counts: Mapping[Entry, tuple[int, int]]) -> Any:
+    message = p4runtime_pb2.DirectCounterEntry(table_entry=table_entries.write_entry(table, row.entry))
+    cells.write_counts(counts[row.entry], message.data)
     return message
 
 
-def _direct_meter_message(table: Table, row: Row) -> Any:
-    message = p4runtime_pb2.DirectMeterEntry(table_entry=messages.write_entry(table, row.entry))
+def _direct_meter_message(table: P4Table, row: ClientRow) -> Any:
+    message = p4runtime_pb2.DirectMeterEntry(table_entry=table_entries.write_entry(table, row.entry))
     if row.meter:
-        message.config.CopyFrom(messages.write_rates(row.meter))
+        message.config.CopyFrom(cells.write_rates(row.meter))
     return message

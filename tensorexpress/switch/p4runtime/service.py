@@ -12,13 +12,13 @@ import grpc
 from tensorexpress.control_address import parse_address
 from tensorexpress.switch.compiling import compile_beside
 from tensorexpress.switch.operations import DataPath, Notice
-from tensorexpress.switch.p4runtime.listening import TlsFiles, listen
+from tensorexpress.switch.p4runtime.listening import ServerTlsFiles, listen
 from tensorexpress.switch.p4runtime.runtime import (
     LARGEST_NUMBER_OF_READS,
     LARGEST_NUMBER_OF_REQUESTS,
-    LARGEST_NUMBER_OF_STREAMS,
     RuntimeService,
 )
+from tensorexpress.switch.p4runtime.streams import LARGEST_NUMBER_OF_STREAMS
 
 #: Threads beside those of all calls that have a place: for calls that look for one.
 _SPARE_THREADS = 16
@@ -47,7 +47,7 @@ def _serialised(message: Any) -> bytes:
 
 
 @dataclass(frozen=True)
-class Server:
+class RuntimeServer:
     """A running P4Runtime server; `address` has the port that it really listens on."""
 
     address: str
@@ -65,7 +65,7 @@ class Server:
         self._workers.shutdown()
         self.service.stop()
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> RuntimeServer:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -78,10 +78,10 @@ def serve(
     *,
     device_id: int = 1,
     cpu_port: int | None = None,
-    tls: TlsFiles | None = None,
+    tls: ServerTlsFiles | None = None,
     insecure: bool = False,
     lost: Callable[[], Mapping[int, int]] | None = None,
-) -> Server:
+) -> RuntimeServer:
     """Serve P4Runtime for a data path at HOST:PORT, where port 0 lets the system choose one, or at unix:PATH.
 
     `cpu_port` is the data plane's number of the port that P4Runtime calls the CPU (0xfffffffd in replicas), and `lost`
@@ -112,4 +112,4 @@ def serve(
     service = RuntimeService(data_path, device_id=device_id, cpu_port=cpu_port, verify=compile_beside, lost=lost)
     server.add_generic_rpc_handlers((_handlers(service),))
     server.start()
-    return Server(str(listening), service, server, workers)
+    return RuntimeServer(str(listening), service, server, workers)

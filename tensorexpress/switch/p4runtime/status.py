@@ -23,7 +23,7 @@ class Code(IntEnum):
     UNAVAILABLE = 14
 
 
-class Refusal(Exception):
+class Refused(Exception):
     """A request, or one part of it, that the specification says to refuse; nothing has been changed by it."""
 
     def __init__(self, code: Code, message: str):
@@ -31,11 +31,11 @@ class Refusal(Exception):
         self.code = code
 
 
-def invalid(message: str) -> Refusal:
+def invalid(message: str) -> Refused:
     """Return the refusal of something malformed."""
-    return Refusal(Code.INVALID_ARGUMENT, message)
+    return Refused(Code.INVALID_ARGUMENT, message)
 
 
-def unimplemented(message: str) -> Refusal:
+def unimplemented(message: str) -> Refused:
     """Return the refusal of something well-formed that this switch does not do."""
-    return Refusal(Code.UNIMPLEMENTED, message)
+    return Refused(Code.UNIMPLEMENTED, message)

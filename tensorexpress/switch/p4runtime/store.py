@@ -12,7 +12,6 @@ from typing import Any
 from p4.v1 import p4runtime_pb2
 
 from tensorexpress.switch.operations import DataPath, Key, Operation, Query, SetValueSet
-from tensorexpress.switch.p4runtime import messages
 from tensorexpress.switch.p4runtime.answers import LARGEST_DETAILED_BATCH, can_be_told, not_done
 from tensorexpress.switch.p4runtime.arrays import Arrays
 from tensorexpress.switch.p4runtime.batch import (
@@ -28,12 +27,14 @@ from tensorexpress.switch.p4runtime.batch import (
     declared_or_all,
     stored_or_all,
 )
-from tensorexpress.switch.p4runtime.messages import DigestConfig, find
-from tensorexpress.switch.p4runtime.p4info import Schema
+from tensorexpress.switch.p4runtime.messages import digest_configs, value_sets
+from tensorexpress.switch.p4runtime.messages.checks import find
+from tensorexpress.switch.p4runtime.messages.digest_configs import DigestConfig
+from tensorexpress.switch.p4runtime.p4info import P4Schema
 from tensorexpress.switch.p4runtime.profiles import Profiles
 from tensorexpress.switch.p4runtime.replication import Replication
 from tensorexpress.switch.p4runtime.rows import Initial, Rows
-from tensorexpress.switch.p4runtime.status import Code, Refusal, invalid, unimplemented
+from tensorexpress.switch.p4runtime.status import Code, Refused, invalid, unimplemented
 
 
 class Recorder:
@@ -51,7 +52,7 @@ class Recorder:
 
     def ask(self, queries: Sequence[Query]) -> list[list[Any]]:
         """Refuse: no packet has been counted yet."""
-        raise Refusal(Code.FAILED_PRECONDITION, "the pipeline is saved, not committed: nothing is counted yet")
+        raise Refused(Code.FAILED_PRECONDITION, "the pipeline is saved, not committed: nothing is counted yet")
 
     def packet_out(self, frame: bytes) -> None:
         """Drop the frame: no program runs."""
@@ -60,7 +61,7 @@ class Recorder:
 class Store:
     """All entities of one loaded program. Not for several threads at once."""
 
-    def __init__(self, schema: Schema, data_path: DataPath, initial: Initial, cpu_port: int | None = None):
+    def __init__(self, schema: P4Schema, data_path: DataPath, initial: Initial, cpu_port: int | None = None):
         self.schema = schema
         self._data_path = data_path
         self._profiles = Profiles(schema)
@@ -104,7 +105,7 @@ class Store:
         all_or_none: bool = False,
         atomic: bool = False,
         must_tell: bool = False,
-    ) -> list[Refusal | None]:
+    ) -> list[Refused | None]:
         """Do Update messages in order and return, for each, why it was refused, or None.
 
         With `all_or_none` a refusal leaves everything as it was, and the other updates are answered with ABORTED. With
@@ -113,7 +114,7 @@ class Store:
         the refusal is raised for the whole batch.
         """
         batch = Batch()
-        refusals: list[Refusal | None] = []
+        refusals: list[Refused | None] = []
         try:
             for update in updates:
                 refusals.append(self._attempt(batch, update))
@@ -127,22 +128,22 @@ class Store:
             raise
         if any(refusals) and all_or_none:
             batch.take_back()
-            others = Refusal(Code.ABORTED, f"not done, because update {len(refusals) - 1} was refused")
+            others = Refused(Code.ABORTED, f"not done, because update {len(refusals) - 1} was refused")
             return [others] * (len(refusals) - 1) + refusals[-1:] + [others] * (len(updates) - len(refusals))
         if batch.operations:
             self._hand_over(batch, atomic)
         return refusals
 
-    def _attempt(self, batch: Batch, update: Any) -> Refusal | None:
+    def _attempt(self, batch: Batch, update: Any) -> Refused | None:
         kind = update.entity.WhichOneof("entity")
         try:
             if update.type not in (INSERT, MODIFY, DELETE):
                 raise invalid(f"update type {update.type}; accepted: INSERT, MODIFY, DELETE")
             _check_entity_kind(kind, self._writers)
             self._writers[kind](batch, update.type, getattr(update.entity, kind))
-        except Refusal as refusal:
+        except Refused as refusal:
             # Its traceback would keep the messages of a whole batch in memory.
-            return Refusal(refusal.code, str(refusal))
+            return Refused(refusal.code, str(refusal))
         except RecursionError:
             return invalid("an entity that is nested too deeply")
         return None
@@ -183,14 +184,14 @@ class Store:
     def _write_value_set(self, batch: Batch, kind: int, message: Any) -> None:
         check_modify(kind, "value set")
         value_set = find("value set", self.schema.value_sets, message.value_set_id)
-        members = messages.read_value_set(value_set, message)
+        members = value_sets.read_value_set(value_set, message)
         batch.put(self._value_sets, value_set.id, members)
         batch.operations.append(SetValueSet(value_set.name, members))
 
     def _read_value_sets(self, request: Any) -> Found:
         chosen = declared_or_all("value set", self.schema.value_sets, request.value_set_id)
         found = [(one, self._value_sets.get(one.id, ())) for one in chosen]
-        contents = ({"value_set_entry": messages.write_value_set(one, members)} for one, members in found)
+        contents = ({"value_set_entry": value_sets.write_value_set(one, members)} for one, members in found)
         return Found(len(found), contents)
 
     def _write_digest(self, batch: Batch, kind: int, message: Any) -> None:
@@ -200,7 +201,7 @@ class Store:
             check_presence(kind, digest.id in self._digests, what)
             batch.remove(self._digests, digest.id)
             return
-        config = messages.read_digest(digest.name, message)
+        config = digest_configs.read_digest(digest.name, message)
         check_presence(kind, digest.id in self._digests, what)
         batch.put(self._digests, digest.id, config)
 
@@ -208,7 +209,7 @@ class Store:
         if request.digest_id:
             find("digest", self.schema.digests, request.digest_id)
         found = stored_or_all("configuration of digest", self._digests, request.digest_id)
-        return Found(len(found), ({"digest_entry": messages.write_digest(id, config)} for id, config in found))
+        return Found(len(found), ({"digest_entry": digest_configs.write_digest(id, config)} for id, config in found))
 
 
 def _check_entity_kind(kind: str | None, known: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from p4.v1 import p4data_pb2
 
-from tensorexpress.switch.p4runtime.status import Refusal, invalid
+from tensorexpress.switch.p4runtime.status import Refused, invalid
 
 
 def encode_bits(value: int) -> bytes:
@@ -162,7 +162,7 @@ def _index_of(kind: Names, data: Any, what: str) -> int:
     return kind.names.index(name)
 
 
-def _unknown_name(what: str, name: str, names: tuple[str, ...]) -> Refusal:
+def _unknown_name(what: str, name: str, names: tuple[str, ...]) -> Refused:
     return invalid(f"{what}: unknown name {name!r}; accepted: {', '.join(names)}")
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from tensorexpress.switch.p4runtime.status import Code, Refusal, invalid
+from tensorexpress.switch.p4runtime.status import Code, Refused, invalid
 
 #: Parts that one parsed message may have: submessages, strings and repeated numbers. Each takes up to a kilobyte.
 LARGEST_NUMBER_OF_PARTS = 50_000
@@ -70,15 +71,15 @@ def split(kind: Any, data: bytes, repeated: str) -> tuple[Any, list[bytes]]:
 
 
 def parse(kind: Any, data: bytes) -> Any:
-    """Return the message in these bytes; Refusal when there is none, or one that would take too much memory."""
+    """Return the message in these bytes; Refused when there is none, or one that would take too much memory."""
     name = kind.DESCRIPTOR.name
     try:
         if len(data) > _SMALL_BYTES and _parts(data, kind.DESCRIPTOR) > LARGEST_NUMBER_OF_PARTS:
-            raise Refusal(
+            raise Refused(
                 Code.RESOURCE_EXHAUSTED, f"a {name} message of more than {LARGEST_NUMBER_OF_PARTS} parts; send less"
             )
         return kind.FromString(data)
-    except Refusal:
+    except Refused:
         raise
     except Exception:
         # Bytes that are no message, or one nested deeper than Python's stack, raise whatever the parser stumbles over.
@@ -100,3 +101,20 @@ def _parts(data: bytes, descriptor: Any, start: int = 0, end: int | None = None,
         if count > LARGEST_NUMBER_OF_PARTS:
             break
     return count
+
+
+@dataclass(frozen=True)
+class Messages(Collection[Any]):
+    """Serialised messages of one kind, each parsed when it is its turn: together they may take much memory."""
+
+    kind: Any
+    serialised: list[bytes]
+
+    def __len__(self) -> int:
+        return len(self.serialised)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (parse(self.kind, data) for data in self.serialised)
+
+    def __contains__(self, message: object) -> bool:
+        return any(message == each for each in self)

@@ -1,8 +1,9 @@
 """A P4 program: BMv2 JSON read, checked and compiled to Python functions, and the state they work on.
 
-bmv2.py  budgets.py                                            what the JSON says, as frozen values; what it may cost
-codegen.py  scope.py  flow.py  headers.py  checksum.py         the text of the functions: ingress, egress, deparser
-parser.py  control.py  actions.py  expressions.py
-tables.py  externs.py  hashes.py                               what they look up, count and compute with
-pipeline.py                                                    a program that is loaded and runs
+bmv2/  budgets.py                          what the JSON says, as frozen values; what it may cost
+codegen/                                   the text of the functions: ingress, egress, deparser
+compiled.py                                what comes out of both, for another process to load
+tables.py  match_kinds.py                  what the functions look up, and how fields match
+externs.py  hashes.py                      what they count, keep and compute with
+pipeline.py                                a program that is loaded and runs
 """

@@ -12,8 +12,10 @@ from types import CodeType
 
 from tensorexpress.errors import ProgramError
 from tensorexpress.switch.operations import SetEntry
-from tensorexpress.switch.program.bmv2 import CONTRADICTIONS, ArrayInfo, TableInfo, contradiction, read_program
-from tensorexpress.switch.program.codegen import generate
+from tensorexpress.switch.program.bmv2.document import CONTRADICTIONS, contradiction
+from tensorexpress.switch.program.bmv2.reader import read_program
+from tensorexpress.switch.program.bmv2.values import ArrayInfo, TableInfo
+from tensorexpress.switch.program.codegen.generate import generate
 
 #: The most that a program's code may take; another process has to read it between two packets.
 LARGEST_CODE_BYTES = 4 << 20
@@ -34,9 +36,8 @@ class CompiledProgram:
     tables: Mapping[str, TableInfo]
     entries: tuple[SetEntry, ...]
     profiles: tuple[str, ...]
-    registers: Mapping[str, ArrayInfo]
-    counters: Mapping[str, ArrayInfo]
-    meters: Mapping[str, ArrayInfo]
+    #: By kind, then by name.
+    arrays: Mapping[str, Mapping[str, ArrayInfo]]
     value_sets: tuple[str, ...]
 
 
@@ -56,9 +57,7 @@ def compile_program(document: bytes) -> CompiledProgram:
         tables={name: replace(table, entries=()) for name, table in tables.items()},
         entries=tuple(SetEntry(*entry) for table in tables.values() for entry in table.entries),
         profiles=tuple(program.profiles),
-        registers=program.registers,
-        counters=program.counters,
-        meters=program.meters,
+        arrays=program.arrays,
         value_sets=tuple(program.value_sets),
     )
 

@@ -1,20 +1,71 @@
-"""State that a program keeps between packets, other than tables: registers, counters, meters and value sets."""
+"""State that a program keeps between packets, other than tables: arrays of cells, and value sets.
+
+An array that a program may have is a class here and its primitives in codegen/externs.py; BMv2 JSON lists those of the
+kind "x" under "x_arrays".
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 from tensorexpress.switch.operations import Key, MeterRates
 
 GREEN, YELLOW, RED = range(3)
 
 
-class Counter:
+class ExternArray(Protocol):
+    """An array of cells that actions use by index."""
+
+    def bindings(self, name: str) -> dict[str, Any]:
+        """Return what generated code finds the array's parts under, which it knows by this name."""
+        ...
+
+    def lists(self) -> list[list[int]]:
+        """Return all lists with one item for each cell."""
+        ...
+
+
+class RegisterArray:
+    """An array of numbers."""
+
+    def __init__(self, size: int):
+        self.cells = [0] * size
+
+    def bindings(self, name: str) -> dict[str, Any]:
+        """Return the cells under the name itself."""
+        return {name: self.cells}
+
+    def lists(self) -> list[list[int]]:
+        """Return the cells."""
+        return [self.cells]
+
+    def write(self, index: int | None, value: int) -> None:
+        """Set one cell, or all when the index is None."""
+        if index is None:
+            self.cells[:] = [value] * len(self.cells)
+        else:
+            self.cells[index] = value
+
+    def read(self, index: int | None) -> list[int]:
+        """Return one cell, or all when the index is None."""
+        return list(self.cells) if index is None else [self.cells[index]]
+
+
+class CounterArray:
     """An array of counters; every cell counts packets and bytes."""
 
     def __init__(self, size: int):
         self.packets = [0] * size
         self.bytes = [0] * size
+
+    def bindings(self, name: str) -> dict[str, Any]:
+        """Return packets and bytes, each under a name of its own."""
+        return {f"{name}_packets": self.packets, f"{name}_bytes": self.bytes}
+
+    def lists(self) -> list[list[int]]:
+        """Return packets and bytes."""
+        return [self.packets, self.bytes]
 
     def write(self, index: int | None, packets: int, size_bytes: int) -> None:
         """Set one cell, or all when the index is None."""
@@ -32,7 +83,7 @@ class Counter:
         return [(self.packets[index], self.bytes[index])]
 
 
-class Meter:
+class MeterCell:
     """A two-rate three-colour meter: one bucket filled at the peak rate, one at the committed rate.
 
     Buckets fill by the time since the switch started, so no rounding adds up.
@@ -75,9 +126,17 @@ class MeterArray:
 
     def __init__(self, size: int):
         self.size = size
-        self._meters: dict[int, Meter] = {}
+        self._meters: dict[int, MeterCell] = {}
         #: What all cells were set to that have not been made yet; a meter that nobody used has full buckets.
         self._rates: MeterRates | None = None
+
+    def bindings(self, name: str) -> dict[str, Any]:
+        """Return the array under the name itself."""
+        return {name: self}
+
+    def lists(self) -> list[list[int]]:
+        """Return none: only cells in use take memory."""
+        return []
 
     def configure(self, index: int | None, rates: MeterRates | None) -> None:
         """Set the rates of one cell, or of all when the index is None."""
@@ -85,7 +144,7 @@ class MeterArray:
             self._meters = {}
             self._rates = rates
         else:
-            self._meters.setdefault(index, Meter()).configure(rates)
+            self._meters.setdefault(index, MeterCell()).configure(rates)
 
     def execute(self, index: int, units: int, now_us: int) -> int:
         """Return the colour of a packet; green at a cell that is not configured or not there."""
@@ -93,9 +152,17 @@ class MeterArray:
         if meter is None:
             if self._rates is None or not 0 <= index < self.size:
                 return GREEN
-            meter = self._meters[index] = Meter()
+            meter = self._meters[index] = MeterCell()
             meter.configure(self._rates)
         return meter.execute(units, now_us)
+
+
+#: The arrays that a program may have, by BMv2's word for a cell; each is made from its number of cells.
+ARRAYS: dict[str, Callable[[int], ExternArray]] = {
+    "register": RegisterArray,
+    "counter": CounterArray,
+    "meter": MeterArray,
+}
 
 
 class ValueSet:

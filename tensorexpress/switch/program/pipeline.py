@@ -30,12 +30,12 @@ from tensorexpress.switch.operations import (
     WriteCounter,
     WriteRegister,
 )
-from tensorexpress.switch.packet import EndlessLoop, Packet
-from tensorexpress.switch.program.bmv2 import CONTRADICTIONS, contradiction
+from tensorexpress.switch.packet import EndlessLoop, SwitchPacket
+from tensorexpress.switch.program.bmv2.document import CONTRADICTIONS, contradiction
 from tensorexpress.switch.program.compiled import CompiledProgram, compile_program
-from tensorexpress.switch.program.externs import Counter, MeterArray, ValueSet
+from tensorexpress.switch.program.externs import ARRAYS, ValueSet
 from tensorexpress.switch.program.hashes import hash_function
-from tensorexpress.switch.program.tables import NOTHING, Profile, Row, make_table
+from tensorexpress.switch.program.tables import NOTHING, ActionProfile, TableRow, make_table
 
 _log = logging.getLogger(__name__)
 
@@ -68,16 +68,16 @@ class Pipeline:
             raise contradiction(error) from None
 
     def _load(self) -> None:
-        self._profiles = {name: Profile() for name in self.program.profiles}
+        self._profiles = {name: ActionProfile() for name in self.program.profiles}
         self._tables = {
             name: make_table(info, self._profiles[info.profile] if info.profile is not None else None)
             for name, info in self.program.tables.items()
         }
-        self._registers = {name: [0] * info.size for name, info in self.program.registers.items()}
-        self._counters = {
-            name: Counter(info.size) for name, info in self.program.counters.items() if info.table is None
+        #: By kind, then by name; a direct array has its cells in the rows of its table.
+        self._arrays: dict[str, dict[str, Any]] = {
+            kind: {name: ARRAYS[kind](info.size) for name, info in arrays.items() if info.table is None}
+            for kind, arrays in self.program.arrays.items()
         }
-        self._meters = {name: MeterArray(info.size) for name, info in self.program.meters.items() if info.table is None}
         self._value_sets = {name: ValueSet() for name in self.program.value_sets}
         self._malformed = [0]
         self._now_us = 0
@@ -88,10 +88,10 @@ class Pipeline:
         self.names = self.program.labels
         self._namespace = functions = self._functions()
         #: Parser, checksum verification and ingress control of one packet.
-        self.ingress: Callable[[Packet], None] = functions["ingress"]
+        self.ingress: Callable[[SwitchPacket], None] = functions["ingress"]
         #: Egress control, checksum update and, unless the packet is dropped, deparser. A clone that ingress asked for
         #: comes with no state, one that egress asked for with the state that egress left on its original.
-        self.egress: Callable[[Packet], None] = functions["egress"]
+        self.egress: Callable[[SwitchPacket], None] = functions["egress"]
 
     @property
     def malformed(self) -> int:
@@ -117,28 +117,23 @@ class Pipeline:
                 case "table":
                     namespace[name] = self._tables[what]
                     namespace[f"{name}_known"] = self._tables[what].known.get
-                case "register":
-                    namespace[name] = self._registers[what]
-                case "counter":
-                    namespace[f"{name}_packets"] = self._counters[what].packets
-                    namespace[f"{name}_bytes"] = self._counters[what].bytes
-                case "meter":
-                    namespace[name] = self._meters[what]
                 case "value set":
                     namespace[name] = self._value_sets[what]
                 case "hash":
                     namespace[name] = hash_function(what, self._random)
                 case "text":
                     namespace[name] = what
+                case _:
+                    namespace.update(self._arrays[kind][what].bindings(name))
         exec(marshal.loads(self.program.code), namespace)
         return namespace
 
-    def deparse(self, packet: Packet) -> bytes:
+    def deparse(self, packet: SwitchPacket) -> bytes:
         """Return the bytes of a packet that has been through egress and is not dropped."""
         data: bytes = packet.state[1]
         return data[: packet.truncate_bytes]
 
-    def preserve(self, packet: Packet, field_list: int) -> tuple[Any, ...]:
+    def preserve(self, packet: SwitchPacket, field_list: int) -> tuple[Any, ...]:
         """Return what the next pass of a packet takes as its `preserved`, for a list that this pass asked for."""
         kept = packet.state[0]
         return (field_list, kept[field_list]) if kept and kept.get(field_list) else ()
@@ -166,11 +161,7 @@ class Pipeline:
             case DeleteGroup(profile):
                 self._profiles[profile].delete_group(operation)
             case WriteRegister(register, index, value):
-                cells = self._registers[register]
-                if index is None:
-                    cells[:] = [value] * len(cells)
-                else:
-                    cells[index] = value
+                self._arrays["register"][register].write(index, value)
             case WriteCounter(counter, index, packets, size_bytes):
                 self._write_counter(counter, index, packets, size_bytes)
             case SetMeter(meter, index, rates):
@@ -185,29 +176,28 @@ class Pipeline:
         tables = [info for info in self.program.tables.values() if info.profile == profile]
         return {name: number for info in tables for name, number in info.actions.items()}
 
-    def _rows(self, array: str, table: str | None, index: int | Entry | None) -> list[Row]:
-        """Return the rows whose direct counter or meter is meant."""
+    def _rows(self, kind: str, array: str, index: int | Entry | None) -> list[TableRow]:
+        """Return the rows whose cells of a direct array are meant."""
         if isinstance(index, Entry):
             row = self._tables[index.table].row(index)
             return [] if row is None else [row]
-        if table is None or index is not None:
+        info = self.program.arrays[kind].get(array)
+        if info is None or info.table is None or index is not None:
             raise KeyError(f"{array} has no cell {index}")
-        return list(self._tables[table].rows.values())
+        return list(self._tables[info.table].rows.values())
 
     def _write_counter(self, counter: str, index: int | Entry | None, packets: int, size_bytes: int) -> None:
-        if counter in self._counters and not isinstance(index, Entry):
-            self._counters[counter].write(index, packets, size_bytes)
+        if counter in self._arrays["counter"] and not isinstance(index, Entry):
+            self._arrays["counter"][counter].write(index, packets, size_bytes)
             return
-        info = self.program.counters.get(counter)
-        for row in self._rows(counter, info.table if info else None, index):
+        for row in self._rows("counter", counter, index):
             row.packets, row.bytes = packets, size_bytes
 
     def _set_meter(self, meter: str, index: int | Entry | None, rates: MeterRates | None) -> None:
-        if meter in self._meters and not isinstance(index, Entry):
-            self._meters[meter].configure(index, rates)
+        if meter in self._arrays["meter"] and not isinstance(index, Entry):
+            self._arrays["meter"][meter].configure(index, rates)
             return
-        info = self.program.meters.get(meter)
-        for row in self._rows(meter, info.table if info else None, index):
+        for row in self._rows("meter", meter, index):
             if row.meter is not None:
                 row.meter.configure(rates)
 
@@ -215,13 +205,13 @@ class Pipeline:
         """Return what a register, a counter or an entry's idle time is now; making the items may take longer."""
         match query:
             case ReadRegister(register, index):
-                cells = self._registers[register]
-                return list(cells) if index is None else [cells[index]]
+                cells: list[int] = self._arrays["register"][register].read(index)
+                return cells
             case ReadCounter(counter, index):
-                if counter in self._counters and not isinstance(index, Entry):
-                    return self._counters[counter].read(index)
-                info = self.program.counters.get(counter)
-                rows = self._rows(counter, info.table if info else None, index)
+                if counter in self._arrays["counter"] and not isinstance(index, Entry):
+                    counts: Iterable[Any] = self._arrays["counter"][counter].read(index)
+                    return counts
+                rows = self._rows("counter", counter, index)
                 if len(rows) > 1:
                     return ((row.packets, row.bytes) for row in rows)
                 return [(row.packets, row.bytes) for row in rows] or [(0, 0)]
@@ -259,11 +249,11 @@ class Pipeline:
                 assert row.entry is not None
                 table.delete_entry(row.entry)
                 yield
-        arrays = [each for counter in self._counters.values() for each in (counter.packets, counter.bytes)]
-        for cells in (*self._registers.values(), *arrays):
-            while cells:
-                del cells[-_CELLS_AT_ONCE:]
-                yield
+        for arrays in self._arrays.values():
+            for cells in (cells for array in arrays.values() for cells in array.lists()):
+                while cells:
+                    del cells[-_CELLS_AT_ONCE:]
+                    yield
 
 
 def pack_bits(*pairs: tuple[int, int]) -> bytes:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import Any
 
@@ -18,21 +17,21 @@ from tensorexpress.switch.operations import (
     DeleteMember,
     Entry,
     Key,
-    MatchValue,
     SetEntry,
     SetGroup,
     SetMember,
     TableAction,
     UseMember,
 )
-from tensorexpress.switch.program.bmv2 import TableInfo
-from tensorexpress.switch.program.externs import Meter
+from tensorexpress.switch.program.bmv2.values import TableInfo
+from tensorexpress.switch.program.externs import MeterCell
+from tensorexpress.switch.program.match_kinds import BMV2_KINDS, EXACT, LPM
 
 #: Results remembered per table; a table that meets more keys than this starts again from none.
 _LARGEST_CACHE = 8192
 
 
-class Row:
+class TableRow:
     """An entry of a table, a default or a member of a profile: which action, with what arguments, and its counts."""
 
     __slots__ = ("action", "arguments", "bytes", "choice", "entry", "hit", "hit_us", "meter", "packets", "timeout_us")
@@ -47,30 +46,30 @@ class Row:
         self.action = -1
         self.arguments: tuple[int, ...] = ()
         #: The member or group that an indirect table's row points to.
-        self.choice: Row | Group | None = None
+        self.choice: TableRow | RowGroup | None = None
         self.packets = 0
         self.bytes = 0
         #: There where the table has a direct meter.
-        self.meter: Meter | None = None
+        self.meter: MeterCell | None = None
         self.hit_us = 0
         #: 0: never idle.
         self.timeout_us = 0
 
 
-class Group:
+class RowGroup:
     """Members of an action profile that share the traffic."""
 
     __slots__ = ("members",)
 
     def __init__(self) -> None:
-        self.members: list[Row] = []
+        self.members: list[TableRow] = []
 
 
 #: What runs when a group without members is chosen, as in BMv2.
-NOTHING = Row()
+NOTHING = TableRow()
 
 
-class Profile:
+class ActionProfile:
     """An action profile: members and groups by the ids that the controller gave them.
 
     BMv2 numbers members by the lowest number that is free, and a group lists its members by these numbers, whatever
@@ -78,8 +77,8 @@ class Profile:
     """
 
     def __init__(self) -> None:
-        self.members: dict[int, Row] = {}
-        self.groups: dict[int, Group] = {}
+        self.members: dict[int, TableRow] = {}
+        self.groups: dict[int, RowGroup] = {}
         self._numbers: dict[int, list[int]] = {}
         #: Numbers that were given back, a heap, and the lowest one that was never given.
         self._free: list[int] = []
@@ -87,7 +86,7 @@ class Profile:
 
     def set_member(self, operation: SetMember, actions: dict[str, int]) -> None:
         """Make a member or change it, in all groups and entries at once."""
-        row = self.members.setdefault(operation.member, Row())
+        row = self.members.setdefault(operation.member, TableRow())
         row.action = actions[operation.action.action]
         row.arguments = operation.action.arguments
         self._number(operation.member, 1)
@@ -105,7 +104,7 @@ class Profile:
             for member, weight in sorted(Counter(operation.members).items())
             for number in self._number(member, weight)
         ]
-        group = self.groups.setdefault(operation.group, Group())
+        group = self.groups.setdefault(operation.group, RowGroup())
         group.members = [self.members[member] for _, member in sorted(numbered)]
 
     def delete_group(self, operation: DeleteGroup) -> None:
@@ -124,16 +123,16 @@ class Profile:
         return numbers[:weight]
 
 
-class Table:
+class MatchTable:
     """The rows of one table. Subclasses find the row of a key; a key of one field is a number, else a tuple."""
 
-    def __init__(self, info: TableInfo, profile: Profile | None):
+    def __init__(self, info: TableInfo, profile: ActionProfile | None):
         self.info = info
         self.profile = profile
         self._ids = dict(info.actions)
-        self.default = Row()
-        self.rows: dict[tuple[Key, int], Row] = {}
-        self.known: dict[Any, Row] = {}
+        self.default = TableRow()
+        self.rows: dict[tuple[Key, int], TableRow] = {}
+        self.known: dict[Any, TableRow] = {}
         self.set_default(None)
 
     def set_default(self, action: TableAction | None) -> None:
@@ -150,8 +149,8 @@ class Table:
         place = self._place(operation.entry)
         row = self.rows.get(place)
         if row is None:
-            row = self.rows[place] = Row(operation.entry)
-            row.meter = Meter() if self.info.direct_meter is not None else None
+            row = self.rows[place] = TableRow(operation.entry)
+            row.meter = MeterCell() if self.info.direct_meter is not None else None
             self._point(row, operation.action)
             self._insert(row)
         else:
@@ -165,14 +164,14 @@ class Table:
         if row is not None:
             self._remove(row)
 
-    def row(self, entry: Entry) -> Row | None:
+    def row(self, entry: Entry) -> TableRow | None:
         """Return the row of an entry, None if there is none."""
         return self.rows.get(self._place(entry))
 
     def _place(self, entry: Entry) -> tuple[Key, int]:
         return entry.key, entry.priority
 
-    def _point(self, row: Row, action: TableAction) -> None:
+    def _point(self, row: TableRow, action: TableAction) -> None:
         if isinstance(action, ActionCall):
             row.action, row.arguments, row.choice = self._ids[action.action], action.arguments, None
             return
@@ -182,48 +181,48 @@ class Table:
         else:
             row.choice = self.profile.groups[action.group]
 
-    def _insert(self, row: Row) -> None:
+    def _insert(self, row: TableRow) -> None:
         raise NotImplementedError
 
-    def _remove(self, row: Row) -> None:
+    def _remove(self, row: TableRow) -> None:
         raise NotImplementedError
 
-    def find(self, key: Any) -> Row:
+    def find(self, key: Any) -> TableRow:
         """Return the row that a key hits, the default if none."""
         raise NotImplementedError
 
-    def _remember(self, key: Any, row: Row) -> Row:
+    def _remember(self, key: Any, row: TableRow) -> TableRow:
         if len(self.known) >= _LARGEST_CACHE:
             self.known.clear()
         self.known[key] = row
         return row
 
 
-class ExactTable(Table):
+class ExactTable(MatchTable):
     """One dictionary from keys to rows."""
 
-    def _packed(self, row: Row) -> Any:
+    def _packed(self, row: TableRow) -> Any:
         assert row.entry is not None
         return row.entry.key[0] if len(row.entry.key) == 1 else row.entry.key
 
-    def _insert(self, row: Row) -> None:
+    def _insert(self, row: TableRow) -> None:
         self.known[self._packed(row)] = row
 
-    def _remove(self, row: Row) -> None:
+    def _remove(self, row: TableRow) -> None:
         del self.known[self._packed(row)]
 
-    def find(self, key: Any) -> Row:
+    def find(self, key: Any) -> TableRow:
         """Return the row of a key, the default if there is none."""
         return self.known.get(key, self.default)
 
 
-class LpmTable(Table):
+class LpmTable(MatchTable):
     """One dictionary per prefix length in use, the longest first; the other fields of the key are exact."""
 
-    def __init__(self, info: TableInfo, profile: Profile | None):
-        self._position = next(index for index, part in enumerate(info.key) if part.kind == "lpm")
+    def __init__(self, info: TableInfo, profile: ActionProfile | None):
+        self._position = next(index for index, part in enumerate(info.key) if part.kind == LPM.name)
         self._bits = info.key[self._position].bits
-        self._levels: list[tuple[int, dict[Key, Row]]] = []
+        self._levels: list[tuple[int, dict[Key, TableRow]]] = []
         super().__init__(info, profile)
 
     def _shifted(self, key: Key, shift: int) -> Key:
@@ -232,14 +231,14 @@ class LpmTable(Table):
         assert number is not None
         return (*key[: self._position], number >> shift, *key[self._position + 1 :])
 
-    def _level(self, row: Row) -> tuple[int, Key]:
+    def _level(self, row: TableRow) -> tuple[int, Key]:
         assert row.entry is not None
         value = row.entry.key[self._position]
         assert isinstance(value, tuple)
         shift = self._bits - value[1]
         return shift, self._shifted(row.entry.key, shift)
 
-    def _insert(self, row: Row) -> None:
+    def _insert(self, row: TableRow) -> None:
         shift, key = self._level(row)
         for known_shift, rows in self._levels:
             if known_shift == shift:
@@ -249,7 +248,7 @@ class LpmTable(Table):
             insort(self._levels, (shift, {key: row}), key=lambda level: level[0])
         self.known.clear()
 
-    def _remove(self, row: Row) -> None:
+    def _remove(self, row: TableRow) -> None:
         shift, key = self._level(row)
         for level in self._levels:
             if level[0] == shift:
@@ -257,7 +256,7 @@ class LpmTable(Table):
         self._levels = [level for level in self._levels if level[1]]
         self.known.clear()
 
-    def find(self, key: Any) -> Row:
+    def find(self, key: Any) -> TableRow:
         """Return the row of the longest prefix, the default if no prefix fits."""
         parts = key if len(self.info.key) > 1 else (key,)
         for shift, rows in self._levels:
@@ -267,36 +266,41 @@ class LpmTable(Table):
         return self._remember(key, self.default)
 
 
-class TernaryTable(Table):
+class TernaryTable(MatchTable):
     """One dictionary per combination of masks in use, and in it the rows of a masked key by falling priority.
 
-    A field with a range has the mask 0 here and is compared row by row.
+    A field that no mask can describe, such as one with a range, is compared row by row.
     """
 
-    def __init__(self, info: TableInfo, profile: Profile | None):
-        self._groups: dict[tuple[int, ...], dict[tuple[int, ...], list[Row]]] = {}
-        self._order: dict[Row, int] = {}
+    def __init__(self, info: TableInfo, profile: ActionProfile | None):
+        self._groups: dict[tuple[int, ...], dict[tuple[int, ...], list[TableRow]]] = {}
+        self._order: dict[TableRow, int] = {}
         self._inserted = 0
+        self._kinds = [BMV2_KINDS[part.kind] for part in info.key]
+        self._compared = [(position, kind) for position, kind in enumerate(self._kinds) if kind.is_compared]
         super().__init__(info, profile)
 
-    def _masked(self, row: Row) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _masked(self, row: TableRow) -> tuple[tuple[int, ...], tuple[int, ...]]:
         assert row.entry is not None
-        pairs = [_mask(value, part.kind, part.bits) for value, part in zip(row.entry.key, self.info.key, strict=True)]
+        pairs = [
+            kind.mask(value, part.bits)
+            for kind, value, part in zip(self._kinds, row.entry.key, self.info.key, strict=True)
+        ]
         return tuple(mask for _, mask in pairs), tuple(value & mask for value, mask in pairs)
 
-    def _urgency(self, row: Row) -> tuple[int, int]:
+    def _urgency(self, row: TableRow) -> tuple[int, int]:
         """Return what sorts rows: the highest priority first, of equals the oldest."""
         assert row.entry is not None
         return -row.entry.priority, self._order[row]
 
-    def _insert(self, row: Row) -> None:
+    def _insert(self, row: TableRow) -> None:
         self._order[row] = self._inserted
         self._inserted += 1
         masks, values = self._masked(row)
         insort(self._groups.setdefault(masks, {}).setdefault(values, []), row, key=self._urgency)
         self.known.clear()
 
-    def _remove(self, row: Row) -> None:
+    def _remove(self, row: TableRow) -> None:
         masks, values = self._masked(row)
         group = self._groups[masks]
         rows = group[values]
@@ -308,41 +312,28 @@ class TernaryTable(Table):
             del self._groups[masks]
         self.known.clear()
 
-    def find(self, key: Any) -> Row:
+    def find(self, key: Any) -> TableRow:
         """Return the matching row of the highest priority, the oldest of equals, the default if none matches."""
         parts: tuple[int, ...] = key if len(self.info.key) > 1 else (key,)
         best = None
         for masks, rows in self._groups.items():
             found = rows.get(tuple(map(int.__and__, parts, masks)))
-            row = next((row for row in found or () if self._in_ranges(parts, row)), None)
+            row = next((row for row in found or () if self._is_admitted(parts, row)), None)
             if row is not None and (best is None or self._urgency(row) < self._urgency(best)):
                 best = row
         return self._remember(key, best or self.default)
 
-    def _in_ranges(self, parts: Iterable[int], row: Row) -> bool:
+    def _is_admitted(self, parts: tuple[int, ...], row: TableRow) -> bool:
         assert row.entry is not None
-        return all(
-            part.kind != "range" or not isinstance(bounds, tuple) or bounds[0] <= value <= bounds[1]
-            for value, bounds, part in zip(parts, row.entry.key, self.info.key, strict=True)
-        )
+        key = row.entry.key
+        return all(kind.admits(key[position], parts[position]) for position, kind in self._compared)
 
 
-def _mask(value: MatchValue, kind: str, bits: int) -> tuple[int, int]:
-    """Return value and mask of one field of a key."""
-    if value is None or kind == "range":
-        return 0, 0
-    if isinstance(value, int):
-        return value, (1 << bits) - 1
-    if kind == "lpm":
-        return value[0], (1 << bits) - (1 << bits - value[1])
-    return value
-
-
-def make_table(info: TableInfo, profile: Profile | None) -> Table:
+def make_table(info: TableInfo, profile: ActionProfile | None) -> MatchTable:
     """Return an empty table of the class that its key needs."""
-    kinds = {part.kind for part in info.key}
-    if kinds <= {"exact"}:
+    if info.is_exact:
         return ExactTable(info, profile)
-    if kinds <= {"exact", "lpm"} and sum(part.kind == "lpm" for part in info.key) == 1:
+    kinds = sorted(part.kind for part in info.key)
+    if kinds == [EXACT.name] * (len(kinds) - 1) + [LPM.name]:
         return LpmTable(info, profile)
     return TernaryTable(info, profile)

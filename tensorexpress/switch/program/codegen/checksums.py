@@ -8,28 +8,38 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensorexpress.switch.program.bmv2 import Calculation, Checksum, Const, FieldRef, Named, Operation
-from tensorexpress.switch.program.expressions import Code, number, unsigned
-from tensorexpress.switch.program.headers import HeaderWriter
-from tensorexpress.switch.program.scope import Slot, Var
+from tensorexpress.switch.program.bmv2.values import Calculation, Checksum, Const, FieldRef, Named, Operator
+from tensorexpress.switch.program.codegen.context import Context
+from tensorexpress.switch.program.codegen.expressions import ExpressionWriter
+from tensorexpress.switch.program.codegen.headers import HeaderWriter
+from tensorexpress.switch.program.codegen.layout import Slot
+from tensorexpress.switch.program.codegen.snippets import Snippet, number, unsigned
+from tensorexpress.switch.program.codegen.variables import Var
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class HashInput:
     """One input of a calculation: `header` is what must be valid for it to count, None where nothing must."""
 
-    code: Code
+    code: Snippet
     bits: int
     header: str | None
     is_bytes: bool = False
 
 
-class ChecksumWriter(HeaderWriter):
+class ChecksumWriter:
     """Writes calculations over fields and the payload."""
 
-    def items(self, calculation: Calculation) -> tuple[list[Item], bool]:
+    def __init__(self, context: Context, expressions: ExpressionWriter, headers: HeaderWriter):
+        self._context = context
+        self._scope = context.scope
+        self._lines = context.lines
+        self._expressions = expressions
+        self._headers = headers
+
+    def _inputs(self, calculation: Calculation) -> tuple[list[HashInput], bool]:
         """Return the inputs with fields that fill a group merged, and whether the payload follows them."""
-        items: list[Item] = []
+        items: list[HashInput] = []
         references: list[tuple[str, str]] = []
         with_payload = False
         for part in calculation.inputs:
@@ -37,48 +47,48 @@ class ChecksumWriter(HeaderWriter):
                 case None:
                     with_payload = True
                 case Named(_, header):
-                    self.scope.work.spend(len(self.scope.header(header).type.fields))
-                    references += [(header, item.name) for item in self.scope.header(header).type.fields]
+                    self._scope.work.spend(len(self._scope.header(header).type.fields))
+                    references += [(header, item.name) for item in self._scope.header(header).type.fields]
                     continue
                 case FieldRef(header, name):
                     references.append((header, name))
                     continue
-            items += self.field_items(references)
+            items += self._field_items(references)
             references = []
             if isinstance(part.value, Const):
-                items.append(Item(number(part.value.value & (1 << part.bits) - 1), part.bits, None))
-            elif isinstance(part.value, Operation):
-                items.append(Item(self.truth(part.value), 1, None))
-        return items + self.field_items(references), with_payload
+                items.append(HashInput(number(part.value.value & (1 << part.bits) - 1), part.bits, None))
+            elif isinstance(part.value, Operator):
+                items.append(HashInput(self._expressions.truth(part.value), 1, None))
+        return items + self._field_items(references), with_payload
 
-    def field_items(self, references: list[tuple[str, str]]) -> list[Item]:
+    def _field_items(self, references: list[tuple[str, str]]) -> list[HashInput]:
         """Return the inputs for fields in a row, each run that fills a group as one number."""
-        items: list[Item] = []
+        items: list[HashInput] = []
         position = 0
         while position < len(references):
             header, name = references[position]
-            slot = self.unit_slot(references, position)
+            slot = self._unit_slot(references, position)
             if slot is not None:
-                self.scope.usage.wanted.add(Var(header, slot.groups[0].unit))
-                items.append(Item(self.unit_value(header, slot), slot.size * 8, header))
+                self._scope.usage.wanted.add(Var(header, slot.groups[0].unit))
+                items.append(HashInput(self._headers.unit_value(header, slot), slot.size * 8, header))
                 position += len(slot.groups[0].fields)
                 continue
-            found = self.scope.header(header).type.field(name)
+            found = self._scope.header(header).type.field(name)
             assert found is not None
-            needed = None if self.scope.header(header).metadata else header
-            code = unsigned(self.field(header, name), found)
-            items.append(Item(code, found.bits, needed, found.varbit))
+            needed = None if self._scope.header(header).metadata else header
+            code = unsigned(self._expressions.field(header, name), found)
+            items.append(HashInput(code, found.bits, needed, found.varbit))
             position += 1
         return items
 
-    def unit_slot(self, references: list[tuple[str, str]], position: int) -> Slot | None:
+    def _unit_slot(self, references: list[tuple[str, str]], position: int) -> Slot | None:
         """Return the slot all of whose fields stand from a position on; None if there is none."""
         header = references[position][0]
-        if self.scope.header(header).metadata:
+        if self._scope.header(header).metadata:
             return None
-        for slot in self.scope.slots(header):
+        for slot in self._scope.layouts.slots(header):
             for group in slot.groups:
-                self.scope.work.spend()
+                self._scope.work.spend()
                 fields = [(header, item.name) for item in group.fields]
                 if slot.mode != "varbit" and references[position : position + len(fields)] == fields:
                     # What nobody looked into before is a number of its own from the next generation on.
@@ -87,19 +97,19 @@ class ChecksumWriter(HeaderWriter):
 
     def hashed(self, calculation: Calculation, known_valid: str | None = None) -> str:
         """Return the text of a calculation's result; `known_valid` is a header that was checked already."""
-        items, with_payload = self.items(calculation)
-        guards, usual = self.usual(items, known_valid)
-        slow = self.bytes_text(items, with_payload, known_valid)
+        items, with_payload = self._inputs(calculation)
+        guards, usual = self._usual(items, known_valid)
+        slow = self._bytes_text(items, with_payload, known_valid)
         if calculation.algorithm in ("csum16", "cksum16"):
-            self.write_total(self.word_sum(usual, with_payload) if usual is not None else "", slow, guards)
+            self._write_total(self._word_sum(usual, with_payload) if usual is not None else "", slow, guards)
             return "-total % 0xffff if total else 0xffff"
-        function = self.scope.object("hash", calculation.algorithm)
+        function = self._scope.identifiers.object("hash", calculation.algorithm)
         if usual is None:
             return f"{function}({slow})"
-        fast = self.packed_items(usual) + (" + frame[at:]" if with_payload else "")
+        fast = self._packed_items(usual) + (" + frame[at:]" if with_payload else "")
         return f"{function}({fast} if {' and '.join(guards)} else {slow})" if guards else f"{function}({fast})"
 
-    def usual(self, items: list[Item], known_valid: str | None) -> tuple[list[str], list[Item] | None]:
+    def _usual(self, items: list[HashInput], known_valid: str | None) -> tuple[list[str], list[HashInput] | None]:
         """Return the inputs of the usual case and the conditions for it: headers are there, those with a varbit not.
 
         There is no usual case, None, where a varbit is always an input.
@@ -109,26 +119,26 @@ class ChecksumWriter(HeaderWriter):
             return [], None
         needed = dict.fromkeys(item.header for item in items)
         guards = [
-            f"not {self.valid(header)}" if header in variable else self.valid(header)
+            f"not {self._expressions.valid(header)}" if header in variable else self._expressions.valid(header)
             for header in needed
             if header is not None and header != known_valid
         ]
         return guards, [item for item in items if item.header not in variable]
 
-    def write_total(self, fast: str, slow: str, guards: list[str]) -> None:
+    def _write_total(self, fast: str, slow: str, guards: list[str]) -> None:
         """Write the sum of words: from the fields in the usual case, else through bytes."""
         through_bytes = f"total = word_sum({slow})"
         if not fast:
-            self.lines.add(through_bytes)
+            self._lines.add(through_bytes)
         elif not guards:
-            self.lines.add(f"total = {fast}")
+            self._lines.add(f"total = {fast}")
         else:
-            with self.lines.block(f"if {' and '.join(guards)}:"):
-                self.lines.add(f"total = {fast}")
-            with self.lines.block("else:"):
-                self.lines.add(through_bytes)
+            with self._lines.block(f"if {' and '.join(guards)}:"):
+                self._lines.add(f"total = {fast}")
+            with self._lines.block("else:"):
+                self._lines.add(through_bytes)
 
-    def word_sum(self, items: list[Item], with_payload: bool) -> str:
+    def _word_sum(self, items: list[HashInput], with_payload: bool) -> str:
         """Return the text of the sum of all 16-bit words."""
         size = sum(item.bits for item in items)
         end = -(-size // 16) * 16
@@ -144,7 +154,7 @@ class ChecksumWriter(HeaderWriter):
             terms.append(f'(int.from_bytes(frame[at:], "big") << 8 * ({parity}))')
         return " + ".join(terms) or "0"
 
-    def packed_items(self, items: list[Item]) -> str:
+    def _packed_items(self, items: list[HashInput]) -> str:
         """Return the text of the inputs packed into bytes, bit after bit."""
         size = sum(item.bits for item in items)
         whole = -(-size // 8)
@@ -155,7 +165,7 @@ class ChecksumWriter(HeaderWriter):
             terms.append(f"{item.code.inner} << {shift}" if shift else item.code.inner)
         return f'({" | ".join(terms) or "0"}).to_bytes({whole}, "big")'
 
-    def bytes_text(self, items: list[Item], with_payload: bool, known_valid: str | None) -> str:
+    def _bytes_text(self, items: list[HashInput], with_payload: bool, known_valid: str | None) -> str:
         """Return the text of the inputs packed into bytes where invalid headers are left out."""
         pairs = []
         for item in items:
@@ -164,43 +174,43 @@ class ChecksumWriter(HeaderWriter):
             else:
                 pair = f"({item.code.text}, {item.bits})"
             if item.header is not None and item.header != known_valid:
-                pair = f"{pair} if {self.valid(item.header)} else (0, 0)"
+                pair = f"{pair} if {self._expressions.valid(item.header)} else (0, 0)"
             pairs.append(pair)
         return f"pack_bits({', '.join(pairs)})" + (" + frame[at:]" if with_payload else "")
 
     def checksums(self, verify: bool) -> None:
         """Write the verification or the update of all checksums of the program."""
-        for checksum in self.scope.program.checksums:
+        for checksum in self._scope.program.checksums:
             if checksum.verify if verify else checksum.update:
-                self.checksum(checksum, verify)
+                self._checksum(checksum, verify)
 
-    def checksum(self, checksum: Checksum, verify: bool) -> None:
+    def _checksum(self, checksum: Checksum, verify: bool) -> None:
         """Write one verification or update; it is left out where the header or the condition is not there."""
         header = checksum.target.header
-        guards = [] if self.scope.header(header).metadata else [self.valid(header)]
+        guards = [] if self._scope.header(header).metadata else [self._expressions.valid(header)]
         if checksum.condition is not None:
-            condition = self.condition(checksum.condition)
+            condition = self._expressions.condition(checksum.condition)
             if condition not in (*guards, "True"):
                 guards.append(f"({condition})" if guards else condition)
         if guards:
-            with self.lines.block(f"if {' and '.join(guards)}:"):
-                self.checksum_body(checksum, verify)
+            with self._lines.block(f"if {' and '.join(guards)}:"):
+                self._checksum_body(checksum, verify)
         else:
-            self.checksum_body(checksum, verify)
+            self._checksum_body(checksum, verify)
 
-    def checksum_body(self, checksum: Checksum, verify: bool) -> None:
+    def _checksum_body(self, checksum: Checksum, verify: bool) -> None:
         """Write what happens to a checksum that counts."""
         target = checksum.target
-        item = self.scope.program.field(target)
-        calculation = self.scope.program.calculations[checksum.calculation]
+        item = self._scope.program.field(target)
+        calculation = self._scope.program.calculations[checksum.calculation]
         if verify:
             result = self.hashed(calculation, target.header)
-            field = unsigned(self.field(target.header, target.field), item)
-            with self.lines.block(f"if {field.inner} != ({result}):"):
-                self.lines.add("checksum_error = 1")
+            field = unsigned(self._expressions.field(target.header, target.field), item)
+            with self._lines.block(f"if {field.inner} != ({result}):"):
+                self._lines.add("checksum_error = 1")
             return
         var = Var(target.header, target.field)
-        if self.scope.write(var) is not None:
+        if self._scope.write(var) is not None:
             result = self.hashed(calculation, target.header)
             narrow = item.bits < (16 if calculation.algorithm == "csum16" else 64)
-            self.put(var, f"({result}) & {hex((1 << item.bits) - 1)}" if narrow else result)
+            self._context.put(var, f"({result}) & {hex((1 << item.bits) - 1)}" if narrow else result)

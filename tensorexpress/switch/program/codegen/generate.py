@@ -16,51 +16,25 @@ from dataclasses import dataclass
 
 from tensorexpress.errors import ProgramError
 from tensorexpress.switch.packet import DROP_PORT, EGRESS_CLONE, INGRESS_CLONE
-from tensorexpress.switch.program.actions import decision, is_decision
-from tensorexpress.switch.program.bmv2 import FieldList, FieldRef, Program
+from tensorexpress.switch.program.bmv2.values import Bmv2Program, FieldList, FieldRef
 from tensorexpress.switch.program.budgets import MOST_LOOP_CHARACTERS, MOST_STEPS, Work
-from tensorexpress.switch.program.control import ControlWriter
-from tensorexpress.switch.program.expressions import unsigned
-from tensorexpress.switch.program.parser import ParserWriter
-from tensorexpress.switch.program.scope import VALID, Lines, Scope, Usage, Var
-
-#: What fields of the standard metadata hold when ingress starts; the others hold 0.
-_AT_INGRESS = {
-    "ingress_port": "packet.ingress_port",
-    "packet_length": "length",
-    "instance_type": "packet.instance_type",
-    "ingress_global_timestamp": "packet.ingress_us",
-}
-
-#: What they hold when egress starts, whatever ingress stored in them.
-_AT_EGRESS = {
-    "egress_port": "packet.egress_port",
-    "egress_spec": "0",
-    "egress_rid": "packet.egress_rid",
-    "egress_global_timestamp": "packet.egress_us",
-    "enq_timestamp": "packet.enq_us",
-    "enq_qdepth": "packet.enq_qdepth",
-    "deq_timedelta": "packet.deq_timedelta",
-    "deq_qdepth": "packet.deq_qdepth",
-    "packet_length": "packet.length",
-    "instance_type": "packet.instance_type",
-    "qid": "packet.priority",
-}
-
-#: Of these, what grows with time or load beyond any width.
-_MEASURED = frozenset(
-    f"packet.{name}" for name in ("ingress_us", "egress_us", "enq_us", "enq_qdepth", "deq_timedelta", "deq_qdepth")
+from tensorexpress.switch.program.codegen.context import Context
+from tensorexpress.switch.program.codegen.control import ControlWriter
+from tensorexpress.switch.program.codegen.expressions import ExpressionWriter
+from tensorexpress.switch.program.codegen.headers import HeaderWriter
+from tensorexpress.switch.program.codegen.lines import Lines
+from tensorexpress.switch.program.codegen.parser import ParserWriter
+from tensorexpress.switch.program.codegen.scope import Scope
+from tensorexpress.switch.program.codegen.section import Section
+from tensorexpress.switch.program.codegen.snippets import unsigned
+from tensorexpress.switch.program.codegen.standard import (
+    AT_EGRESS,
+    AT_INGRESS,
+    MEASURED,
+    NO_DECISION,
+    standard_variables,
 )
-
-#: Decisions of a pass, each with the value that stands for none.
-_NO_DECISION = {
-    "clone_session": "-1",
-    "clone_fields": "0",
-    "resubmit_fields": "-1",
-    "recirculate_fields": "-1",
-    "digest": "0",
-    "size": "packet.length",
-}
+from tensorexpress.switch.program.codegen.variables import VALID, Usage, Var, decision, is_decision
 
 #: Each generation leaves out what only the one before needed, so this bounds the longest chain of such needs.
 _MOST_GENERATIONS = 200
@@ -78,7 +52,7 @@ class Generated:
     labels: dict[str, str]
 
 
-def generate(program: Program) -> Generated:
+def generate(program: Bmv2Program) -> Generated:
     """Return the source of a program; ProgramError names what it cannot run."""
     usage: Usage | None = None
     work = Work()
@@ -86,7 +60,9 @@ def generate(program: Program) -> Generated:
         generation = _Generation(program, usage, work)
         generation.run()
         if generation.scope.usage == usage:
-            return Generated(generation.source(), generation.scope.objects, generation.scope.labels)
+            return Generated(
+                generation.source(), generation.scope.identifiers.objects, generation.scope.identifiers.labels
+            )
         usage = generation.scope.usage
     raise ProgramError("the program is too large: what it uses is not settled; leave out what no packet needs")
 
@@ -99,17 +75,11 @@ def _slot(var: Var) -> str:
 class _Generation:
     """One run over the program, with what the run before found out."""
 
-    def __init__(self, program: Program, previous: Usage | None, work: Work):
+    def __init__(self, program: Bmv2Program, previous: Usage | None, work: Work):
         self.program = program
         self.scope = Scope(program, previous, work)
         self.functions: list[list[str]] = []
-        self.standard = self._standard_fields()
-
-    def _standard_fields(self) -> dict[str, Var]:
-        finder = ControlWriter(self.scope, Lines())
-        names = {*_AT_INGRESS, *_AT_EGRESS, "mcast_grp", "priority", "parser_error", "checksum_error"}
-        found = {name: finder.standard(name) for name in names}
-        return {name: Var(place.header, place.field) for name, place in found.items() if place is not None}
+        self.standard = standard_variables(program)
 
     def run(self) -> None:
         """Generate all functions; their beginnings and ends depend on what their bodies use."""
@@ -128,7 +98,7 @@ class _Generation:
 
     def source(self) -> str:
         """Return the whole text."""
-        preamble = [f"{name} = {text}" for name, text in self.scope.preamble.items()]
+        preamble = [f"{name} = {text}" for name, text in self.scope.identifiers.preamble.items()]
         return "\n".join([*preamble, *(line for lines in self.functions for line in ["", "", *lines])]) + "\n"
 
     @staticmethod
@@ -155,17 +125,17 @@ class _Generation:
         """Return parser, verification and control."""
         self.scope.stage = "ingress"
         lines = Lines()
-        parser = ParserWriter(self.scope, lines)
-        parser.parser()
+        section = Section(self.scope, lines)
+        ParserWriter(section).parser()
         no_error = self.program.errors.get("NoError", 0)
         with lines.block(f"if parser_error != {no_error}:" if no_error else "if parser_error:"):
             lines.add("malformed[0] += 1")
         self.store(lines, "parser_error", "parser_error")
         if any(checksum.verify for checksum in self.program.checksums) and self.is_live("checksum_error"):
             lines.add("checksum_error = 0")
-            parser.checksums(verify=True)
+            section.checksums.checksums(verify=True)
             self.store(lines, "checksum_error", "checksum_error")
-        ControlWriter(self.scope, lines).control(self.program.ingress)
+        ControlWriter(Section(self.scope, lines)).control(self.program.ingress)
         return lines
 
     def is_live(self, name: str) -> bool:
@@ -175,16 +145,16 @@ class _Generation:
     def store(self, lines: Lines, name: str, text: str) -> None:
         """Write what the switch itself stores in a field of the standard metadata."""
         if name in self.standard:
-            ControlWriter(self.scope, lines).put(self.standard[name], text)
+            Context(self.scope, lines).put(self.standard[name], text)
 
     def carried(self) -> list[Var]:
         """Return the variables that ingress hands to egress."""
         usage = self.scope.usage
-        replaced = {self.standard[name] for name in _AT_EGRESS if name in self.standard}
+        replaced = {self.standard[name] for name in AT_EGRESS if name in self.standard}
         needed = usage.live["egress"] & (usage.written["ingress"] | self.preserved_variables())
         return sorted(
             (var for var in needed if var not in replaced and not is_decision(var)),
-            key=lambda var: self.scope.name(var),
+            key=lambda var: self.scope.identifiers.of(var),
         )
 
     def preserved_variables(self) -> set[Var]:
@@ -199,8 +169,8 @@ class _Generation:
     def initial(self, lines: Lines, variables: Iterable[Var], values: dict[Var, str]) -> None:
         """Write the values that variables start with."""
         plain: dict[str, list[str]] = {}
-        for var in sorted(variables, key=lambda var: self.scope.name(var)):
-            plain.setdefault(values.get(var) or self.scope.nothing(var), []).append(self.scope.name(var))
+        for var in sorted(variables, key=lambda var: self.scope.identifiers.of(var)):
+            plain.setdefault(values.get(var) or self.scope.nothing(var), []).append(self.scope.identifiers.of(var))
         for value, names in sorted(plain.items()):
             for first in range(0, len(names), 12):
                 lines.add(f"{' = '.join(names[first : first + 12])} = {value}")
@@ -213,19 +183,19 @@ class _Generation:
             if var is not None:
                 assert isinstance(var.part, str)
                 bits = self.program.field(FieldRef(var.header, var.part)).bits
-                values[var] = f"{text} & {hex((1 << bits) - 1)}" if text in _MEASURED else text
+                values[var] = f"{text} & {hex((1 << bits) - 1)}" if text in MEASURED else text
         return values
 
     def decisions(self, stage: str) -> dict[Var, str]:
         """Return the decisions that a stage may take, with what stands for none."""
         written = self.scope.usage.written[stage]
-        return {decision(name): none for name, none in _NO_DECISION.items() if decision(name) in written}
+        return {decision(name): none for name, none in NO_DECISION.items() if decision(name) in written}
 
     def ingress_start(self) -> Lines:
         """Return the values that ingress starts with."""
         self.scope.stage = "ingress"
         lines = self.function_start()
-        values = self.standard_values(_AT_INGRESS)
+        values = self.standard_values(AT_INGRESS)
         needed = self.scope.usage.exposed["ingress"]
         decisions = self.decisions("ingress")
         self.initial(lines, {var for var in needed if not is_decision(var)} | set(decisions), values | decisions)
@@ -248,7 +218,7 @@ class _Generation:
     def restorable(self, fields: FieldList, needed: set[Var]) -> list[tuple[int, str]]:
         """Return the positions in a field list and the names of the variables that matter here."""
         return [
-            (position, self.scope.name(Var(item.header, item.field)))
+            (position, self.scope.identifiers.of(Var(item.header, item.field)))
             for position, item in enumerate(fields.fields)
             if isinstance(item, FieldRef) and Var(item.header, item.field) in needed
         ]
@@ -256,10 +226,10 @@ class _Generation:
     def keep(self, lines: Lines, stage: str) -> None:
         """Write what the next pass will want to have preserved, if there is to be one."""
         names = [decision(name) for name in ("clone_session", "resubmit_fields", "recirculate_fields")]
-        asked = [self.scope.name(var) for var in names if var in self.scope.usage.written[stage]]
+        asked = [self.scope.identifiers.of(var) for var in names if var in self.scope.usage.written[stage]]
         if not asked:
             return
-        writer = ControlWriter(self.scope, lines)
+        writer = ExpressionWriter(Context(self.scope, lines))
         lists = []
         for number, fields in self.program.field_lists.items():
             texts = [writer.value(item).text for item in fields.fields]
@@ -280,7 +250,7 @@ class _Generation:
             if var == decision("digest"):
                 self.send_digests(lines)
             else:
-                lines.add(f"packet.{_slot(var)} = {self.scope.name(var)}")
+                lines.add(f"packet.{_slot(var)} = {self.scope.identifiers.of(var)}")
         lines.add("kept = None")
         self.keep(lines, "ingress")
         lines.add(f"packet.state = (kept, at, {', '.join(self.scope.carry(var) for var in carried)})")
@@ -288,8 +258,9 @@ class _Generation:
 
     def send_digests(self, lines: Lines) -> None:
         """Write the digest that was asked for, with the values that its fields have at the end of ingress."""
-        name = self.scope.name(decision("digest"))
-        writer = ControlWriter(self.scope, lines)
+        name = self.scope.identifiers.of(decision("digest"))
+        context = Context(self.scope, lines)
+        writer = ExpressionWriter(context)
         for number, fields in self.program.digests.items():
             with lines.block(f"if {name} == {number}:"):
                 texts = []
@@ -299,13 +270,13 @@ class _Generation:
                         code = unsigned(code, self.program.field(item))
                     texts.append(code.text)
                 values = f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
-                lines.add(f"packet.digests = [({writer.text(fields.name)}, {values})]")
+                lines.add(f"packet.digests = [({context.text(fields.name)}, {values})]")
 
     def egress_body(self) -> Lines:
         """Return the egress control."""
         self.scope.stage = "egress"
         lines = Lines()
-        ControlWriter(self.scope, lines).control(self.program.egress)
+        ControlWriter(Section(self.scope, lines)).control(self.program.egress)
         return lines
 
     def egress_start(self, carried: list[Var]) -> Lines:
@@ -320,11 +291,11 @@ class _Generation:
         if from_egress:
             with lines.block(f"if packet.instance_type == {EGRESS_CLONE}:"):
                 lines.add("packet.state = packet.state[2]")
-        lines.add(f"_, at, {', '.join(self.scope.name(var) for var in carried)} = packet.state")
+        lines.add(f"_, at, {', '.join(self.scope.identifiers.of(var) for var in carried)} = packet.state")
         if from_ingress or from_egress:
             with lines.block(f"if packet.instance_type in ({INGRESS_CLONE}, {EGRESS_CLONE}):"):
                 self.restore(lines, set(carried))
-        values = self.standard_values(_AT_INGRESS | _AT_EGRESS)
+        values = self.standard_values(AT_INGRESS | AT_EGRESS)
         needed = self.scope.usage.exposed["egress"] - set(carried)
         decisions = self.decisions("egress")
         self.initial(lines, {var for var in needed if not is_decision(var)} | set(decisions), values | decisions)
@@ -333,9 +304,9 @@ class _Generation:
     def deparser(self) -> Lines:
         """Return the end of egress: decisions, then the bytes that leave."""
         bytes_lines = Lines()
-        writer = ControlWriter(self.scope, bytes_lines)
-        writer.checksums(verify=False)
-        pieces = [self.emitted(writer, header) for header in self.program.emitted]
+        section = Section(self.scope, bytes_lines)
+        section.checksums.checksums(verify=False)
+        pieces = [self.emitted(section.headers, header) for header in self.program.emitted]
         bytes_lines.add(f'packet.state = (kept, b"".join(({", ".join([*pieces, "frame[at:]"])},)), clone)')
         lines = self.egress_decisions()
         lines.text += bytes_lines.text
@@ -357,7 +328,7 @@ class _Generation:
         lines.add("kept = clone = None")
         self.keep(lines, "egress")
         if decision("clone_session") in written["egress"]:
-            with lines.block(f"if {self.scope.name(decision('clone_session'))} >= 0:"):
+            with lines.block(f"if {self.scope.identifiers.of(decision('clone_session'))} >= 0:"):
                 lines.add(f"clone = {self.clone_state()}")
         if may_drop:
             with lines.block(f"if packet.egress_spec == {DROP_PORT}:"):
@@ -365,10 +336,10 @@ class _Generation:
                 lines.add("return")
         return lines
 
-    def emitted(self, writer: ControlWriter, header: str) -> str:
+    def emitted(self, writer: HeaderWriter, header: str) -> str:
         """Return the text of a header's bytes, none where it is invalid."""
         text = writer.packed(header)
-        if not self.scope.is_rebuilt(header):
+        if not self.scope.layouts.is_rebuilt(header):
             return text
         return f'{text} if {self.scope.carry(Var(header, VALID))} else b""'
 
@@ -382,12 +353,12 @@ class _Generation:
         self.scope.stage = "ingress"
         start, body, end = self.function_start(), Lines(), Lines()
         usage, self.scope.usage = self.scope.usage, Usage()
-        ParserWriter(self.scope, body).parser()
+        ParserWriter(Section(self.scope, body)).parser()
         needed = self.scope.usage.exposed["ingress"] | set(carried)
         self.scope.usage = usage
-        self.initial(start, needed, self.standard_values(_AT_INGRESS))
+        self.initial(start, needed, self.standard_values(AT_INGRESS))
         self.initial(end, [var for var in carried if self.is_metadata(var)], {})
-        end.add(f"packet.state = (None, at, {', '.join(self.scope.name(var) for var in carried)})")
+        end.add(f"packet.state = (None, at, {', '.join(self.scope.identifiers.of(var) for var in carried)})")
         return self.function("reparse", start, body, end)
 
     def is_metadata(self, var: Var) -> bool:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 
-from tensorexpress.switch.program.budgets import MOST_NODES, beyond
-from tensorexpress.switch.program.scope import Lines
+from tensorexpress.switch.program.budgets import MOST_NODES, Work, beyond
+from tensorexpress.switch.program.codegen.lines import Lines
+from tensorexpress.switch.program.codegen.scope import Scope
 
 Node = str | None  #: None is the end.
 
@@ -22,7 +23,7 @@ Body = Callable[[str, Callable[[Node], None]], None]
 _DEEPEST = 60
 
 
-class Flow:
+class FlowGraph:
     """A graph by the successors of its nodes. All successors of a node are nodes or None, the end."""
 
     def __init__(self, start: Node, successors: Mapping[str, Sequence[Node]]):
@@ -167,6 +168,20 @@ class Flow:
                 tests += len(test)
                 longest = max(longest, sum(map(len, lines.text[start + 1 :])))
         return tests + longest
+
+
+def graph(work: Work, start: Node, successors: Mapping[str, Sequence[Node]]) -> FlowGraph:
+    """Return a graph to write; finding out where its paths meet is work too."""
+    work.spend(len(successors) + len(successors) ** 2 // 1024)
+    return FlowGraph(start, successors)
+
+
+def write_bounded_loop(scope: Scope, lines: Lines, flow: FlowGraph, body: Body) -> None:
+    """Write a graph with a cycle; a packet that has used up its steps ends there."""
+    cost = flow.write_loop(lines, "for _ in steps:", body)
+    with lines.block("else:"):
+        lines.add("endless()")
+    scope.loop_costs[scope.stage] = max(cost, scope.loop_costs.get(scope.stage, 0))
 
 
 def _meet(left: Node, right: Node, tree: Mapping[str, Node], depth: Mapping[Node, int]) -> Node:

@@ -2,75 +2,71 @@
 
 from __future__ import annotations
 
-from tensorexpress.switch.program.bmv2 import Field
-from tensorexpress.switch.program.expressions import Code, Expressions, unsigned
-from tensorexpress.switch.program.scope import BYTES, NEXT, VALID, Lines, Scope, Slot, Var, code_bits
+from tensorexpress.switch.program.bmv2.values import FieldInfo
+from tensorexpress.switch.program.codegen.context import Context
+from tensorexpress.switch.program.codegen.layout import Slot, code_bits
+from tensorexpress.switch.program.codegen.snippets import Snippet, unsigned
+from tensorexpress.switch.program.codegen.variables import BYTES, NEXT, VALID, Var
 
 
-class HeaderWriter(Expressions):
+class HeaderWriter:
     """Writes what happens to headers as wholes."""
 
-    def __init__(self, scope: Scope, lines: Lines):
-        super().__init__(scope)
-        self.lines = scope.lines = lines
-
-    def put(self, var: Var, text: str) -> None:
-        """Write that a variable takes a value from outside the program, if anybody needs it."""
-        name = self.scope.fill(var)
-        if name is not None:
-            self.lines.add(f"{name} = {text}")
-            self.lines.settle(var)
+    def __init__(self, context: Context):
+        self._context = context
+        self._scope = context.scope
+        self._lines = context.lines
 
     def fixed_size(self, header: str) -> int:
         """Return the bytes of a header on the wire, a varbit not counted."""
-        return sum(item.bits for item in self.scope.header(header).type.fields if not item.varbit) // 8
+        return sum(item.bits for item in self._scope.header(header).type.fields if not item.varbit) // 8
 
     def extract(self, header: str, at: str, varbit_size: str | None = None) -> None:
         """Write the extraction of a header that is known to be in the frame at this position."""
         start, offset = 0, at
-        slots = self.scope.slots(header)
+        slots = self._scope.layouts.slots(header)
         for index, slot in enumerate(slots):
             if slot.mode == "varbit":
-                self.unpack(header, slots[start:index], offset)
+                self._unpack(header, slots[start:index], offset)
                 offset = _plus(offset, sum(part.size for part in slots[start:index]))
-                self.put(Var(header, slot.parts()[0]), f"frame[{offset} : {_plus(offset, varbit_size or 0)}]")
+                self._context.put(Var(header, slot.parts()[0]), f"frame[{offset} : {_plus(offset, varbit_size or 0)}]")
                 offset, start = _plus(offset, varbit_size or 0), index + 1
-        self.unpack(header, slots[start:], offset)
-        if not self.scope.is_rebuilt(header):
+        self._unpack(header, slots[start:], offset)
+        if not self._scope.layouts.is_rebuilt(header):
             end = _plus(_plus(at, self.fixed_size(header)), varbit_size or 0)
-            self.put(Var(header, BYTES), f"frame[{at} : {end}]")
+            self._context.put(Var(header, BYTES), f"frame[{at} : {end}]")
         self.mark_valid(header)
 
-    def unpack(self, header: str, slots: tuple[Slot, ...], at: str) -> None:
+    def _unpack(self, header: str, slots: tuple[Slot, ...], at: str) -> None:
         """Write the unpacking of a run of slots; those that nobody needs are passed over."""
         codes, targets, after = "", [], []
         for slot in slots:
-            if not any(self.scope.is_live(Var(header, part)) for part in slot.parts()):
+            if not any(self._scope.is_live(Var(header, part)) for part in slot.parts()):
                 codes += f"{slot.size}x"
                 continue
             codes += "".join(slot.codes())
-            names, statements = self.slot_targets(header, slot)
+            names, statements = self._slot_targets(header, slot)
             targets += names
             after += statements
         if targets:
-            unpack = self.scope.constant(f'Struct(">{_squeezed(codes)}").unpack_from')
-            self.lines.add(f"{', '.join(targets)}{',' if len(targets) == 1 else ''} = {unpack}(frame, {at})")
+            unpack = self._scope.identifiers.constant(f'Struct(">{_squeezed(codes)}").unpack_from')
+            self._lines.add(f"{', '.join(targets)}{',' if len(targets) == 1 else ''} = {unpack}(frame, {at})")
         for statement in after:
-            self.lines.add(statement)
+            self._lines.add(statement)
         for part in (part for slot in slots for part in slot.parts()):
-            if self.scope.is_live(Var(header, part)):
-                self.lines.settle(Var(header, part))
+            if self._scope.is_live(Var(header, part)):
+                self._lines.settle(Var(header, part))
 
-    def slot_targets(self, header: str, slot: Slot) -> tuple[list[str], list[str]]:
+    def _slot_targets(self, header: str, slot: Slot) -> tuple[list[str], list[str]]:
         """Return the names that a slot unpacks to, and the statements that make its variables of them."""
         codes, parts = slot.codes(), slot.parts()
         fields = slot.groups[0].fields
         plain = len(parts) == 1 and (slot.mode != "fields" or not fields[0].signed)
         if len(codes) == 1 and plain and (slot.mode == "raw" or code_bits(codes[0])):
-            name = self.scope.fill(Var(header, parts[0]))
+            name = self._scope.fill(Var(header, parts[0]))
             assert name is not None
             return [name], []
-        unit = self.scope.once("unit", f"{header}.{fields[0].name}", Var(header, fields[0].name))
+        unit = self._scope.identifiers.once("unit", f"{header}.{fields[0].name}", Var(header, fields[0].name))
         if len(codes) == 2:
             names = [f"{unit}_high", f"{unit}_low"]
             whole = f"{names[0]} << {code_bits(codes[1])} | {names[1]}"
@@ -78,45 +74,45 @@ class HeaderWriter(Expressions):
             names = [unit]
             whole = unit if code_bits(codes[0]) else f'int.from_bytes({unit}, "big")'
         if slot.mode == "unit" or (len(parts) == 1 and not fields[0].signed):
-            return names, [f"{self.scope.fill(Var(header, parts[0]))} = {whole}"]
+            return names, [f"{self._scope.fill(Var(header, parts[0]))} = {whole}"]
         statements = [] if whole == unit else [f"{unit} = {whole}"]
         for item, shift in zip(fields, slot.groups[0].shifts, strict=True):
-            name = self.scope.fill(Var(header, item.name))
+            name = self._scope.fill(Var(header, item.name))
             if name is not None:
                 statements.append(f"{name} = {_cut(unit, item, shift, slot.size * 8)}")
         return names, statements
 
     def packed(self, header: str) -> str:
         """Return the text of a header's bytes; the header is known to be valid."""
-        if not self.scope.is_rebuilt(header):
-            return self.scope.carry(Var(header, BYTES))
+        if not self._scope.layouts.is_rebuilt(header):
+            return self._scope.carry(Var(header, BYTES))
         runs: list[list[Slot]] = [[]]
         pieces: list[str] = []
-        for slot in self.scope.slots(header):
+        for slot in self._scope.layouts.slots(header):
             if slot.mode == "varbit":
-                pieces += self.pack_run(header, runs[-1])
-                pieces.append(self.scope.carry(Var(header, slot.parts()[0])))
+                pieces += self._pack_run(header, runs[-1])
+                pieces.append(self._scope.carry(Var(header, slot.parts()[0])))
                 runs.append([])
             else:
                 runs[-1].append(slot)
-        pieces += self.pack_run(header, runs[-1])
+        pieces += self._pack_run(header, runs[-1])
         return " + ".join(pieces) or 'b""'
 
-    def pack_run(self, header: str, slots: list[Slot]) -> list[str]:
+    def _pack_run(self, header: str, slots: list[Slot]) -> list[str]:
         """Return the text that packs a run of slots, as a list of at most one."""
         if not slots:
             return []
         codes, values = "", []
         for slot in slots:
             codes += "".join(slot.codes())
-            values += self.slot_values(header, slot)
-        pack = self.scope.constant(f'Struct(">{_squeezed(codes)}").pack')
+            values += self._slot_values(header, slot)
+        pack = self._scope.identifiers.constant(f'Struct(">{_squeezed(codes)}").pack')
         return [f"{pack}({', '.join(values)})"]
 
-    def slot_values(self, header: str, slot: Slot) -> list[str]:
+    def _slot_values(self, header: str, slot: Slot) -> list[str]:
         """Return the texts of what a slot is packed from."""
         if slot.mode == "raw":
-            return [self.scope.carry(Var(header, slot.parts()[0]))]
+            return [self._scope.carry(Var(header, slot.parts()[0]))]
         whole = self.unit_value(header, slot)
         codes = slot.codes()
         if len(codes) == 2:
@@ -125,69 +121,69 @@ class HeaderWriter(Expressions):
             return [f"{whole.inner} >> {low}", f"{whole.inner} & {hex((1 << low) - 1)}"]
         return [whole.text] if code_bits(codes[0]) else [f'{whole.inner}.to_bytes({slot.size}, "big")']
 
-    def unit_value(self, header: str, slot: Slot) -> Code:
+    def unit_value(self, header: str, slot: Slot) -> Snippet:
         """Return the text of a slot's fields as one number."""
         if slot.mode == "unit":
-            return Code(self.scope.carry(Var(header, slot.parts()[0])), slot.size * 8, atom=True)
+            return Snippet(self._scope.carry(Var(header, slot.parts()[0])), slot.size * 8, atom=True)
         group, texts = slot.groups[0], []
         for item, shift in zip(group.fields, group.shifts, strict=True):
-            code = unsigned(Code(self.scope.carry(Var(header, item.name)), atom=True), item)
+            code = unsigned(Snippet(self._scope.carry(Var(header, item.name)), atom=True), item)
             texts.append(f"{code.inner} << {shift}" if shift else code.inner)
-        return Code(" | ".join(texts), slot.size * 8, atom=len(texts) == 1 and texts[0].isidentifier())
+        return Snippet(" | ".join(texts), slot.size * 8, atom=len(texts) == 1 and texts[0].isidentifier())
 
     def mark_valid(self, header: str) -> None:
         """Write that a header is valid, and so no other member of its union."""
-        self.put(Var(header, VALID), "1")
-        union = self.scope.union_of.get(header)
+        self._context.put(Var(header, VALID), "1")
+        union = self._scope.union_of.get(header)
         for other in union.headers if union else ():
             if other != header:
                 self.mark_invalid(other)
 
     def mark_invalid(self, header: str) -> None:
         """Write that a header is not valid."""
-        self.scope.usage.invalidated.add(header)
-        self.put(Var(header, VALID), "0")
-        if not self.scope.is_rebuilt(header):
-            self.put(Var(header, BYTES), 'b""')
+        self._scope.usage.invalidated.add(header)
+        self._context.put(Var(header, VALID), "0")
+        if not self._scope.layouts.is_rebuilt(header):
+            self._context.put(Var(header, BYTES), 'b""')
 
     def clear(self, header: str) -> None:
         """Write that all fields of a header are zero."""
         zeros: dict[str, list[str]] = {}
-        for var in self.scope.variables(header):
-            name = self.scope.fill(var)
+        for var in self._scope.layouts.variables(header):
+            name = self._scope.fill(var)
             if name is not None:
-                value = self.scope.nothing(var)
+                value = self._scope.nothing(var)
                 if var.part == BYTES:
-                    value = self.scope.constant(f"bytes({self.fixed_size(header)})")
+                    value = self._scope.identifiers.constant(f"bytes({self.fixed_size(header)})")
                 zeros.setdefault(value, []).append(name)
         for value, names in zeros.items():
-            self.lines.add(f"{' = '.join(names)} = {value}")
-        for var in self.scope.variables(header):
-            self.lines.settle(var)
+            self._lines.add(f"{' = '.join(names)} = {value}")
+        for var in self._scope.layouts.variables(header):
+            self._lines.settle(var)
 
     def copy(self, pairs: list[tuple[str, str]]) -> None:
         """Write that headers take the contents and validity of others of their type, all at once."""
         targets, sources, filled = [], [], []
         for target, source in pairs:
-            self.scope.usage.invalidated.add(target)
-            old = self.scope.variables(source)
-            new = self.scope.variables(target)
-            if not self.scope.header(target).metadata:
+            self._scope.usage.invalidated.add(target)
+            old = self._scope.layouts.variables(source)
+            new = self._scope.layouts.variables(target)
+            if not self._scope.header(target).metadata:
                 old, new = [*old, Var(source, VALID)], [*new, Var(target, VALID)]
             for into, out_of in zip(new, old, strict=True):
-                name = self.scope.fill(into)
+                name = self._scope.fill(into)
                 if name is not None:
                     targets.append(name)
-                    sources.append(self.scope.carry(out_of))
+                    sources.append(self._scope.carry(out_of))
                     filled.append(into)
         if targets:
-            self.lines.add(f"{', '.join(targets)} = {', '.join(sources)}")
+            self._lines.add(f"{', '.join(targets)} = {', '.join(sources)}")
         for var in filled:
-            self.lines.settle(var)
+            self._lines.settle(var)
 
     def shift_stack(self, stack: str, distance: int) -> None:
         """Write a push (to higher indices) or pop (distance below zero) of a stack of headers or unions."""
-        elements = self.stack_elements(stack)
+        elements = self._scope.program.stack_elements(stack)
         distance = max(-len(elements), min(distance, len(elements)))
         kept = [
             (elements[position], elements[position - distance])
@@ -200,18 +196,11 @@ class HeaderWriter(Expressions):
             if 0 <= position < len(elements):
                 for header in elements[position]:
                     self.mark_invalid(header)
-        count = self.scope.fill(Var(stack, NEXT))
+        count = self._scope.fill(Var(stack, NEXT))
         if count is not None:
-            self.scope.carry(Var(stack, NEXT))
+            self._scope.carry(Var(stack, NEXT))
             bound = f"min({len(elements)}, {count} + {distance})" if distance > 0 else f"max(0, {count} - {-distance})"
-            self.lines.add(f"{count} = {bound}")
-
-    def stack_elements(self, stack: str) -> list[tuple[str, ...]]:
-        """Return the headers of each element of a stack: one, or the members of a union."""
-        program = self.scope.program
-        if stack in program.stacks:
-            return [(header,) for header in program.stacks[stack]]
-        return [program.unions[union].headers for union in program.union_stacks[stack]]
+            self._lines.add(f"{count} = {bound}")
 
 
 def _plus(text: str, more: int | str) -> str:
@@ -245,7 +234,7 @@ def _squeezed(codes: str) -> str:
     return "".join(parts)
 
 
-def _cut(unit: str, item: Field, shift: int, bits: int) -> str:
+def _cut(unit: str, item: FieldInfo, shift: int, bits: int) -> str:
     """Return the text of a field cut out of the number of its group."""
     text = f"{unit} >> {shift}" if shift else unit
     if shift + item.bits < bits:

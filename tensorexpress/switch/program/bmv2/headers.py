@@ -1,0 +1,97 @@
+"""Reads the headers of a program: their types, stacks and unions, and references to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tensorexpress.switch.program.bmv2.document import JsonNode
+from tensorexpress.switch.program.bmv2.values import VALIDITY, FieldInfo, FieldRef, HeaderInfo, HeaderType, UnionInfo
+from tensorexpress.switch.program.budgets import LARGEST_HEADER, LARGEST_STACK, beyond
+
+
+class HeaderReader:
+    """All headers, stacks and unions of a document, by name."""
+
+    def __init__(self, root: JsonNode):
+        self._types = {node["name"].text(): _header_type(node) for node in root["header_types"]}
+        self._header_names: dict[int, str] = {}
+        self.headers: dict[str, HeaderInfo] = {}
+        for node in root["headers"]:
+            self._read_header(node)
+        self.stacks = _stacks(root.get("header_stacks", []), "header_ids", self._header_names)
+        self._union_names: dict[int, str] = {}
+        self.unions = self._read_unions(root)
+        self.union_stacks = _stacks(root.get("header_union_stacks", []), "header_union_ids", self._union_names)
+
+    def _read_header(self, node: JsonNode) -> None:
+        name, type_name = node["name"].text(), node["header_type"].text()
+        if type_name not in self._types:
+            raise node.error(f"is of type {type_name!r}, which the program does not have")
+        header = HeaderInfo(name, self._types[type_name], bool(node["metadata"].value))
+        size = sum(item.bits for item in header.type.fields) // 8
+        if size > LARGEST_HEADER and not header.metadata:
+            raise beyond(f"header {name!r}", size, LARGEST_HEADER, "bytes")
+        self.headers[name] = header
+        self._header_names[node["id"].number()] = name
+
+    def _read_unions(self, root: JsonNode) -> dict[str, UnionInfo]:
+        types = {
+            node["name"].text(): tuple(item[0].text() for item in node["headers"])
+            for node in root.get("header_union_types", [])
+        }
+        unions = {}
+        for node in root.get("header_unions", []):
+            name = node["name"].text()
+            self._union_names[node["id"].number()] = name
+            members = types.get(node["union_type"].text(), ())
+            unions[name] = UnionInfo(name, _by_id(node["header_ids"], self._header_names), members)
+        return unions
+
+    def header(self, node: JsonNode) -> str:
+        """Return the name of a header that is there."""
+        name = node.text()
+        if name not in self.headers:
+            raise node.error(f"refers to {name!r}, a header that the program does not have")
+        return name
+
+    def field_ref(self, node: JsonNode) -> FieldRef:
+        """Return a field that is there."""
+        reference = FieldRef(self.header(node[0]), node[1].text())
+        if self.headers[reference.header].type.field(reference.field) is None:
+            raise node.error(f"refers to {reference.field!r}, which {reference.header!r} does not have")
+        return reference
+
+    def field(self, reference: FieldRef) -> FieldInfo:
+        """Return what is known of a field that is there."""
+        return self.headers[reference.header].type.by_name[reference.field]
+
+
+def _stacks(nodes: JsonNode, ids: str, names: Mapping[int, str]) -> dict[str, tuple[str, ...]]:
+    stacks = {node["name"].text(): _by_id(node[ids], names) for node in nodes}
+    for name, elements in stacks.items():
+        if len(elements) > LARGEST_STACK:
+            raise beyond(f"header stack {name!r}", len(elements), LARGEST_STACK, "elements")
+    return stacks
+
+
+def _by_id(ids: JsonNode, names: Mapping[int, str]) -> tuple[str, ...]:
+    for node in ids:
+        if node.number() not in names:
+            raise node.error(f"is {node.value}, an id that nothing has")
+    return tuple(names[node.number()] for node in ids)
+
+
+def _header_type(node: JsonNode) -> HeaderType:
+    name = node["name"].text()
+    fixed_bits = sum(item[1].width() for item in node["fields"] if item[1].value != "*")
+    fields = []
+    for item in node["fields"]:
+        signed = len(item.value) > 2 and bool(item[2].value)
+        if item[1].value == "*":
+            longest = node["max_length"].at_most(LARGEST_HEADER, "bytes") * 8 - fixed_bits
+            fields.append(FieldInfo(item[0].text(), max(longest, 0), signed, varbit=True))
+        else:
+            fields.append(FieldInfo(item[0].text(), item[1].width(), signed))
+        if fields[-1].name == VALIDITY:
+            raise item.error(f"is a field named {VALIDITY!r}, which stands for the header's validity")
+    return HeaderType(name, tuple(fields), {found.name: found for found in fields})

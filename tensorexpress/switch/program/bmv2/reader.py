@@ -1,0 +1,95 @@
+"""Reads a BMv2 JSON document, part by part in the order in which the parts refer to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tensorexpress.errors import ProgramError
+from tensorexpress.switch.program.bmv2.controls import ControlReader, read_action
+from tensorexpress.switch.program.bmv2.document import CONTRADICTIONS, JsonNode, contradiction, parse_document
+from tensorexpress.switch.program.bmv2.expressions import ExpressionReader
+from tensorexpress.switch.program.bmv2.externs import ExternReader
+from tensorexpress.switch.program.bmv2.headers import HeaderReader
+from tensorexpress.switch.program.bmv2.parsers import ParserReader
+from tensorexpress.switch.program.bmv2.values import Bmv2Program, FieldRef, ParserState
+from tensorexpress.switch.program.externs import ARRAYS
+
+_JSON_MAJOR_VERSION = 2
+
+
+def read_program(document: bytes) -> Bmv2Program:
+    """Read a BMv2 JSON document; ProgramError says which part of it cannot be used."""
+    root = parse_document(document)
+    try:
+        _check_version(root)
+        return _program(root)
+    except CONTRADICTIONS as error:
+        raise contradiction(error) from None
+
+
+def _check_version(root: JsonNode) -> None:
+    version = root.get("__meta__", {}).get("version", [_JSON_MAJOR_VERSION, 0])
+    if version[0].number() != _JSON_MAJOR_VERSION:
+        raise ProgramError(
+            f"the program is in version {version[0].value} of BMv2's JSON; accepted: {_JSON_MAJOR_VERSION}"
+        )
+
+
+def _program(root: JsonNode) -> Bmv2Program:
+    headers = HeaderReader(root)
+    expressions = ExpressionReader(headers)
+    externs = ExternReader(headers, expressions)
+    calculations = {node["name"].text(): externs.calculation(node) for node in root["calculations"]}
+    actions = {node["id"].number(): read_action(node, expressions) for node in root["actions"]}
+    value_sets = {node["name"].text(): node["compressed_bitwidth"].width() for node in root.get("parse_vsets", [])}
+    parser, deparser, controls = _stages(root)
+    profiles = [node for control in controls.values() for node in control.get("action_profiles", [])]
+    states = ParserReader(headers, expressions, value_sets).states(parser)
+    arrays = externs.arrays(root, ARRAYS)
+    _check_successors(states)
+    control_reader = ControlReader(headers, expressions, actions)
+    return Bmv2Program(
+        headers=headers.headers,
+        stacks=headers.stacks,
+        unions=headers.unions,
+        union_stacks=headers.union_stacks,
+        errors={node[0].text(): node[1].number() for node in root.get("errors", [])},
+        states=states,
+        first_state=parser["init_state"].optional_text(),
+        value_sets=value_sets,
+        emitted=tuple(headers.header(name) for name in deparser["order"]),
+        actions=actions,
+        ingress=control_reader.control(controls["ingress"]),
+        egress=control_reader.control(controls["egress"]),
+        profiles={node["name"].text(): externs.profile(node) for node in profiles},
+        arrays=arrays,
+        calculations=calculations,
+        checksums=tuple(externs.checksum(node, calculations) for node in root["checksums"]),
+        digests={node["id"].number(): externs.field_list(node) for node in root["learn_lists"]},
+        field_lists={node["id"].number(): externs.field_list(node) for node in root["field_lists"]},
+        aliases={
+            node[0].text(): FieldRef(node[1][0].text(), node[1][1].text()) for node in root.get("field_aliases", [])
+        },
+    )
+
+
+def _stages(root: JsonNode) -> tuple[JsonNode, JsonNode, dict[str, JsonNode]]:
+    """Return parser, deparser and the controls by name, as v1model has them."""
+    parsers, deparsers = list(root["parsers"]), list(root["deparsers"])
+    controls = {node["name"].text(): node for node in root["pipelines"]}
+    for name in ("ingress", "egress"):
+        if name not in controls:
+            raise ProgramError(f"the program has no pipeline {name!r}; only v1model programs can run")
+    if len(parsers) != 1 or len(deparsers) != 1:
+        raise ProgramError("the program has not one parser and one deparser; only v1model programs can run")
+    return parsers[0], deparsers[0], controls
+
+
+def _check_successors(states: Mapping[str, ParserState]) -> None:
+    for state in states.values():
+        for transition in state.transitions:
+            if transition.next_state is not None and transition.next_state not in states:
+                raise ProgramError(
+                    f"BMv2 JSON: parser state {state.name!r} is followed by {transition.next_state!r}, "
+                    "which is not there; compile the program again with p4c-bm2-ss"
+                )
