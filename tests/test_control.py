@@ -18,22 +18,22 @@ from tensorexpress import addresses
 from tensorexpress.addresses import GATEWAY_MAC, default_addresses, read_addresses
 from tensorexpress.classify import queue_map_of
 from tensorexpress.cluster import Cluster, fat_tree, leaf_spine, star
-from tensorexpress.control import classify, entries, forward, guard, mark, messages
+from tensorexpress.control import classify, controls, entities, forward, guard, mark, messages
 from tensorexpress.control.deploy import prepare
-from tensorexpress.control.entries import (
+from tensorexpress.control.entities import (
     Call,
-    CloneSession,
+    CloneEntry,
     DefaultEntry,
     Entity,
-    Meter,
-    MulticastGroup,
+    MeterCell,
+    MulticastEntry,
     Rates,
     TableEntry,
-    identity,
-    place,
+    decode_entity,
+    table_size,
 )
 from tensorexpress.control.intent import Intent, Options
-from tensorexpress.control.messages import Schema, parse_p4info
+from tensorexpress.control.messages import ProgramSchema, parse_p4info
 from tensorexpress.control.reconcile import Changes, difference, steps
 from tensorexpress.errors import InputError, PlanError, ProgramError
 from tensorexpress.p4 import load
@@ -43,7 +43,7 @@ from tensorexpress.scenario import read_scenario
 from tensorexpress.wire.dscp import queue_of_dscp
 
 PROGRAM = load()
-SCHEMA = Schema(parse_p4info(PROGRAM.p4info))
+SCHEMA = ProgramSchema.of(PROGRAM)
 INSERT, MODIFY, DELETE = 1, 2, 3
 
 
@@ -81,7 +81,7 @@ def plan_on(cluster: Cluster, policy: str = "tensorexpress") -> Plan:
 
 
 def test_examples_in_docstrings_hold() -> None:
-    for module in (addresses, entries, forward, messages):
+    for module in (addresses, controls, entities, forward, messages):
         result = doctest.testmod(module)
         assert result.attempted
         assert not result.failed
@@ -94,16 +94,16 @@ def test_examples_in_docstrings_hold() -> None:
 @settings(max_examples=25)
 def test_what_is_wanted_is_of_the_program_and_survives_the_way_into_messages_and_back(intent: Intent) -> None:
     for entity in wanted_by(intent):
-        message = SCHEMA.to_message(entity)
-        assert SCHEMA.from_message(type(message).FromString(message.SerializeToString())) == entity
-        assert "\n" not in SCHEMA.show(entity)
+        message = entity.encode(SCHEMA)
+        assert decode_entity(SCHEMA, type(message).FromString(message.SerializeToString())) == entity
+        assert "\n" not in entity.show(SCHEMA)
 
 
 @given(intents())
 @settings(max_examples=25)
 def test_every_table_has_the_default_that_is_wanted_and_nothing_is_wanted_twice(intent: Intent) -> None:
     wanted = wanted_by(intent)
-    assert max(Counter(map(identity, wanted)).values()) == 1
+    assert max(Counter(entity.identity for entity in wanted).values()) == 1
     defaults = {entity.table for entity in wanted if isinstance(entity, DefaultEntry)}
     assert defaults == {messages.short(table.preamble.name) for table in SCHEMA.p4info.tables}
 
@@ -116,14 +116,14 @@ def test_values_are_canonical(value: int) -> None:
 
 def test_a_program_without_a_name_is_refused_by_that_name() -> None:
     with pytest.raises(ProgramError, match=r"no table 'forward\.l3'"):
-        SCHEMA.to_message(DefaultEntry("forward.l3", Call("NoAction")))
+        DefaultEntry("forward.l3", Call("NoAction")).encode(SCHEMA)
     with pytest.raises(ProgramError, match="P4Info cannot be read"):
         parse_p4info("tables {")
 
 
 def test_a_value_that_is_too_wide_is_refused() -> None:
     with pytest.raises(PlanError, match="port is 512; accepted: 0 to 511"):
-        SCHEMA.to_message(TableEntry(forward.L2, (("destination", 1),), Call("forward.switch_to", (("port", 512),))))
+        TableEntry(forward.L2, (("destination", 1),), Call("forward.switch_to", (("port", 512),))).encode(SCHEMA)
 
 
 # Forwarding.
@@ -185,7 +185,7 @@ def flood(cluster: Cluster, wanted: dict[str, list[Entity]], host: int) -> Count
     """Return how many copies of a broadcast each node gets."""
     ends = ports_of(cluster)
     groups = {
-        switch: next(entity for entity in entities if isinstance(entity, MulticastGroup))
+        switch: next(entity for entity in entities if isinstance(entity, MulticastEntry))
         for switch, entities in wanted.items()
     }
     start = next(end for end, other in ends.items() if other == (cluster.hosts[host], None))
@@ -215,9 +215,9 @@ def test_a_broadcast_reaches_every_other_host_once(cluster: Cluster) -> None:
 def test_switched_frames_take_a_shortest_path() -> None:
     cluster = fat_tree(4)
     wanted = prepare(plan_on(cluster), cluster.switches, Options(), PROGRAM).wanted
-    for switch, entities in wanted.items():
+    for switch, held in wanted.items():
         ports = cluster.ports(switch)
-        frames = table_of(entities, forward.L2)
+        frames = table_of(held, forward.L2)
         for host, address in enumerate(default_addresses(cluster.hosts)):
             [(_, port)] = frames[int.from_bytes(address.mac, "big"),].arguments
             assert ports[port] in cluster.next_hops(switch, host)
@@ -300,16 +300,16 @@ def test_bytes_of_ecn_are_packets_in_a_switch(ecn_bytes: int, packets: int) -> N
 
 
 def test_samples_go_to_the_controller() -> None:
-    assert CloneSession(255, frozenset({(255, 0)})) in wanted_by(Intent(plan_on(star(3)), "s0"))
+    assert CloneEntry(255, frozenset({(255, 0)})) in wanted_by(Intent(plan_on(star(3)), "s0"))
 
 
 def test_a_limit_is_a_meter_of_the_jobs_slot() -> None:
     [meter] = [
         entity
         for entity in wanted_by(Intent(plan_on(star(3)), "s0", Options(limits={"job0": 8 * 10**9})))
-        if isinstance(entity, Meter)
+        if isinstance(entity, MeterCell)
     ]
-    assert meter == Meter(guard.JOB_METER, 1, Rates(10**9, 10**7, 10**9, 10**7))
+    assert meter == MeterCell(guard.JOB_METER, 1, Rates(10**9, 10**7, 10**9, 10**7))
 
 
 # Limits.
@@ -345,28 +345,28 @@ def test_switches_and_jobs_that_the_plan_lacks_are_refused() -> None:
 
 numbers = st.integers(0, 3)
 calls = st.builds(Call, st.sampled_from(["a", "b"]), st.just(()))
-entities = st.one_of(
+some_entity = st.one_of(
     st.builds(TableEntry, st.sampled_from([forward.L2, forward.NEXT_HOPS]), numbers.map(lambda n: (("x", n),)), calls),
-    st.builds(MulticastGroup, numbers, st.frozensets(st.tuples(numbers, numbers), min_size=1)),
-    st.builds(CloneSession, numbers, st.frozensets(st.tuples(numbers, numbers), min_size=1)),
+    st.builds(MulticastEntry, numbers, st.frozensets(st.tuples(numbers, numbers), min_size=1)),
+    st.builds(CloneEntry, numbers, st.frozensets(st.tuples(numbers, numbers), min_size=1)),
     st.builds(DefaultEntry, st.just(forward.L2), calls),
-    st.builds(Meter, st.just("m"), numbers, st.one_of(st.none(), st.just(Rates(1, 2, 3, 4)))),
+    st.builds(MeterCell, st.just("m"), numbers, st.one_of(st.none(), st.just(Rates(1, 2, 3, 4)))),
 )
-states = st.lists(entities, unique_by=identity)
+states = st.lists(some_entity, unique_by=lambda entity: entity.identity)
 
 
 def after(found: list[Entity], changes: Changes) -> dict[object, Entity]:
     """Return a switch's state after all steps; what a switch would refuse fails."""
-    state = {identity(entity): entity for entity in found}
+    state = {entity.identity: entity for entity in found}
     for step in steps(changes, SCHEMA):
         for kind, entity in step:
-            permanent = isinstance(entity, DefaultEntry | Meter)
+            permanent = entity.is_permanent
             assert kind == MODIFY or not permanent
-            assert permanent or (identity(entity) in state) == (kind != INSERT)
+            assert permanent or (entity.identity in state) == (kind != INSERT)
             if kind == DELETE:
-                del state[identity(entity)]
+                del state[entity.identity]
             else:
-                state[identity(entity)] = entity
+                state[entity.identity] = entity
     return state
 
 
@@ -376,9 +376,9 @@ def test_a_difference_turns_what_is_there_into_what_is_wanted_and_the_next_is_em
 ) -> None:
     state = after(found, difference(wanted, found))
     for entity in wanted:
-        assert state.pop(identity(entity)) == entity
+        assert state.pop(entity.identity) == entity
     assert all(
-        isinstance(left, DefaultEntry) or (isinstance(left, Meter) and not left.rates) for left in state.values()
+        isinstance(left, DefaultEntry) or (isinstance(left, MeterCell) and not left.rates) for left in state.values()
     )
     again = difference(wanted, [*wanted, *state.values()])
     assert again.is_empty
@@ -388,7 +388,7 @@ def test_a_difference_turns_what_is_there_into_what_is_wanted_and_the_next_is_em
 @given(states, states)
 def test_what_others_refer_to_comes_before_them_and_goes_after_them(wanted: list[Entity], found: list[Entity]) -> None:
     def is_group(entity: Entity) -> bool:
-        return place(entity) in (forward.NEXT_HOPS, "multicast groups", "clone sessions")
+        return entity.place in (forward.NEXT_HOPS, "multicast groups", "clone sessions")
 
     order = [
         (kind == DELETE, not is_group(entity) if kind != DELETE else is_group(entity))
@@ -399,7 +399,7 @@ def test_what_others_refer_to_comes_before_them_and_goes_after_them(wanted: list
 
 
 def test_a_table_that_would_overflow_makes_room_first() -> None:
-    size = SCHEMA.table_size(forward.NEXT_HOPS)
+    size = table_size(SCHEMA, forward.NEXT_HOPS)
 
     def hops(first: int, count: int) -> list[Entity]:
         return [TableEntry(forward.NEXT_HOPS, (("x", first + n),), Call("a")) for n in range(count)]

@@ -171,12 +171,12 @@ class _Switch:
 
     def wait_until_it_answers(self, name: str) -> None:
         """Wait until P4Runtime is served; NetworkError when the process ends before, or takes too long."""
-        from tensorexpress.control.client import Connection, Target
+        from tensorexpress.control.client import Connection, RemoteSwitch
 
         end = time.monotonic() + _STARTED_S
         while True:
             try:
-                Connection(Target(name, self.address)).close()
+                Connection(RemoteSwitch(name, self.address)).close()
                 return
             except NetworkError:
                 if self._process.poll() is not None or time.monotonic() > end:
