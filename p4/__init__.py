@@ -18,7 +18,6 @@ from typing import Any
 
 from tensorexpress.errors import InputError, MachineError, ProgramError
 from tensorexpress.files import make_directory, write_atomic
-from tensorexpress.p4.constants import module_text
 from tensorexpress.text import json_text
 
 HERE = Path(__file__).parent
@@ -73,6 +72,8 @@ def included() -> list[str]:
 
 def define_text() -> str:
     """Return what `define.py` has to be, by `include/define.p4`."""
+    from tensorexpress.p4.constants import module_text
+
     return module_text((HERE / "include" / "define.p4").read_text())
 
 

@@ -13,8 +13,8 @@ _HEADING = '''"""The constants of include/define.p4, and the bits of its types; 
 '''
 
 _COMMENT = re.compile(r"//\s?(.*)")
-_CONSTANT = re.compile(r"const\s+(?:bit<\d+>|int<\d+>|int)\s+(\w+)\s*=\s*(.+?);")
-_TYPE = re.compile(r"typedef\s+(?:bit|int)<(\d+)>\s+(\w+);")
+_CONSTANT = re.compile(r"const\s+(?:bit<\d+>|int<\d+>|int)\s+(\w+)\s*=\s*([^;]+);\s*(?://.*)?")
+_TYPE = re.compile(r"typedef\s+(?:bit|int)<(\d+)>\s+(\w+);\s*(?://.*)?")
 #: What a preprocessor reads, and blank lines.
 _PASSED_OVER = re.compile(r"#.*|\s*")
 #: The width in front of a number, as in 16w7 or 8s1.
@@ -68,11 +68,10 @@ def _value(text: str, known: Mapping[str, int], number: int) -> int:
                 return known[name]
             case ast.BinOp(left, sign, right) if type(sign) in _OPERATORS:
                 return int(_OPERATORS[type(sign)](value(left), value(right)))
-        raise ProgramError(
-            f"define.p4 line {number}: {text!r} is no number; accepted: numbers, + - * <<, constants above"
-        )
+        raise SyntaxError
 
     try:
         return value(ast.parse(_WIDTH.sub("", text), mode="eval").body)
     except SyntaxError:
-        raise ProgramError(f"define.p4 line {number}: {text!r} is no number; accepted: as 0x5458, or 1 << 32") from None
+        accepted = "numbers as 0x5458 or 16w7, constants above, + - * <<"
+        raise ProgramError(f"define.p4 line {number}: {text!r} is no number; accepted: {accepted}") from None

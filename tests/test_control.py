@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import doctest
+import inspect
+import re
 from collections import Counter, deque
 from dataclasses import replace
 from ipaddress import IPv4Address
@@ -18,16 +20,32 @@ from tensorexpress import addresses
 from tensorexpress.addresses import GATEWAY_MAC, default_addresses, read_addresses
 from tensorexpress.classify import queue_map_of
 from tensorexpress.cluster import Cluster, fat_tree, leaf_spine, star
-from tensorexpress.control import classify, controls, entities, forward, guard, mark, messages
+from tensorexpress.control import (
+    classify,
+    controls,
+    deploy,
+    entities,
+    forward,
+    guard,
+    mark,
+    messages,
+    reconcile,
+    report,
+    status,
+)
 from tensorexpress.control.deploy import prepare
 from tensorexpress.control.entities import (
+    KINDS,
     Call,
+    CellEntry,
     CloneEntry,
+    CounterEntry,
     DefaultEntry,
     Entity,
-    MeterCell,
+    MeterEntry,
     MulticastEntry,
     Rates,
+    RegisterEntry,
     TableEntry,
     decode_entity,
     table_size,
@@ -42,6 +60,8 @@ from tensorexpress.policy import POLICIES, Policy
 from tensorexpress.scenario import read_scenario
 from tensorexpress.wire.dscp import queue_of_dscp
 
+ROOT = Path(__file__).parents[1]
+PROGRAMS = ROOT / "tests" / "programs" / "build"
 PROGRAM = load()
 SCHEMA = ProgramSchema.of(PROGRAM)
 INSERT, MODIFY, DELETE = 1, 2, 3
@@ -124,6 +144,65 @@ def test_a_program_without_a_name_is_refused_by_that_name() -> None:
 def test_a_value_that_is_too_wide_is_refused() -> None:
     with pytest.raises(PlanError, match="port is 512; accepted: 0 to 511"):
         TableEntry(forward.L2, (("destination", 1),), Call("forward.switch_to", (("port", 512),))).encode(SCHEMA)
+
+
+def test_a_cell_that_an_array_does_not_have_or_hold_is_refused() -> None:
+    with pytest.raises(PlanError, match=r"register guard\.sampled has no cell 256; accepted: 0 to 255"):
+        RegisterEntry(guard.SAMPLED, 256, 0).encode(SCHEMA)
+    with pytest.raises(PlanError, match=r"guard\.sampled cell 7 is 2; accepted: 0 to 1, which 1 bits hold"):
+        RegisterEntry(guard.SAMPLED, 7, 2).encode(SCHEMA)
+    with pytest.raises(ProgramError, match=r"no 'guard\.tally' among these: meter, counter, register"):
+        entities.cells_of(SCHEMA, "guard.tally")
+
+
+OTHER = ProgramSchema(parse_p4info((PROGRAMS / "runtime.p4info.txtpb").read_text()))
+
+
+@given(st.integers(-(2**11), 2**11 - 1), st.integers(0, 2**32 - 1), st.integers(0, 3))
+def test_registers_hold_numbers_with_and_without_a_sign(signed: int, unsigned: int, index: int) -> None:
+    for cell in (RegisterEntry("signed_cells", index, signed), RegisterEntry("last_seen", index, unsigned)):
+        assert decode_entity(OTHER, cell.encode(OTHER)) == cell
+    with pytest.raises(PlanError, match="accepted: -2048 to 2047, which 12 bits hold"):
+        RegisterEntry("signed_cells", index, signed + 2**12).encode(OTHER)
+
+
+# What controls declare.
+
+
+def test_controls_declare_what_the_program_has_and_nothing_else() -> None:
+    for kind in ("table", "meter", "counter", "register"):
+        assert Counter(controls.declared(f"{kind}s")) == Counter(SCHEMA.names(kind)), kind
+
+
+def test_every_exception_has_a_name_of_its_own() -> None:
+    claimed = [cell for control in controls.controls() for cell in control.exceptions]
+    assert sorted(claimed) == list(range(SCHEMA.find("counter", controls.EXCEPTIONS).size))
+    assert len(set(controls.exception_names().values())) == len(claimed)
+
+
+def test_references_and_readings_are_of_places_that_are_there() -> None:
+    places = {*SCHEMA.names("table"), entities.MULTICAST_GROUPS, entities.CLONE_SESSIONS}
+    for control in controls.controls():
+        assert {*control.references, *(other for others in control.references.values() for other in others)} <= places
+        for reading in control.readings:
+            assert all(issubclass(entities.cells_of(SCHEMA, array), CellEntry) for array in reading.arrays)
+
+
+def test_what_knows_all_entities_and_controls_names_none_of_them() -> None:
+    kinds = {kind.__name__ for kind in KINDS} - {TableEntry.__name__}  # whose number is the use of a table
+    own = [name for kind in ("table", "meter", "counter", "register") for name in SCHEMA.names(kind) if "." in name]
+    for module in (messages, reconcile, deploy, report, status):
+        text = inspect.getsource(module)
+        assert not [name for name in (*kinds, *own) if re.search(rf"\b{re.escape(name)}\b", text)], module.__name__
+
+
+def test_a_class_of_the_controller_has_a_name_that_no_other_room_uses() -> None:
+    named: dict[str, set[str]] = {}
+    for directory in ("tensorexpress", "sim", "cli", "p4"):
+        for path in (ROOT / directory).rglob("*.py"):
+            for name in re.findall(r"^class ([A-Za-z]\w*)", path.read_text(), re.MULTILINE):
+                named.setdefault(name, set()).add(str(path.parent.relative_to(ROOT)))
+    assert not {name for name, rooms in named.items() if "tensorexpress/control" in rooms and len(rooms) > 1}
 
 
 # Forwarding.
@@ -307,9 +386,9 @@ def test_a_limit_is_a_meter_of_the_jobs_slot() -> None:
     [meter] = [
         entity
         for entity in wanted_by(Intent(plan_on(star(3)), "s0", Options(limits={"job0": 8 * 10**9})))
-        if isinstance(entity, MeterCell)
+        if isinstance(entity, MeterEntry)
     ]
-    assert meter == MeterCell(guard.JOB_METER, 1, Rates(10**9, 10**7, 10**9, 10**7))
+    assert meter == MeterEntry(guard.JOB_METER, 1, Rates(10**9, 10**7, 10**9, 10**7))
 
 
 # Limits.
@@ -350,7 +429,9 @@ some_entity = st.one_of(
     st.builds(MulticastEntry, numbers, st.frozensets(st.tuples(numbers, numbers), min_size=1)),
     st.builds(CloneEntry, numbers, st.frozensets(st.tuples(numbers, numbers), min_size=1)),
     st.builds(DefaultEntry, st.just(forward.L2), calls),
-    st.builds(MeterCell, st.just("m"), numbers, st.one_of(st.none(), st.just(Rates(1, 2, 3, 4)))),
+    st.builds(MeterEntry, st.just("m"), numbers, st.one_of(st.none(), st.just(Rates(1, 2, 3, 4)))),
+    st.builds(CounterEntry, st.just("c"), numbers, numbers, numbers),
+    st.builds(RegisterEntry, st.just("r"), numbers, numbers),
 )
 states = st.lists(some_entity, unique_by=lambda entity: entity.identity)
 
@@ -377,9 +458,7 @@ def test_a_difference_turns_what_is_there_into_what_is_wanted_and_the_next_is_em
     state = after(found, difference(wanted, found))
     for entity in wanted:
         assert state.pop(entity.identity) == entity
-    assert all(
-        isinstance(left, DefaultEntry) or (isinstance(left, MeterCell) and not left.rates) for left in state.values()
-    )
+    assert all(left.is_permanent and left == left.at_rest() for left in state.values())
     again = difference(wanted, [*wanted, *state.values()])
     assert again.is_empty
     assert not steps(again, SCHEMA)

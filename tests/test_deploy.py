@@ -29,19 +29,24 @@ from tensorexpress.cli import main
 from tensorexpress.cluster import leaf_spine
 from tensorexpress.control import forward, guard, mark
 from tensorexpress.control.client import ClientTls, Connection, ReceivedPacket, RemoteSwitch
+from tensorexpress.control.controls import EXCEPTIONS
 from tensorexpress.control.deploy import Deployment, Event, deploy, keep, prepare
 from tensorexpress.control.entities import (
     Call,
     CloneEntry,
+    CounterEntry,
     DefaultEntry,
     Entity,
-    MeterCell,
+    MeterEntry,
     MulticastEntry,
     Rates,
+    RegisterEntry,
     TableEntry,
+    initial_entities,
 )
 from tensorexpress.control.intent import Intent, Options
 from tensorexpress.control.messages import ProgramSchema, parse_p4info
+from tensorexpress.control.readings import read_array
 from tensorexpress.control.reconcile import difference, read_entities, reconcile, write_changes
 from tensorexpress.control.report import event_line
 from tensorexpress.control.status import read_status
@@ -110,7 +115,7 @@ def target_of(switch: TargetSwitch, **fields: Any) -> RemoteSwitch:
 
 def normal(entities: Sequence[Entity]) -> dict[object, Entity]:
     """Return a state by identity; a meter without rates is as good as none."""
-    return {entity.identity: entity for entity in entities if not (isinstance(entity, MeterCell) and not entity.rates)}
+    return {entity.identity: entity for entity in entities if not (isinstance(entity, MeterEntry) and not entity.rates)}
 
 
 @st.composite
@@ -133,7 +138,7 @@ def disturbances(draw: st.DrawFn, wanted: list[Entity]) -> list[Entity]:
         *(MulticastEntry(n, frozenset({(n, 1)})) for n in draw(st.sets(st.integers(2, 9), max_size=3))),
         *(CloneEntry(n, frozenset({(n, 0)})) for n in draw(st.sets(st.integers(1, 9), max_size=3))),
         *(
-            MeterCell(guard.JOB_METER, n, Rates(100, 200, 300, 400))
+            MeterEntry(guard.JOB_METER, n, Rates(100, 200, 300, 400))
             for n in draw(st.sets(st.integers(9, 20), max_size=3))
         ),
     ]
@@ -151,7 +156,7 @@ def changed(entity: Entity) -> Entity:
             return replace(entity, action=Call("forward.to_controller"))
         case MulticastEntry() | CloneEntry():
             return replace(entity, replicas=entity.replicas ^ {(3, 0)} or frozenset({(4, 4)}))
-        case MeterCell():
+        case MeterEntry():
             return replace(entity, rates=Rates(1, 2, 3, 4))
         case _:
             return entity
@@ -210,6 +215,27 @@ def test_a_program_that_the_switch_cannot_run_is_the_users(target_switch: Target
     assert "\n" not in str(outcome.error)
 
 
+def test_cells_of_counters_and_registers_are_set_where_somebody_wants_them(target_switch: TargetSwitch) -> None:
+    plain = initial_entities(SCHEMA)
+    counted = CounterEntry(EXCEPTIONS, 2, packets=9)
+    with Connection(target_of(target_switch)) as connection:
+        connection.become_primary()
+        assert reconcile(connection, PROGRAM, SCHEMA, [*plain, counted]).modified == (counted,)
+        assert reconcile(connection, PROGRAM, SCHEMA, [*plain, counted]).is_empty
+        assert reconcile(connection, PROGRAM, SCHEMA, plain).is_empty, "what nobody wants is the packets' own"
+        assert read_array(connection, SCHEMA, EXCEPTIONS)[2] == counted
+        asked = [RegisterEntry(guard.SAMPLED, 3, 1), RegisterEntry(guard.SAMPLED, 4, 0)]
+        if read_array(connection, SCHEMA, guard.SAMPLED) is None:
+            message = failure_of(lambda: reconcile(connection, PROGRAM, SCHEMA, [*plain, *asked]))
+            assert "cannot read registers over P4Runtime; BMv2 implements neither reading nor setting them" in message
+            return
+        assert reconcile(connection, PROGRAM, SCHEMA, [*plain, *asked]).modified == (asked[0],)
+        assert reconcile(connection, PROGRAM, SCHEMA, [*plain, *asked]).is_empty
+        all_set = RegisterEntry.all_of(SCHEMA, guard.SAMPLED, 1)
+        assert len(reconcile(connection, PROGRAM, SCHEMA, [*plain, *all_set]).modified) == 255
+        assert {cell.value for cell in read_array(connection, SCHEMA, guard.SAMPLED)} == {1}
+
+
 # The verb.
 
 
@@ -255,7 +281,7 @@ def test_options_reach_the_tables(target_switch: TargetSwitch, plan_path: str, t
     assert TableEntry(guard.SOURCES, (("ingress_port", 0),), Call("guard.bind", own)) in found
     assert DefaultEntry(guard.ADMISSION, Call("guard.drop_stranger")) in found
     assert DefaultEntry(forward.MISS, Call("forward.to_controller")) in found
-    assert MeterCell(guard.JOB_METER, 1, Rates(125_000_000, 1_250_000, 125_000_000, 1_250_000)) in found
+    assert MeterEntry(guard.JOB_METER, 1, Rates(125_000_000, 1_250_000, 125_000_000, 1_250_000)) in found
     assert sum(isinstance(entity, TableEntry) and entity.table == "classify.dscp_queue" for entity in found) == 64
     assert any(
         isinstance(entity, TableEntry) and entity.table == forward.IPV4 and entity.key[0][1] == (0xC0A80701, 32)

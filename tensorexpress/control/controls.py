@@ -17,7 +17,7 @@ from tensorexpress import p4
 from tensorexpress.control.entities import Entity
 from tensorexpress.control.intent import Intent, Options
 from tensorexpress.control.messages import ProgramSchema
-from tensorexpress.control.readings import Reading
+from tensorexpress.control.readings import StatusReading
 from tensorexpress.plan import Plan
 
 #: The counter that all controls of ingress share: packets that did not get what they asked for, by why.
@@ -49,7 +49,7 @@ class P4Control:
     #: Cell of the counter of exceptions -> what this control counts there, for people.
     exceptions: Mapping[int, str] = field(default_factory=dict)
     #: What it counts, for `status`.
-    readings: tuple[Reading, ...] = ()
+    readings: tuple[StatusReading, ...] = ()
 
 
 @cache

@@ -68,7 +68,8 @@ def entries(intent: Intent) -> list[Entity]:
 
 def _completed(entities: Sequence[Entity], schema: ProgramSchema) -> list[Entity]:
     """Add what the program itself begins with, such as default actions, where controls want nothing else."""
-    return list({entity.identity: entity for entity in (*initial_entities(schema), *entities)}.values())
+    chosen = {entity.identity for entity in entities}
+    return [*(entity for entity in initial_entities(schema) if entity.identity not in chosen), *entities]
 
 
 def _check_room(switch: str, wanted: Sequence[Entity], schema: ProgramSchema) -> None:

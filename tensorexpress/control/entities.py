@@ -8,7 +8,7 @@ and goes; and words for people. Whoever deploys, compares or shows entities know
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Any, ClassVar, TypeAlias
@@ -79,8 +79,8 @@ class Entity(ABC):
         """Return it as one line for a person, without its place."""
 
     @classmethod
-    def initial(cls, schema: ProgramSchema) -> Iterator[Entity]:
-        """Yield what a switch holds that has just begun to run the program, where that is known."""
+    def initial(cls, schema: ProgramSchema, wanted: Iterable[Entity]) -> Iterator[Entity]:
+        """Yield what a switch holds that has just begun to run the program, of arrays the cells that are wanted."""
         return iter(())
 
     @classmethod
@@ -227,7 +227,7 @@ class DefaultEntry(Entity):
         return f"default -> {_show_call(schema, self.action)}"
 
     @classmethod
-    def initial(cls, schema: ProgramSchema) -> Iterator[Entity]:
+    def initial(cls, schema: ProgramSchema, wanted: Iterable[Entity]) -> Iterator[Entity]:
         for table in schema.p4info.tables:
             if table.HasField("initial_default_action"):
                 action = table.initial_default_action
@@ -344,7 +344,7 @@ class CloneEntry(Entity):
 
 
 @dataclass(frozen=True, slots=True)
-class Cell(Entity):
+class CellEntry(Entity):
     """A cell of an array of the program: of a meter, a counter or a register."""
 
     is_permanent: ClassVar[bool] = True
@@ -394,6 +394,10 @@ class Cell(Entity):
         return (cls.query(schema, array) for array in schema.names(cls.kind) if array in arrays)
 
     @classmethod
+    def initial(cls, schema: ProgramSchema, wanted: Iterable[Entity]) -> Iterator[Entity]:
+        return (cls(entity.array, entity.index) for entity in wanted if isinstance(entity, cls))
+
+    @classmethod
     def all_of(cls, schema: ProgramSchema, array: str, *content: Any) -> list[Entity]:
         """Return all cells of an array, each with the same content."""
         return [cls(array, index, *content) for index in range(schema.find(cls.kind, array).size)]
@@ -417,13 +421,13 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
-class MeterCell(Cell):
+class MeterEntry(CellEntry):
     """A cell of a meter; without rates every packet is green."""
 
     plural: ClassVar[str] = "meters"
     kind: ClassVar[str] = "meter"
 
-    rates: Rates | None
+    rates: Rates | None = None
 
     def _fill(self, schema: ProgramSchema, entry: Any) -> None:
         if self.rates is not None:
@@ -431,7 +435,7 @@ class MeterCell(Cell):
                 setattr(entry.config, name, getattr(self.rates, name))
 
     @classmethod
-    def decode(cls, schema: ProgramSchema, message: Any) -> MeterCell:
+    def decode(cls, schema: ProgramSchema, message: Any) -> MeterEntry:
         entry, rates = message.meter_entry, None
         if entry.HasField("config"):
             rates = Rates(entry.config.cir, entry.config.cburst, entry.config.pir, entry.config.pburst)
@@ -448,12 +452,12 @@ class MeterCell(Cell):
     def places(cls, schema: ProgramSchema) -> list[str]:
         return schema.names(cls.kind)
 
-    def at_rest(self) -> MeterCell:
+    def at_rest(self) -> MeterEntry:
         return replace(self, rates=None)
 
 
 @dataclass(frozen=True, slots=True)
-class CounterCell(Cell):
+class CounterEntry(CellEntry):
     """A cell of a counter, which packets change."""
 
     plural: ClassVar[str] = "counters"
@@ -467,7 +471,7 @@ class CounterCell(Cell):
         entry.data.byte_count = self.octets
 
     @classmethod
-    def decode(cls, schema: ProgramSchema, message: Any) -> CounterCell:
+    def decode(cls, schema: ProgramSchema, message: Any) -> CounterEntry:
         entry = message.counter_entry
         return cls(schema.name(entry.counter_id), entry.index.index, entry.data.packet_count, entry.data.byte_count)
 
@@ -476,7 +480,7 @@ class CounterCell(Cell):
 
 
 @dataclass(frozen=True, slots=True)
-class RegisterCell(Cell):
+class RegisterEntry(CellEntry):
     """A cell of a register, which packets change. It holds a number; no server of P4Runtime gives structs away yet."""
 
     plural: ClassVar[str] = "registers"
@@ -498,7 +502,7 @@ class RegisterCell(Cell):
         entry.data.bitstring = encode_signed(self.value)
 
     @classmethod
-    def decode(cls, schema: ProgramSchema, message: Any) -> RegisterCell:
+    def decode(cls, schema: ProgramSchema, message: Any) -> RegisterEntry:
         entry = message.register_entry
         name = schema.name(entry.register_id)
         _, is_signed = _number_type(schema, name)
@@ -514,13 +518,13 @@ KINDS: tuple[type[Entity], ...] = (
     DefaultEntry,
     MulticastEntry,
     CloneEntry,
-    MeterCell,
-    CounterCell,
-    RegisterCell,
+    MeterEntry,
+    CounterEntry,
+    RegisterEntry,
 )
 
 #: Those of them that are cells of arrays.
-CELLS: tuple[type[Cell], ...] = (MeterCell, CounterCell, RegisterCell)
+CELL_KINDS: tuple[type[CellEntry], ...] = (MeterEntry, CounterEntry, RegisterEntry)
 
 
 def decode_entity(schema: ProgramSchema, message: Any) -> Entity:
@@ -531,9 +535,9 @@ def decode_entity(schema: ProgramSchema, message: Any) -> Entity:
     raise ProgramError(f"a switch answered with {message.WhichOneof('entity')!r}, which was not asked for")
 
 
-def initial_entities(schema: ProgramSchema) -> list[Entity]:
-    """Return what a switch holds that has just begun to run the program."""
-    return [entity for kind in KINDS for entity in kind.initial(schema)]
+def initial_entities(schema: ProgramSchema, wanted: Sequence[Entity] = ()) -> list[Entity]:
+    """Return what a switch holds that has just begun to run the program; of arrays the cells that are wanted."""
+    return [entity for kind in KINDS for entity in kind.initial(schema, wanted)]
 
 
 def all_places(schema: ProgramSchema) -> list[str]:
@@ -541,12 +545,12 @@ def all_places(schema: ProgramSchema) -> list[str]:
     return [place for kind in KINDS for place in kind.places(schema)]
 
 
-def cells_of(schema: ProgramSchema, array: str) -> type[Cell]:
+def cells_of(schema: ProgramSchema, array: str) -> type[CellEntry]:
     """Return the kind of an array's cells."""
-    for kind in CELLS:
+    for kind in CELL_KINDS:
         if array in schema.names(kind.kind):
             return kind
-    known = ", ".join(kind.kind for kind in CELLS)
+    known = ", ".join(kind.kind for kind in CELL_KINDS)
     raise ProgramError(f"the program has no {array!r} among these: {known}; deploy with the program of this version")
 
 

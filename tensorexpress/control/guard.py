@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tensorexpress.control.controls import P4Control
-from tensorexpress.control.entities import CLONE_SESSIONS, Call, DefaultEntry, Entity, MeterCell, Rates, TableEntry
+from tensorexpress.control.entities import CLONE_SESSIONS, Call, DefaultEntry, Entity, MeterEntry, Rates, TableEntry
 from tensorexpress.control.intent import Intent, Options
 from tensorexpress.control.messages import ProgramSchema
 from tensorexpress.errors import PlanError, unknown
@@ -71,7 +71,7 @@ def _limit(intent: Intent, number: int, job: JobPlan) -> list[Entity]:
         return []
     rate = max(1, rate_bps // 8)
     burst = min(_LARGEST_BURST, max(rate * _BURST_MS // 1000, _BURST_PACKETS * intent.cluster.mtu))
-    return [MeterCell(JOB_METER, slot_of_job(number), Rates(rate, burst, rate, burst))]
+    return [MeterEntry(JOB_METER, slot_of_job(number), Rates(rate, burst, rate, burst))]
 
 
 def check(plan: Plan, options: Options, schema: ProgramSchema) -> None:

@@ -10,26 +10,25 @@ from tensorexpress.control.client import Connection
 from tensorexpress.control.controls import P4Control
 from tensorexpress.control.entities import (
     Call,
+    CellEntry,
     CloneEntry,
-    CounterCell,
+    CounterEntry,
     DefaultEntry,
     Entity,
-    RegisterCell,
+    RegisterEntry,
     TableEntry,
 )
 from tensorexpress.control.guard import job_of_slot
 from tensorexpress.control.intent import Intent
 from tensorexpress.control.messages import ProgramSchema
-from tensorexpress.control.readings import Reading, read_array
-from tensorexpress.p4.define import CPU_PORT, QUEUE_T_BITS, SAMPLE_SESSION
+from tensorexpress.control.readings import StatusReading, read_array
+from tensorexpress.p4.define import CPU_PORT, SAMPLE_SESSION
+from tensorexpress.wire.dscp import MOST_QUEUES
 
 QUEUE_DSCP = "mark.queue_dscp"
 ECN = "mark.ecn"
 SERVED = "mark.served"
 LONGEST = "mark.longest"
-
-#: A cell of counters and registers is a slot or a port and, in its lowest bits, a queue.
-_QUEUES = 1 << QUEUE_T_BITS
 
 #: A queue that is never found so long: the largest `enq_qdepth`.
 _NEVER_PACKETS = 2**19 - 1
@@ -80,17 +79,22 @@ class LongestQueue:
     packets: int
 
 
+def _split(cell: CellEntry) -> tuple[int, int]:
+    """Return what a cell of these arrays is about: a slot or a port and, in the lowest bits, a queue."""
+    return divmod(cell.index, MOST_QUEUES)
+
+
 def read_served(connection: Connection, schema: ProgramSchema) -> dict[tuple[int, int], int]:
     """Return the packets that a switch has served, by (slot, queue); much quicker than all of its status."""
     cells = read_array(connection, schema, SERVED) or []
-    return {divmod(cell.index, _QUEUES): cell.packets for cell in cells if cell.packets}
+    return {_split(cell): cell.packets for cell in cells if cell.packets}
 
 
-def _traffic(jobs: Sequence[str], offered: Sequence[CounterCell], served: Sequence[CounterCell]) -> Iterator[Traffic]:
+def _traffic(jobs: Sequence[str], offered: Sequence[CounterEntry], served: Sequence[CounterEntry]) -> Iterator[Traffic]:
     """Yield jobs and queues that saw a packet."""
     for came, left in zip(offered, served, strict=True):
         if came.packets or left.packets:
-            slot, queue = divmod(came.index, _QUEUES)
+            slot, queue = _split(came)
             job = job_of_slot(slot)
             counts = (came.packets, came.octets, left.packets, left.octets)
             yield Traffic(job, queue, *counts, _job_name(job, jobs))
@@ -102,11 +106,11 @@ def _job_name(job: int | None, jobs: Sequence[str]) -> str:
     return jobs[job] if job < len(jobs) else f"job {job}"
 
 
-def _longest(jobs: Sequence[str], depths: Sequence[RegisterCell]) -> Iterator[LongestQueue]:
+def _longest(jobs: Sequence[str], depths: Sequence[RegisterEntry]) -> Iterator[LongestQueue]:
     """Yield queues that were ever found occupied."""
     for cell in depths:
         if cell.value:
-            yield LongestQueue(*divmod(cell.index, _QUEUES), cell.value)
+            yield LongestQueue(*_split(cell), cell.value)
 
 
 CONTROL = P4Control(
@@ -115,7 +119,7 @@ CONTROL = P4Control(
     registers=(LONGEST,),
     entries=entries,
     readings=(
-        Reading(
+        StatusReading(
             name="traffic",
             title="traffic",
             arrays=(OFFERED, SERVED),
@@ -130,7 +134,7 @@ CONTROL = P4Control(
             ),
             empty="no packet yet",
         ),
-        Reading(
+        StatusReading(
             name="longest",
             title="longest queues",
             arrays=(LONGEST,),

@@ -1,7 +1,7 @@
 """What P4Info says of a program, by name, and values as P4Runtime writes them. Names lose their outermost part.
 
 p4c names a table after the controls it is nested in, outermost first. Which control that is, is the program's own
-affair, so "TensorIngress.forward.l2" is "forward.l2" here.
+affair, so "Ingress.inner.table" is "inner.table" here.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def fitting(where: str, value: int, width: int) -> bytes:
 def short(name: str) -> str:
     """Return a name without the outermost control.
 
-    >>> short("TensorIngress.forward.l2"), short("NoAction")
-    ('forward.l2', 'NoAction')
+    >>> short("Ingress.inner.table"), short("NoAction")
+    ('inner.table', 'NoAction')
     """
     return name.partition(".")[2] or name
 

@@ -147,7 +147,7 @@ def read_lowest_queue(switch: Connection, schema: ProgramSchema) -> int:
     """Return the number of the lowest queue that the running program uses."""
     # What the switch says comes last and counts; it may say nothing of a default that nobody has set.
     answer = switch.read([DefaultEntry.query(schema, QUEUES)])
-    told = [*DefaultEntry.initial(schema), *(decode_entity(schema, message) for message in answer)]
+    told = [*DefaultEntry.initial(schema, ()), *(decode_entity(schema, message) for message in answer)]
     actions = [entity.action for entity in told if isinstance(entity, DefaultEntry) and entity.table == QUEUES]
     return dict(actions[-1].arguments)["lowest"]
 

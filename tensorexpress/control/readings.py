@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorexpress.control.client import Connection
-from tensorexpress.control.entities import Cell, cells_of
+from tensorexpress.control.entities import CellEntry, cells_of
 from tensorexpress.control.messages import ProgramSchema
 
 
 @dataclass(frozen=True)
-class Reading:
+class StatusReading:
     """Something that `status` tells of a switch, made of arrays of the program.
 
     `rows` is called with the names of the plan's jobs and, for each array, its cells by index. It returns dataclasses.
@@ -38,12 +38,12 @@ def read_array(connection: Connection, schema: ProgramSchema, array: str) -> lis
     return None if answer is None else sorted((kind.decode(schema, each) for each in answer), key=_index)
 
 
-def _index(cell: Cell) -> int:
+def _index(cell: CellEntry) -> int:
     return cell.index
 
 
 def take(
-    connection: Connection, schema: ProgramSchema, reading: Reading, jobs: Sequence[str]
+    connection: Connection, schema: ProgramSchema, reading: StatusReading, jobs: Sequence[str]
 ) -> tuple[Any, ...] | None:
     """Return the rows of a reading; None where the switch cannot read what they are made of."""
     arrays = [read_array(connection, schema, array) for array in reading.arrays]

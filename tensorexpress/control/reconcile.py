@@ -162,7 +162,8 @@ def reconcile(
     state = running_program(connection, program, schema)
     if state != OURS and not dry_run:
         connection.push_pipeline(schema.p4info, program.document, cookie_of(program))
-    found = initial_entities(schema) if state != OURS and dry_run else read_entities(connection, schema, wanted)
+    is_foreseen = state != OURS and dry_run
+    found = initial_entities(schema, wanted) if is_foreseen else read_entities(connection, schema, wanted)
     changes = replace(difference(wanted, found), program=state)
     if not dry_run:
         write_changes(connection, schema, changes)

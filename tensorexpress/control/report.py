@@ -10,7 +10,7 @@ from tensorexpress.control.client import ReceivedPacket, RemoteSwitch
 from tensorexpress.control.deploy import Event, SwitchOutcome
 from tensorexpress.control.entities import Entity
 from tensorexpress.control.messages import ProgramSchema
-from tensorexpress.control.readings import Reading
+from tensorexpress.control.readings import StatusReading
 from tensorexpress.control.reconcile import NONE, OTHER, Changes, count
 from tensorexpress.control.status import Status
 from tensorexpress.text import grid
@@ -116,7 +116,7 @@ def status_table(status: Status) -> str:
     return "\n\n".join("\n".join(block) for block in blocks)
 
 
-def _reading_lines(reading: Reading, rows: Sequence[Any] | None) -> list[str]:
+def _reading_lines(reading: StatusReading, rows: Sequence[Any] | None) -> list[str]:
     if rows is None:
         return [f"{reading.title}: not readable on this switch"]
     if not rows:

@@ -10,7 +10,7 @@ from tensorexpress.control.client import Connection
 from tensorexpress.control.controls import EXCEPTIONS, controls, exception_names
 from tensorexpress.control.entities import TableEntry, table_size
 from tensorexpress.control.messages import ProgramSchema
-from tensorexpress.control.readings import Reading, read_array, take
+from tensorexpress.control.readings import StatusReading, read_array, take
 from tensorexpress.control.reconcile import NONE, OURS, running_program
 from tensorexpress.errors import NetworkError
 from tensorexpress.p4 import Program
@@ -31,7 +31,7 @@ class Status:
 
     tables: tuple[TableUse, ...]
     #: What controls count -> its rows; None on a switch that cannot read it.
-    readings: dict[Reading, tuple[Any, ...] | None]
+    readings: dict[StatusReading, tuple[Any, ...] | None]
     #: Name -> packets.
     exceptions: dict[str, int]
     #: Port -> frames that came faster than the switch took them; None on a switch that does not say.
