@@ -46,8 +46,10 @@ from tensorexpress.control.entities import (
     Rates,
     RegisterEntry,
     TableEntry,
+    copies,
     decode_entity,
     table_size,
+    tables,
 )
 from tensorexpress.control.intent import Intent, Options
 from tensorexpress.control.messages import ProgramSchema, parse_p4info
@@ -60,6 +62,8 @@ from tensorexpress.scenario import read_scenario
 from tensorexpress.wire.dscp import queue_of_dscp
 
 ROOT = Path(__file__).parents[1]
+#: Where the controller lives.
+ROOM = "tensorexpress/control"
 PROGRAMS = ROOT / "tests" / "programs" / "build"
 PROGRAM = load()
 SCHEMA = ProgramSchema.of(PROGRAM)
@@ -100,7 +104,7 @@ def plan_on(cluster: Cluster, policy: str = "tensorexpress") -> Plan:
 
 
 def test_examples_in_docstrings_hold() -> None:
-    for module in (addresses, controls, entities, forward, messages):
+    for module in (addresses, controls, copies, forward, messages, tables):
         result = doctest.testmod(module)
         assert result.attempted
         assert not result.failed
@@ -202,7 +206,7 @@ def test_a_class_of_the_controller_has_a_name_that_no_other_room_uses() -> None:
         for path in (ROOT / directory).rglob("*.py"):
             for name in re.findall(r"^class ([A-Za-z]\w*)", path.read_text(), re.MULTILINE):
                 named.setdefault(name, set()).add(str(path.parent.relative_to(ROOT)))
-    assert not {name for name, rooms in named.items() if "tensorexpress/control" in rooms and len(rooms) > 1}
+    assert not {name for name, rooms in named.items() if {ROOM, f"{ROOM}/entities"} & rooms and len(rooms) > 1}
 
 
 # Forwarding.
