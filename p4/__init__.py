@@ -1,7 +1,7 @@
 """The P4 program: assembled from one control per file, and what p4c made of it.
 
 `build/` holds p4c's JSON for BMv2 and P4Info, so that nobody needs a P4 compiler, and a stamp that says which sources
-and which p4c they came from.
+and which p4c they came from. `define.py` holds the constants of `include/define.p4` for Python.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tensorexpress.text import json_text
 HERE = Path(__file__).parent
 BUILD = HERE / "build"
 NAME = "tensorexpress"
+DEFINE = HERE / "define.py"
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,22 @@ def source_hash() -> str:
         digest.update(f"{path.relative_to(HERE).as_posix()}\n{path.stat().st_size}\n".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def included() -> list[str]:
+    """Return the names of the files that the program is made of, in its order.
+
+    >>> included()[:2]
+    ['define', 'headers']
+    """
+    return re.findall(r'^#include "include/(\w+)\.p4"', (HERE / f"{NAME}.p4").read_text(), re.MULTILINE)
+
+
+def define_text() -> str:
+    """Return what `define.py` has to be, by `include/define.p4`."""
+    from tensorexpress.p4.constants import module_text
+
+    return module_text((HERE / "include" / "define.p4").read_text())
 
 
 def load(directory: Path = BUILD) -> Program:
@@ -111,13 +128,15 @@ def compile_source(p4c: str, source: Path) -> tuple[dict[str, Any], str]:
 
 
 def build(p4c: str, directory: Path = BUILD) -> Program:
-    """Compile the program and replace the build in `directory`."""
+    """Compile the program and replace the build in `directory`; the package's own takes its constants along."""
     stamp = Stamp(source_hash(), p4c_version(p4c))
     document, p4info = compile_source(p4c, HERE / f"{NAME}.p4")
     make_directory(directory)
     write_atomic(directory / f"{NAME}.json", json_text(document))
     write_atomic(directory / f"{NAME}.p4info.txtpb", p4info)
     write_atomic(directory / "stamp.json", json_text(asdict(stamp)))
+    if directory == BUILD:
+        write_atomic(DEFINE, define_text())
     return load(directory)
 
 

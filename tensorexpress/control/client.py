@@ -38,7 +38,7 @@ _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
-class TlsFiles:
+class ClientTls:
     """PEM files: whom to trust, and what proves who we are where the switch wants to know."""
 
     ca: str | None = None
@@ -47,8 +47,8 @@ class TlsFiles:
 
 
 @dataclass(frozen=True)
-class Target:
-    """A switch of the plan, and how to reach it."""
+class RemoteSwitch:
+    """A switch of the plan, and how to reach and control it."""
 
     name: str
     #: HOST:PORT, [IPV6]:PORT or unix:PATH.
@@ -57,7 +57,7 @@ class Target:
     #: Of several controllers the one with the highest is primary, and may write.
     election_id: int = 1
     #: None speaks without TLS.
-    tls: TlsFiles | None = None
+    tls: ClientTls | None = None
 
     def __str__(self) -> str:
         return f"{self.name} at {self.address}"
@@ -75,7 +75,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class PacketIn:
+class ReceivedPacket:
     """A frame that the switch sent to the controller, and the fields of its packet-in header by id."""
 
     frame: bytes
@@ -83,7 +83,7 @@ class PacketIn:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class RefusedUpdate:
     """An update that the switch did not make: its place in the batch, and why."""
 
     index: int
@@ -101,7 +101,7 @@ class _Channel(P4RuntimeClient):  # type: ignore[misc]
 class Connection:
     """A connection to a switch, open until it is closed. Reading needs nothing else; writing needs `arbitrate`."""
 
-    def __init__(self, target: Target):
+    def __init__(self, target: RemoteSwitch):
         self.target = target
         check_files(target.tls)
         tls = target.tls
@@ -111,7 +111,7 @@ class Connection:
         self._channel = _Channel(target.device_id, address, (0, 0), ssl_options=options)
         self._stub = self._channel.stub
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._messages: queue.Queue[Standing | PacketIn | NetworkError | None] = queue.Queue()
+        self._messages: queue.Queue[Standing | ReceivedPacket | NetworkError | None] = queue.Queue()
         self._stream: Any = None
         self._receiver: threading.Thread | None = None
         try:
@@ -156,7 +156,7 @@ class Connection:
                 f"{self._election_id}; stop it, or take over with --election-id {standing.highest + 1}"
             )
 
-    def listen(self, timeout_s: float | None = None) -> Standing | PacketIn | None:
+    def listen(self, timeout_s: float | None = None) -> Standing | ReceivedPacket | None:
         """Return what the switch says next; None when it says nothing in that time, or `wake` was called."""
         try:
             message = self._messages.get(timeout=timeout_s)
@@ -332,7 +332,7 @@ class Connection:
         return NetworkError(f"{self.target}: {doing} failed with {code.name}: {details}")
 
 
-def refusals_of(error: Any) -> list[Refusal]:
+def refusals_of(error: Any) -> list[RefusedUpdate]:
     """Return which updates of a batch were refused: P4Runtime says so in details that gRPC hides in metadata."""
     for name, value in error.trailing_metadata() or ():
         if name == "grpc-status-details-bin":
@@ -341,11 +341,11 @@ def refusals_of(error: Any) -> list[Refusal]:
     return []
 
 
-def _refusals(details: Iterable[Any]) -> Iterator[Refusal]:
+def _refusals(details: Iterable[Any]) -> Iterator[RefusedUpdate]:
     for index, detail in enumerate(details):
         error = p4runtime_pb2.Error()
         if detail.Unpack(error) and error.canonical_code != code_pb2.OK:
-            yield Refusal(index, code_pb2.Code.Name(error.canonical_code), error.message)
+            yield RefusedUpdate(index, code_pb2.Code.Name(error.canonical_code), error.message)
 
 
 def _is_unimplemented(error: Any) -> bool:
@@ -367,7 +367,7 @@ _FAILURES = {
 }
 
 
-def _unreachable(target: Target, code: Any, details: str) -> str:
+def _unreachable(target: RemoteSwitch, code: Any, details: str) -> str:
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return "no answer in time; is the address right, and the switch running?"
     for sign, meaning in _FAILURES.items():
@@ -380,7 +380,7 @@ def _unreachable(target: Target, code: Any, details: str) -> str:
     return f"no answer ({details}); start the switch, or correct the address given with --switch"
 
 
-def check_files(tls: TlsFiles | None) -> None:
+def check_files(tls: ClientTls | None) -> None:
     """Refuse what p4runtime-shell would end the program for."""
     if tls is None:
         return
@@ -408,5 +408,5 @@ def _standing(message: Any) -> Standing:
     return Standing(code == code_pb2.OK, highest, is_vacant=code == code_pb2.NOT_FOUND)
 
 
-def _packet_in(message: Any) -> PacketIn:
-    return PacketIn(message.payload, {each.metadata_id: decode(each.value) for each in message.metadata})
+def _packet_in(message: Any) -> ReceivedPacket:
+    return ReceivedPacket(message.payload, {each.metadata_id: decode(each.value) for each in message.metadata})

@@ -22,9 +22,10 @@ from pathlib import Path
 
 from tensorexpress import tied
 from tensorexpress.files import make_directory
+from tensorexpress.p4.define import CPU_PORT
 from tensorexpress.switch.configuration import Configuration
 from tensorexpress.switch.counted import NOT_TAKEN, PortStatistics, Statistics
-from tensorexpress.switch.device import CPU_PORT, Switch
+from tensorexpress.switch.device import Switch
 from tensorexpress.switch.faults import Faults, FaultyPort
 from tensorexpress.switch.link import LinkClosedError, SwitchEnd
 from tensorexpress.switch.operations import Operation, Query
