@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 #: Directory -> the package that it installs as.
-PACKAGES = {"tensorexpress": "tensorexpress", "sim": "tensorexpress.sim", "p4": "tensorexpress.p4"}
+PACKAGES = {"tensorexpress": "tensorexpress", "sim": "tensorexpress.sim"}
 
 #: Packages that anything may import, as plain modules may be.
 PLAIN = {"models", "wire", "p4"}

@@ -490,9 +490,9 @@ entity { table_entry { table_id: %s
 def test_a_p4runtime_client_programs_the_switch_and_exchanges_packets_with_it():
     pytest.importorskip("grpc")
     from google.protobuf import text_format
-    from p4.config.v1 import p4info_pb2
-    from p4.v1 import p4runtime_pb2
     from runtime_support import Client
+
+    from tensorexpress.p4runtime_messages import p4info_pb2, p4runtime_pb2
 
     p4info = text_format.Parse(P4INFO.read_text(), p4info_pb2.P4Info())
     table = p4info.tables[0].preamble.id
@@ -523,9 +523,9 @@ def test_a_p4runtime_client_programs_the_switch_and_exchanges_packets_with_it():
 def test_a_controller_finds_the_program_and_entries_that_a_switch_started_with(tmp_path):
     pytest.importorskip("grpc")
     from google.protobuf import text_format
-    from p4.config.v1 import p4info_pb2
-    from p4.v1 import p4runtime_pb2
     from runtime_support import Client
+
+    from tensorexpress.p4runtime_messages import p4info_pb2, p4runtime_pb2
 
     p4info = text_format.Parse(P4INFO.read_text(), p4info_pb2.P4Info())
     table = p4info.tables[0].preamble.id

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from deployed import PROGRAM, framed, planned, tagged
 from network import cable, needs_root
-from p4.v1 import p4runtime_pb2
 from switches import Bmv2Switch
 from test_executors import cases
 
@@ -23,6 +22,7 @@ from tensorexpress.control.deploy import deploy, entries, prepare
 from tensorexpress.control.entries import Call, DefaultEntry, TableEntry
 from tensorexpress.control.intent import Intent, Options
 from tensorexpress.control.messages import Schema, encode, parse_p4info
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.device import Switch
 from tensorexpress.switch.p4runtime.service import serve
 from tensorexpress.switch.ports import InterfacePort

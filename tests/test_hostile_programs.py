@@ -14,12 +14,12 @@ import pytest
 from fuzz_configs import fuzz, peak_bytes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from p4.v1 import p4runtime_pb2
 from passes import PROGRAMS, document, through
 from runtime_support import DOCUMENT, P4INFO, Client, StrictDataPath
 
 from tensorexpress.errors import ProgramError
 from tensorexpress.p4 import load as load_own
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.device import LOOP, Switch
 from tensorexpress.switch.p4runtime.service import serve
 from tensorexpress.switch.program.pipeline import Pipeline

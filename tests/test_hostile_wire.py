@@ -18,8 +18,6 @@ from typing import Any, Protocol
 import pytest
 from deployed import PROGRAM, planned
 from network import cable, needs_root
-from p4.v1 import p4runtime_pb2
-from p4runtime_sh.context import P4Type
 from scapy.layers.inet import ICMP, IP, TCP, UDP, IPOption_NOP
 from scapy.layers.inet6 import (
     IPv6,
@@ -36,7 +34,9 @@ from tensorexpress.control.client import Connection, Target
 from tensorexpress.control.deploy import deploy, prepare
 from tensorexpress.control.intent import Options
 from tensorexpress.control.messages import Schema, parse_p4info
+from tensorexpress.control.p4info import P4Type
 from tensorexpress.control.status import EXCEPTIONS
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.device import Switch
 from tensorexpress.switch.operations import ReadCounter
 from tensorexpress.switch.p4runtime.service import serve

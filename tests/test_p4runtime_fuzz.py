@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
-from p4.v1 import p4runtime_pb2
 from runtime_oracle import Oracle, normal
 from runtime_support import DOCUMENT, P4INFO, Client, entity, new_store
 
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.device import Switch
 from tensorexpress.switch.p4runtime.service import serve
 

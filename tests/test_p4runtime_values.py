@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from p4.config.v1 import p4info_pb2
 from runtime_support import DOCUMENT, P4INFO, P4INFO_TEXT, SCHEMA, with_ids
 
 from tensorexpress.errors import ProgramError
+from tensorexpress.p4runtime_messages import p4info_pb2
 from tensorexpress.switch import operations as ops
 from tensorexpress.switch.p4runtime import pipeline_config, values
 from tensorexpress.switch.p4runtime.arbitration import LARGEST_NUMBER_OF_ROLES, Arbitration

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from p4runtime_sh.context import P4Type
-
 from tensorexpress.control.entries import Entity, TableEntry
 from tensorexpress.control.guard import JOB_METER, slot_of_job
 from tensorexpress.control.intent import Options
 from tensorexpress.control.messages import Schema
+from tensorexpress.control.p4info import P4Type
 from tensorexpress.errors import PlanError, unknown
 from tensorexpress.plan import Plan
 from tensorexpress.wire.dscp import MOST_QUEUES

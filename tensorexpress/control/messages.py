@@ -11,9 +11,6 @@ from ipaddress import ip_address
 from typing import Any
 
 from google.protobuf import text_format
-from p4.config.v1 import p4info_pb2
-from p4.v1 import p4runtime_pb2
-from p4runtime_sh.context import Context, P4Type
 
 from tensorexpress.addresses import format_mac
 from tensorexpress.control.entries import (
@@ -28,7 +25,9 @@ from tensorexpress.control.entries import (
     Replicas,
     TableEntry,
 )
+from tensorexpress.control.p4info import Declarations, P4Type, short
 from tensorexpress.errors import PlanError, ProgramError
+from tensorexpress.p4runtime_messages import p4info_pb2, p4runtime_pb2
 
 _LPM = p4info_pb2.MatchField.LPM
 
@@ -63,19 +62,18 @@ class Schema:
 
     def __init__(self, p4info: Any):
         self.p4info = p4info
-        self._context = Context()
-        self._context.set_p4info(p4info)
+        self._declared = Declarations(p4info)
 
     def find(self, kind: P4Type, name: str) -> Any:
         """Return the P4Info of a table, action, meter and so on."""
-        found = self._context.get_obj(kind, name)
+        found = self._declared.find(kind, name)
         if found is None:
             raise ProgramError(f"the program has no {kind.name} {name!r}; deploy with the program of this version")
         return found
 
     def names(self, kind: P4Type) -> list[str]:
         """Return the names of all tables, meters and so on, in the order of the program."""
-        return [short(name) for name, _ in self._context.get_objs(kind)]
+        return [short(one.preamble.name) for one in self._declared.of_kind(kind)]
 
     def table_size(self, table: str) -> int:
         """Return how many entries a table holds; one without a key has its default action alone."""
@@ -83,11 +81,8 @@ class Schema:
         return int(declared.size) if declared.match_fields else 0
 
     def register(self, name: str) -> Any:
-        """Return the P4Info of a register, which p4runtime-shell's context leaves out."""
-        for register in self.p4info.registers:
-            if short(register.preamble.name) == name:
-                return register
-        raise ProgramError(f"the program has no register {name!r}; deploy with the program of this version")
+        """Return the P4Info of a register."""
+        return self.find(P4Type.register, name)
 
     def header_fields(self, header: str) -> dict[str, int]:
         """Return the fields of a controller's header, "packet_in" or "packet_out": name -> id."""
@@ -179,7 +174,7 @@ class Schema:
         return int(self.find(kind, name).preamble.id)
 
     def _name(self, number: int) -> str:
-        return short(self._context.get_name_from_id(number))
+        return short(self._declared.by_id[number].preamble.name)
 
     def _fill_table_entry(self, message: Any, entry: TableEntry) -> None:
         table = self.find(P4Type.table, entry.table)
@@ -217,7 +212,7 @@ class Schema:
                 setattr(message.config, name, getattr(meter.rates, name))
 
     def _table_entry(self, message: Any) -> TableEntry | DefaultEntry:
-        table = self._context.get_obj_by_id(message.table_id)
+        table = self._declared.by_id[message.table_id]
         name = short(table.preamble.name)
         if message.is_default_action:
             return DefaultEntry(name, self._called(message.action.action))
@@ -229,19 +224,10 @@ class Schema:
         return self._call(message.action_id, {param.param_id: param.value for param in message.params})
 
     def _call(self, number: int, given: Mapping[int, bytes]) -> Call:
-        action = self._context.get_obj_by_id(number)
+        action = self._declared.by_id[number]
         return Call(
             short(action.preamble.name), tuple((param.name, decode(given[param.id])) for param in action.params)
         )
-
-
-def short(name: str) -> str:
-    """Return a name without the outermost control.
-
-    >>> short("TensorIngress.forward.l2"), short("NoAction")
-    ('forward.l2', 'NoAction')
-    """
-    return name.partition(".")[2] or name
 
 
 def _fitting(where: str, value: int, width: int) -> bytes:

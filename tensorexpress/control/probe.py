@@ -13,18 +13,18 @@ from contextlib import closing
 from typing import Any
 
 import grpc
-from p4.v1 import p4runtime_pb2
-from p4runtime_sh.context import P4Type
 
 from tensorexpress.control.classify import QUEUES
 from tensorexpress.control.client import CONNECT_S, Connection, PacketIn, Standing, Target
 from tensorexpress.control.entries import DefaultEntry
 from tensorexpress.control.intent import CPU_PORT
 from tensorexpress.control.messages import Schema, parse_p4info
+from tensorexpress.control.p4info import P4Type
 from tensorexpress.control.reconcile import NONE, OURS, running_program
 from tensorexpress.doctor import BMV2, Finding
 from tensorexpress.errors import NetworkError
 from tensorexpress.p4 import Program
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.units import counted
 
 #: How long a packet may take through the switch and back.

@@ -8,9 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from p4.v1 import p4runtime_pb2
-from p4runtime_sh.context import P4Type
-
 from tensorexpress.control.client import Connection
 from tensorexpress.control.entries import (
     CloneSession,
@@ -24,7 +21,9 @@ from tensorexpress.control.entries import (
 )
 from tensorexpress.control.forward import NEXT_HOPS
 from tensorexpress.control.messages import Schema
+from tensorexpress.control.p4info import P4Type
 from tensorexpress.p4 import Program
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 
 #: Whether a switch runs our program, another one, or none.
 OURS, OTHER, NONE = "ours", "other", "none"

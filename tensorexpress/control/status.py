@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from p4.v1 import p4runtime_pb2
-from p4runtime_sh.context import P4Type
-
 from tensorexpress.control.client import Connection
 from tensorexpress.control.guard import slot_of_job
 from tensorexpress.control.messages import Schema, decode
+from tensorexpress.control.p4info import P4Type
 from tensorexpress.control.reconcile import NONE, OURS, running_program
 from tensorexpress.errors import NetworkError
 from tensorexpress.p4 import Program
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 
 #: What the cells of the counter `exceptions` count, in the order of define.p4.
 EXCEPTIONS = (

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from google.protobuf import text_format
-from p4.config.v1 import p4info_pb2
 
 from tensorexpress.errors import ProgramError, one_line
+from tensorexpress.p4runtime_messages import p4info_pb2
 from tensorexpress.switch.p4runtime.values import Bits, Bool, DataType, Members, Names
 from tensorexpress.switch.program.budgets import LARGEST_DOCUMENT, LONGEST_NAME, MOST_MEMBERS, WIDEST_BITS, beyond
 

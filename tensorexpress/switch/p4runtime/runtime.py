@@ -20,10 +20,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from p4.v1 import p4runtime_pb2
-
 from tensorexpress import lost_frames
 from tensorexpress.errors import NetworkError, TensorExpressError
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.operations import DataPath, Digest, IdleEntry, Notice, PacketIn
 from tensorexpress.switch.p4runtime.answers import abort, abort_batch, refusing
 from tensorexpress.switch.p4runtime.arbitration import Advice, Arbitration
