@@ -76,6 +76,11 @@ def _modules() -> list[SimpleNamespace]:
 code_pb2, status_pb2, p4types_pb2, p4info_pb2, p4data_pb2, p4runtime_pb2 = _modules()
 
 
+def is_repeated(field: Any) -> bool:
+    """Return whether a field holds several values, which an old and a new protobuf say differently."""
+    return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED)
+
+
 class P4RuntimeStub:
     """The methods of P4Runtime on a gRPC channel, as attributes."""
 

@@ -1,6 +1,6 @@
 """Damaged pipeline configs, P4Info and BMv2 JSON, for everything between a client's message and a packet.
 
-Run by hand with as many as there is time for: python -P tests/fuzz_configs.py --count 10000
+Run by hand with as many as there is time for: python tests/fuzz_configs.py --count 10000
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import grpc
 import pytest
 from google.protobuf import text_format
 
-from tensorexpress.p4runtime_messages import P4RuntimeStub, p4info_pb2, p4runtime_pb2, status_pb2
+from tensorexpress.p4runtime_messages import P4RuntimeStub, is_repeated, p4info_pb2, p4runtime_pb2, status_pb2
 from tensorexpress.switch import operations as ops
 from tensorexpress.switch.p4runtime.fitting import fit
 from tensorexpress.switch.p4runtime.p4info import read_p4info
@@ -34,7 +34,7 @@ INSERT, MODIFY, DELETE = 1, 2, 3
 def id_of(alias: str) -> int:
     """Return the id that P4Info gives to anything, found by its alias."""
     for group in P4INFO.ListFields():
-        for one in group[1] if group[0].label == group[0].LABEL_REPEATED else ():
+        for one in group[1] if is_repeated(group[0]) else ():
             if hasattr(one, "preamble") and one.preamble.alias == alias:
                 return one.preamble.id
     raise KeyError(alias)

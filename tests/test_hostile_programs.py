@@ -468,7 +468,7 @@ def test_a_push_by_any_number_of_elements_is_one_by_all_of_them() -> None:
 
 
 def test_damaged_configs_run_or_are_refused_in_one_line_with_bounded_source_and_memory() -> None:
-    """A bounded run; `python -P tests/fuzz_configs.py --count 10000` is the long one."""
+    """A bounded run; `python tests/fuzz_configs.py --count 10000` is the long one."""
     before = peak_bytes()
     seen = fuzz(int(os.environ.get("TENSOREXPRESS_FUZZ_CONFIGS", "80")), seed=7)
     assert seen["taken"] > 0 < seen["program refused"]
