@@ -233,7 +233,6 @@ def probed_switch(frames: str) -> Iterator[tuple[str, Callable[[], list[list[Any
     wires = [f"{port}@udp:{ends[2 * port]}-{ends[2 * port + 1]}" for port in range(2)]
     start = [
         sys.executable,
-        "-P",
         "-c",
         "from tensorexpress.cli import main; main()",
         "switch",

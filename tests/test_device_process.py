@@ -65,7 +65,7 @@ def wires(stack, count):
 def command(*arguments):
     """Run `tensorexpress switch` and give the process and the line it prints when it is ready."""
     process = subprocess.Popen(
-        [sys.executable, "-P", "-c", "from tensorexpress.cli import main; main()", "switch", *arguments],
+        [sys.executable, "-c", "from tensorexpress.cli import main; main()", "switch", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -172,7 +172,7 @@ link.start(Loop())
 
 
 def test_a_forwarding_process_that_is_in_an_endless_loop_ends_with_the_controlling_one():
-    with subprocess.Popen([sys.executable, "-P", "-c", SPIN], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE, text=True) as process:
         forwarding = int(process.stdout.readline())
         assert process.stdout.readline() == "spins\n"
         process.kill()
@@ -423,7 +423,7 @@ def test_standard_error_that_nobody_reads_stops_no_packet():
         "for _ in range(1000): handler.emit(logging.makeLogRecord(eval(sys.argv[1])))\n"
         "print('done', flush=True)\n"
     )
-    command = [sys.executable, "-P", "-c", script, repr({"msg": log.getMessage()})]
+    command = [sys.executable, "-c", script, repr({"msg": log.getMessage()})]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "done\n"
         said = process.stderr.read()

@@ -19,7 +19,7 @@ from tensorexpress.doctor import check_qdisc
 from tensorexpress.plan_file import plan_text
 from tensorexpress.target import namespaces
 
-TENSOREXPRESS = [sys.executable, "-P", "-c", "from tensorexpress.cli import main; main()"]
+TENSOREXPRESS = [sys.executable, "-c", "from tensorexpress.cli import main; main()"]
 
 
 def run(*arguments):
