@@ -28,7 +28,7 @@ from statistics import median
 
 from tensorexpress import p4
 from tensorexpress.addresses import GATEWAY_MAC, default_addresses
-from tensorexpress.control.client import Connection, Target
+from tensorexpress.control.client import Connection, RemoteSwitch
 from tensorexpress.control.deploy import deploy, prepare
 from tensorexpress.control.intent import Options
 from tensorexpress.errors import NetworkError
@@ -72,7 +72,7 @@ def make_frames(payload: int) -> list[bytes]:
 
 def deploy_to(address: str) -> None:
     deployment = prepare(make_bench_plan(), ["s0"], Options(), p4.load())
-    (outcome,) = deploy(deployment, [Target("s0", address)])
+    (outcome,) = deploy(deployment, [RemoteSwitch("s0", address)])
     if outcome.error is not None:
         raise outcome.error
 
@@ -221,7 +221,7 @@ def bmv2(program: str, *ports: str) -> Iterator[None]:
 def wait_for(address: str) -> None:
     for _ in range(100):
         try:
-            Connection(Target("s0", address)).close()
+            Connection(RemoteSwitch("s0", address)).close()
             return
         except NetworkError:
             time.sleep(0.1)

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Sequence
-from types import FrameType
-from typing import TYPE_CHECKING
-
 import click
 
 from tensorexpress.cli.deploy_linux import check_options, deploy_linux
+from tensorexpress.cli.deploy_p4 import deploy_p4
 from tensorexpress.cli.linux_options import linux_options
-from tensorexpress.cli.options import check_outputs, with_option, write_json
+from tensorexpress.cli.options import check_outputs
 from tensorexpress.cli.targets import read_targets, target_options
-from tensorexpress.errors import InputError, PlanError
-from tensorexpress.units import parse_rate
-
-if TYPE_CHECKING:
-    from tensorexpress.control.client import Target
-    from tensorexpress.control.deploy import Deployment, Event
-    from tensorexpress.plan import Plan
+from tensorexpress.errors import InputError
 
 
 @click.command(short_help="Bring switches, or an interface of this machine, to what a plan says.")
@@ -118,81 +107,20 @@ def deploy(
     if target == "linux":
         deploy_linux(plan_path, device, rate, remove=remove, dry_run=dry_run, json_path=json_path)
         return
-
-    from tensorexpress import p4
-    from tensorexpress.plan_file import read_plan
-
     if stay and (dry_run or json_path):
         raise InputError("--stay goes with neither --dry-run nor --json; leave one of them out")
     check_outputs(json_path)
-    targets = read_targets(switches, device_ids, tls_ca, tls_cert, tls_key, election_id)
-    plan = read_plan(plan_path)
-    _check_switches(plan, [target.name for target in targets], partial)
-
-    from tensorexpress.addresses import read_addresses
-    from tensorexpress.control import deploy as control
-    from tensorexpress.control.intent import Options
-    from tensorexpress.control.report import changes_json, changes_table
-
-    options = Options(
-        addresses=read_addresses(hosts_path, plan.scenario.cluster) if hosts_path else None,
+    deploy_p4(
+        plan_path,
+        read_targets(switches, device_ids, tls_ca, tls_cert, tls_key, election_id),
+        hosts_path,
+        limits,
+        partial=partial,
+        dry_run=dry_run,
+        stay=stay,
+        json_path=json_path,
         bind_sources=bind_sources,
         strangers=strangers,
-        limits=dict(map(_limit, limits)),
         miss=miss,
         trust_dscp=trust_dscp,
     )
-    deployment = control.prepare(plan, [target.name for target in targets], options, p4.load())
-    if stay:
-        _stay(deployment, targets)
-        return
-    outcomes = control.deploy(deployment, targets, dry_run=dry_run)
-    if json_path is not None:
-        write_json(json_path, changes_json(outcomes, deployment.schema, dry_run=dry_run))
-    if json_path != "-" and any(outcome.changes for outcome in outcomes):
-        click.echo(changes_table(outcomes, deployment.schema, dry_run=dry_run))
-    error = control.failures(outcomes)
-    if error is not None:
-        raise error
-
-
-def _check_switches(plan: Plan, named: Sequence[str], partial: bool) -> None:
-    missing = [switch for switch in plan.scenario.cluster.switches if switch not in named]
-    unknown_ones = set(named) - set(plan.scenario.cluster.switches)
-    if missing and not partial and not unknown_ones:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise PlanError(
-            f"the plan has a switch {missing[0]}{more} that no --switch names; give --switch {missing[0]}=HOST:PORT, "
-            "or --partial to leave it as it is"
-        )
-
-
-def _limit(text: str) -> tuple[str, int]:
-    job, equals, rate = text.rpartition("=")
-    if not (job and equals):
-        raise InputError(f'--limit {text!r}; accepted: JOB=RATE, such as job0="5 Gbps"')
-    rate_bps = with_option("--limit", parse_rate, rate)
-    if rate_bps < 8:
-        raise InputError(f"--limit {text!r}: no packet would pass; accepted: more than 8 bps")
-    return job, rate_bps
-
-
-def _stay(deployment: Deployment, targets: Sequence[Target]) -> None:
-    """Keep the switches until Ctrl-C or SIGTERM."""
-    from tensorexpress.control.deploy import keep
-    from tensorexpress.control.report import event_line
-
-    stopping = threading.Event()
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        stopping.set()
-
-    def report(event: Event) -> None:
-        click.echo(event_line(event, deployment.schema))
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        keep(deployment, targets, report, stopping)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -13,7 +13,7 @@ from tensorexpress.cli.targets import read_targets, target_options
 from tensorexpress.doctor import Finding, as_json, check_machine, report
 
 if TYPE_CHECKING:
-    from tensorexpress.control.client import Target
+    from tensorexpress.control.client import RemoteSwitch
 
 
 @click.command(short_help="Say what this machine and switches can do, and what to do about problems.")
@@ -50,7 +50,7 @@ def doctor(
         sys.exit(1)
 
 
-def _check_switches(targets: Sequence[Target], take_over: bool) -> dict[Target, list[Finding]]:
+def _check_switches(targets: Sequence[RemoteSwitch], take_over: bool) -> dict[RemoteSwitch, list[Finding]]:
     if not targets:
         return {}
     from tensorexpress import p4

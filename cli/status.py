@@ -14,7 +14,7 @@ from tensorexpress.cli.targets import read_targets, target_options
 from tensorexpress.errors import InputError, NetworkError
 
 if TYPE_CHECKING:
-    from tensorexpress.control.client import Target
+    from tensorexpress.control.client import RemoteSwitch
     from tensorexpress.control.status import Status
 
 
@@ -44,13 +44,13 @@ def status(
     targets = read_targets(switches, device_ids, tls_ca, tls_cert, tls_key)
     jobs = _job_names(plan_path)
     while True:
-        found = _read_all(targets)
+        found = _read_all(targets, jobs)
         if json_path is not None:
             from tensorexpress.control.report import status_json
 
-            write_json(json_path, status_json(found, jobs))
+            write_json(json_path, status_json(found))
         if json_path != "-":
-            _show(found, jobs, clear=watch is not None and sys.stdout.isatty())
+            _show(found, clear=watch is not None and sys.stdout.isatty())
         if watch is None:
             break
         time.sleep(watch)
@@ -65,30 +65,30 @@ def _job_names(plan_path: str | None) -> list[str]:
     return [job.job.name for job in read_plan(plan_path).jobs] if plan_path is not None else []
 
 
-def _read_all(targets: Sequence[Target]) -> dict[Target, Status | str]:
+def _read_all(targets: Sequence[RemoteSwitch], jobs: Sequence[str]) -> dict[RemoteSwitch, Status | str]:
     """Return the status of every switch, or why there is none."""
     from tensorexpress import p4
     from tensorexpress.control.client import Connection
-    from tensorexpress.control.messages import Schema, parse_p4info
+    from tensorexpress.control.messages import ProgramSchema
     from tensorexpress.control.status import read_status
 
     program = p4.load()
-    schema = Schema(parse_p4info(program.p4info))
-    found: dict[Target, Status | str] = {}
+    schema = ProgramSchema.of(program)
+    found: dict[RemoteSwitch, Status | str] = {}
     for target in targets:
         try:
             with Connection(target) as connection:
-                found[target] = read_status(connection, program, schema)
+                found[target] = read_status(connection, program, schema, jobs)
         except NetworkError as error:
             found[target] = str(error)
     return found
 
 
-def _show(found: dict[Target, Status | str], jobs: Sequence[str], *, clear: bool) -> None:
+def _show(found: dict[RemoteSwitch, Status | str], *, clear: bool) -> None:
     from tensorexpress.control.report import status_table
 
     if clear:
         click.clear()
-    blocks = [f"{target}\n{status_table(one, jobs)}" for target, one in found.items() if not isinstance(one, str)]
+    blocks = [f"{target}\n{status_table(one)}" for target, one in found.items() if not isinstance(one, str)]
     if blocks:
         click.echo("\n\n".join(blocks))

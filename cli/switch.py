@@ -12,6 +12,7 @@ from click.core import ParameterSource
 from tensorexpress.cli import Command
 from tensorexpress.cli.options import with_option
 from tensorexpress.errors import InputError, NetworkError
+from tensorexpress.p4.define import CPU_PORT
 from tensorexpress.queueing import DISCIPLINES
 from tensorexpress.units import counted, format_rate, parse_rate, parse_size
 
@@ -75,7 +76,11 @@ def _queue_options(command: Command) -> Command:
 @click.option("--insecure", is_flag=True, help="Let other machines control the switch without TLS.")
 @click.option("--no-grpc", is_flag=True, help="Serve no P4Runtime; run --program alone.")
 @click.option(
-    "--cpu-port", type=click.IntRange(0, 510), default=255, show_default=True, help="Port of packet-in and packet-out."
+    "--cpu-port",
+    type=click.IntRange(0, 510),
+    default=CPU_PORT,
+    show_default=True,
+    help="Port of packet-in and packet-out.",
 )
 @click.option("--pcap", metavar="DIR", help="Capture what every port takes and sends, in one file each.")
 @click.option(
@@ -290,7 +295,9 @@ def statistics_table(statistics: Statistics) -> str:
 @click.option("--out", "directory", metavar="DIR", required=True, help="Where to write one capture per port.")
 @click.option("--rate", metavar="RATE", help='Rate of every link, such as "10 Mbps".  [default: no limit]')
 @_queue_options
-@click.option("--cpu-port", type=click.IntRange(0, 510), default=255, show_default=True, help="Port of the controller.")
+@click.option(
+    "--cpu-port", type=click.IntRange(0, 510), default=CPU_PORT, show_default=True, help="Port of the controller."
+)
 def replay(
     program: str,
     p4info: str | None,

@@ -13,7 +13,7 @@ from tensorexpress.control_address import DEFAULT_PORT, parse_address
 from tensorexpress.errors import InputError
 
 if TYPE_CHECKING:
-    from tensorexpress.control.client import Target
+    from tensorexpress.control.client import RemoteSwitch
 
 
 def target_options(command: Command) -> Command:
@@ -49,20 +49,22 @@ def read_targets(
     tls_cert: str | None,
     tls_key: str | None,
     election_id: int = 1,
-) -> list[Target]:
+) -> list[RemoteSwitch]:
     """Return the switches that the options name."""
     if not switches:
         raise InputError(f"no switch is named; give --switch NAME=HOST:PORT, such as s0=127.0.0.1:{DEFAULT_PORT}")
     from tensorexpress.target.controlled import check_p4runtime
 
     check_p4runtime()
-    from tensorexpress.control.client import Target, TlsFiles, check_files
+    from tensorexpress.control.client import ClientTls, RemoteSwitch, check_files
 
-    tls = TlsFiles(tls_ca, tls_cert, tls_key) if tls_ca or tls_cert or tls_key else None
+    tls = ClientTls(tls_ca, tls_cert, tls_key) if tls_ca or tls_cert or tls_key else None
     check_files(tls)
     addresses = _addresses(switches)
     of_all, of_one = _device_ids(device_ids, addresses)
-    return [Target(name, address, of_one.get(name, of_all), election_id, tls) for name, address in addresses.items()]
+    return [
+        RemoteSwitch(name, address, of_one.get(name, of_all), election_id, tls) for name, address in addresses.items()
+    ]
 
 
 def _addresses(switches: Sequence[str]) -> dict[str, str]:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from tensorexpress import p4
 from tensorexpress.addresses import GATEWAY_MAC, default_addresses
 from tensorexpress.control.deploy import entries
-from tensorexpress.control.entries import DefaultEntry, Entity, Meter
+from tensorexpress.control.entities import Entity
 from tensorexpress.control.intent import Intent, Options
-from tensorexpress.control.messages import Schema, parse_p4info
+from tensorexpress.control.messages import ProgramSchema
 from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.plan import Plan, make_plan
 from tensorexpress.policy import parse_policy
@@ -65,13 +65,11 @@ class DeployedSwitch:
             lambda *departure: self.sent.append(departure), self.notices.append, default=settings or PortSettings()
         )
         self._switch.load(PROGRAM.document)
-        schema = Schema(parse_p4info(PROGRAM.p4info))
+        schema = ProgramSchema.of(PROGRAM)
         request = p4runtime_pb2.WriteRequest()
         for entity in (*entries(Intent(plan, name, options)), *more):
-            kind = (
-                p4runtime_pb2.Update.MODIFY if isinstance(entity, DefaultEntry | Meter) else p4runtime_pb2.Update.INSERT
-            )
-            request.updates.add(type=kind, entity=schema.to_message(entity))
+            kind = p4runtime_pb2.Update.MODIFY if entity.is_permanent else p4runtime_pb2.Update.INSERT
+            request.updates.add(type=kind, entity=entity.encode(schema))
         self._switch.apply(read_entries(PROGRAM.p4info, str(request), PROGRAM.document, cpu_port=255))
         self._counts = self.offered()
         self._now_ps = 0

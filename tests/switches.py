@@ -15,7 +15,7 @@ from typing import Protocol
 
 import pytest
 
-from tensorexpress.control.client import Connection, Target
+from tensorexpress.control.client import Connection, RemoteSwitch
 from tensorexpress.errors import NetworkError
 from tensorexpress.switch.loop import LoopSettings
 from tensorexpress.switch.running import RunningSwitch
@@ -95,7 +95,7 @@ def start_switch() -> TargetSwitch:
 
 def _answers(address: str) -> bool:
     try:
-        Connection(Target("s0", address)).close()
+        Connection(RemoteSwitch("s0", address)).close()
     except NetworkError:
         return False
     return True

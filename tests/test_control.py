@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import doctest
+import inspect
+import re
 from collections import Counter, deque
 from dataclasses import replace
 from ipaddress import IPv4Address
@@ -18,22 +20,38 @@ from tensorexpress import addresses
 from tensorexpress.addresses import GATEWAY_MAC, default_addresses, read_addresses
 from tensorexpress.classify import queue_map_of
 from tensorexpress.cluster import Cluster, fat_tree, leaf_spine, star
-from tensorexpress.control import classify, entries, forward, guard, mark, messages
+from tensorexpress.control import (
+    classify,
+    controls,
+    deploy,
+    entities,
+    forward,
+    guard,
+    mark,
+    messages,
+    reconcile,
+    report,
+    status,
+)
 from tensorexpress.control.deploy import prepare
-from tensorexpress.control.entries import (
+from tensorexpress.control.entities import (
+    KINDS,
     Call,
-    CloneSession,
+    CellEntry,
+    CloneEntry,
+    CounterEntry,
     DefaultEntry,
     Entity,
-    Meter,
-    MulticastGroup,
+    MeterEntry,
+    MulticastEntry,
     Rates,
+    RegisterEntry,
     TableEntry,
-    identity,
-    place,
+    decode_entity,
+    table_size,
 )
 from tensorexpress.control.intent import Intent, Options
-from tensorexpress.control.messages import Schema, parse_p4info
+from tensorexpress.control.messages import ProgramSchema, parse_p4info
 from tensorexpress.control.reconcile import Changes, difference, steps
 from tensorexpress.errors import InputError, PlanError, ProgramError
 from tensorexpress.p4 import load
@@ -42,8 +60,10 @@ from tensorexpress.policy import POLICIES, Policy
 from tensorexpress.scenario import read_scenario
 from tensorexpress.wire.dscp import queue_of_dscp
 
+ROOT = Path(__file__).parents[1]
+PROGRAMS = ROOT / "tests" / "programs" / "build"
 PROGRAM = load()
-SCHEMA = Schema(parse_p4info(PROGRAM.p4info))
+SCHEMA = ProgramSchema.of(PROGRAM)
 INSERT, MODIFY, DELETE = 1, 2, 3
 
 
@@ -81,7 +101,7 @@ def plan_on(cluster: Cluster, policy: str = "tensorexpress") -> Plan:
 
 
 def test_examples_in_docstrings_hold() -> None:
-    for module in (addresses, entries, forward, messages):
+    for module in (addresses, controls, entities, forward, messages):
         result = doctest.testmod(module)
         assert result.attempted
         assert not result.failed
@@ -94,16 +114,16 @@ def test_examples_in_docstrings_hold() -> None:
 @settings(max_examples=25)
 def test_what_is_wanted_is_of_the_program_and_survives_the_way_into_messages_and_back(intent: Intent) -> None:
     for entity in wanted_by(intent):
-        message = SCHEMA.to_message(entity)
-        assert SCHEMA.from_message(type(message).FromString(message.SerializeToString())) == entity
-        assert "\n" not in SCHEMA.show(entity)
+        message = entity.encode(SCHEMA)
+        assert decode_entity(SCHEMA, type(message).FromString(message.SerializeToString())) == entity
+        assert "\n" not in entity.show(SCHEMA)
 
 
 @given(intents())
 @settings(max_examples=25)
 def test_every_table_has_the_default_that_is_wanted_and_nothing_is_wanted_twice(intent: Intent) -> None:
     wanted = wanted_by(intent)
-    assert max(Counter(map(identity, wanted)).values()) == 1
+    assert max(Counter(entity.identity for entity in wanted).values()) == 1
     defaults = {entity.table for entity in wanted if isinstance(entity, DefaultEntry)}
     assert defaults == {messages.short(table.preamble.name) for table in SCHEMA.p4info.tables}
 
@@ -116,14 +136,73 @@ def test_values_are_canonical(value: int) -> None:
 
 def test_a_program_without_a_name_is_refused_by_that_name() -> None:
     with pytest.raises(ProgramError, match=r"no table 'forward\.l3'"):
-        SCHEMA.to_message(DefaultEntry("forward.l3", Call("NoAction")))
+        DefaultEntry("forward.l3", Call("NoAction")).encode(SCHEMA)
     with pytest.raises(ProgramError, match="P4Info cannot be read"):
         parse_p4info("tables {")
 
 
 def test_a_value_that_is_too_wide_is_refused() -> None:
     with pytest.raises(PlanError, match="port is 512; accepted: 0 to 511"):
-        SCHEMA.to_message(TableEntry(forward.L2, (("destination", 1),), Call("forward.switch_to", (("port", 512),))))
+        TableEntry(forward.L2, (("destination", 1),), Call("forward.switch_to", (("port", 512),))).encode(SCHEMA)
+
+
+def test_a_cell_that_an_array_does_not_have_or_hold_is_refused() -> None:
+    with pytest.raises(PlanError, match=r"register guard\.sampled has no cell 256; accepted: 0 to 255"):
+        RegisterEntry(guard.SAMPLED, 256, 0).encode(SCHEMA)
+    with pytest.raises(PlanError, match=r"guard\.sampled cell 7 is 2; accepted: 0 to 1, which 1 bits hold"):
+        RegisterEntry(guard.SAMPLED, 7, 2).encode(SCHEMA)
+    with pytest.raises(ProgramError, match=r"no 'guard\.tally' among these: meter, counter, register"):
+        entities.cells_of(SCHEMA, "guard.tally")
+
+
+OTHER = ProgramSchema(parse_p4info((PROGRAMS / "runtime.p4info.txtpb").read_text()))
+
+
+@given(st.integers(-(2**11), 2**11 - 1), st.integers(0, 2**32 - 1), st.integers(0, 3))
+def test_registers_hold_numbers_with_and_without_a_sign(signed: int, unsigned: int, index: int) -> None:
+    for cell in (RegisterEntry("signed_cells", index, signed), RegisterEntry("last_seen", index, unsigned)):
+        assert decode_entity(OTHER, cell.encode(OTHER)) == cell
+    with pytest.raises(PlanError, match="accepted: -2048 to 2047, which 12 bits hold"):
+        RegisterEntry("signed_cells", index, signed + 2**12).encode(OTHER)
+
+
+# What controls declare.
+
+
+def test_controls_declare_what_the_program_has_and_nothing_else() -> None:
+    for kind in ("table", "meter", "counter", "register"):
+        assert Counter(controls.declared(f"{kind}s")) == Counter(SCHEMA.names(kind)), kind
+
+
+def test_every_exception_has_a_name_of_its_own() -> None:
+    claimed = [cell for control in controls.controls() for cell in control.exceptions]
+    assert sorted(claimed) == list(range(SCHEMA.find("counter", controls.EXCEPTIONS).size))
+    assert len(set(controls.exception_names().values())) == len(claimed)
+
+
+def test_references_and_readings_are_of_places_that_are_there() -> None:
+    places = {*SCHEMA.names("table"), entities.MULTICAST_GROUPS, entities.CLONE_SESSIONS}
+    for control in controls.controls():
+        assert {*control.references, *(other for others in control.references.values() for other in others)} <= places
+        for reading in control.readings:
+            assert all(issubclass(entities.cells_of(SCHEMA, array), CellEntry) for array in reading.arrays)
+
+
+def test_what_knows_all_entities_and_controls_names_none_of_them() -> None:
+    kinds = {kind.__name__ for kind in KINDS} - {TableEntry.__name__}  # whose number is the use of a table
+    own = [name for kind in ("table", "meter", "counter", "register") for name in SCHEMA.names(kind) if "." in name]
+    for module in (messages, reconcile, deploy, report, status):
+        text = inspect.getsource(module)
+        assert not [name for name in (*kinds, *own) if re.search(rf"\b{re.escape(name)}\b", text)], module.__name__
+
+
+def test_a_class_of_the_controller_has_a_name_that_no_other_room_uses() -> None:
+    named: dict[str, set[str]] = {}
+    for directory in ("tensorexpress", "sim", "cli", "p4"):
+        for path in (ROOT / directory).rglob("*.py"):
+            for name in re.findall(r"^class ([A-Za-z]\w*)", path.read_text(), re.MULTILINE):
+                named.setdefault(name, set()).add(str(path.parent.relative_to(ROOT)))
+    assert not {name for name, rooms in named.items() if "tensorexpress/control" in rooms and len(rooms) > 1}
 
 
 # Forwarding.
@@ -185,7 +264,7 @@ def flood(cluster: Cluster, wanted: dict[str, list[Entity]], host: int) -> Count
     """Return how many copies of a broadcast each node gets."""
     ends = ports_of(cluster)
     groups = {
-        switch: next(entity for entity in entities if isinstance(entity, MulticastGroup))
+        switch: next(entity for entity in entities if isinstance(entity, MulticastEntry))
         for switch, entities in wanted.items()
     }
     start = next(end for end, other in ends.items() if other == (cluster.hosts[host], None))
@@ -215,9 +294,9 @@ def test_a_broadcast_reaches_every_other_host_once(cluster: Cluster) -> None:
 def test_switched_frames_take_a_shortest_path() -> None:
     cluster = fat_tree(4)
     wanted = prepare(plan_on(cluster), cluster.switches, Options(), PROGRAM).wanted
-    for switch, entities in wanted.items():
+    for switch, held in wanted.items():
         ports = cluster.ports(switch)
-        frames = table_of(entities, forward.L2)
+        frames = table_of(held, forward.L2)
         for host, address in enumerate(default_addresses(cluster.hosts)):
             [(_, port)] = frames[int.from_bytes(address.mac, "big"),].arguments
             assert ports[port] in cluster.next_hops(switch, host)
@@ -300,16 +379,16 @@ def test_bytes_of_ecn_are_packets_in_a_switch(ecn_bytes: int, packets: int) -> N
 
 
 def test_samples_go_to_the_controller() -> None:
-    assert CloneSession(255, frozenset({(255, 0)})) in wanted_by(Intent(plan_on(star(3)), "s0"))
+    assert CloneEntry(255, frozenset({(255, 0)})) in wanted_by(Intent(plan_on(star(3)), "s0"))
 
 
 def test_a_limit_is_a_meter_of_the_jobs_slot() -> None:
     [meter] = [
         entity
         for entity in wanted_by(Intent(plan_on(star(3)), "s0", Options(limits={"job0": 8 * 10**9})))
-        if isinstance(entity, Meter)
+        if isinstance(entity, MeterEntry)
     ]
-    assert meter == Meter(guard.JOB_METER, 1, Rates(10**9, 10**7, 10**9, 10**7))
+    assert meter == MeterEntry(guard.JOB_METER, 1, Rates(10**9, 10**7, 10**9, 10**7))
 
 
 # Limits.
@@ -345,28 +424,30 @@ def test_switches_and_jobs_that_the_plan_lacks_are_refused() -> None:
 
 numbers = st.integers(0, 3)
 calls = st.builds(Call, st.sampled_from(["a", "b"]), st.just(()))
-entities = st.one_of(
+some_entity = st.one_of(
     st.builds(TableEntry, st.sampled_from([forward.L2, forward.NEXT_HOPS]), numbers.map(lambda n: (("x", n),)), calls),
-    st.builds(MulticastGroup, numbers, st.frozensets(st.tuples(numbers, numbers), min_size=1)),
-    st.builds(CloneSession, numbers, st.frozensets(st.tuples(numbers, numbers), min_size=1)),
+    st.builds(MulticastEntry, numbers, st.frozensets(st.tuples(numbers, numbers), min_size=1)),
+    st.builds(CloneEntry, numbers, st.frozensets(st.tuples(numbers, numbers), min_size=1)),
     st.builds(DefaultEntry, st.just(forward.L2), calls),
-    st.builds(Meter, st.just("m"), numbers, st.one_of(st.none(), st.just(Rates(1, 2, 3, 4)))),
+    st.builds(MeterEntry, st.just("m"), numbers, st.one_of(st.none(), st.just(Rates(1, 2, 3, 4)))),
+    st.builds(CounterEntry, st.just("c"), numbers, numbers, numbers),
+    st.builds(RegisterEntry, st.just("r"), numbers, numbers),
 )
-states = st.lists(entities, unique_by=identity)
+states = st.lists(some_entity, unique_by=lambda entity: entity.identity)
 
 
 def after(found: list[Entity], changes: Changes) -> dict[object, Entity]:
     """Return a switch's state after all steps; what a switch would refuse fails."""
-    state = {identity(entity): entity for entity in found}
+    state = {entity.identity: entity for entity in found}
     for step in steps(changes, SCHEMA):
         for kind, entity in step:
-            permanent = isinstance(entity, DefaultEntry | Meter)
+            permanent = entity.is_permanent
             assert kind == MODIFY or not permanent
-            assert permanent or (identity(entity) in state) == (kind != INSERT)
+            assert permanent or (entity.identity in state) == (kind != INSERT)
             if kind == DELETE:
-                del state[identity(entity)]
+                del state[entity.identity]
             else:
-                state[identity(entity)] = entity
+                state[entity.identity] = entity
     return state
 
 
@@ -376,10 +457,8 @@ def test_a_difference_turns_what_is_there_into_what_is_wanted_and_the_next_is_em
 ) -> None:
     state = after(found, difference(wanted, found))
     for entity in wanted:
-        assert state.pop(identity(entity)) == entity
-    assert all(
-        isinstance(left, DefaultEntry) or (isinstance(left, Meter) and not left.rates) for left in state.values()
-    )
+        assert state.pop(entity.identity) == entity
+    assert all(left.is_permanent and left == left.at_rest() for left in state.values())
     again = difference(wanted, [*wanted, *state.values()])
     assert again.is_empty
     assert not steps(again, SCHEMA)
@@ -388,7 +467,7 @@ def test_a_difference_turns_what_is_there_into_what_is_wanted_and_the_next_is_em
 @given(states, states)
 def test_what_others_refer_to_comes_before_them_and_goes_after_them(wanted: list[Entity], found: list[Entity]) -> None:
     def is_group(entity: Entity) -> bool:
-        return place(entity) in (forward.NEXT_HOPS, "multicast groups", "clone sessions")
+        return entity.place in (forward.NEXT_HOPS, "multicast groups", "clone sessions")
 
     order = [
         (kind == DELETE, not is_group(entity) if kind != DELETE else is_group(entity))
@@ -399,7 +478,7 @@ def test_what_others_refer_to_comes_before_them_and_goes_after_them(wanted: list
 
 
 def test_a_table_that_would_overflow_makes_room_first() -> None:
-    size = SCHEMA.table_size(forward.NEXT_HOPS)
+    size = table_size(SCHEMA, forward.NEXT_HOPS)
 
     def hops(first: int, count: int) -> list[Entity]:
         return [TableEntry(forward.NEXT_HOPS, (("x", first + n),), Call("a")) for n in range(count)]

@@ -28,21 +28,25 @@ from tensorexpress.addresses import default_addresses
 from tensorexpress.cli import main
 from tensorexpress.cluster import leaf_spine
 from tensorexpress.control import forward, guard, mark
-from tensorexpress.control.client import Connection, PacketIn, Target, TlsFiles
+from tensorexpress.control.client import ClientTls, Connection, ReceivedPacket, RemoteSwitch
+from tensorexpress.control.controls import EXCEPTIONS
 from tensorexpress.control.deploy import Deployment, Event, deploy, keep, prepare
-from tensorexpress.control.entries import (
+from tensorexpress.control.entities import (
     Call,
-    CloneSession,
+    CloneEntry,
+    CounterEntry,
     DefaultEntry,
     Entity,
-    Meter,
-    MulticastGroup,
+    MeterEntry,
+    MulticastEntry,
     Rates,
+    RegisterEntry,
     TableEntry,
-    identity,
+    initial_entities,
 )
 from tensorexpress.control.intent import Intent, Options
-from tensorexpress.control.messages import Schema, parse_p4info
+from tensorexpress.control.messages import ProgramSchema, parse_p4info
+from tensorexpress.control.readings import read_array
 from tensorexpress.control.reconcile import difference, read_entities, reconcile, write_changes
 from tensorexpress.control.report import event_line
 from tensorexpress.control.status import read_status
@@ -102,8 +106,8 @@ def refused(result: Result, code: int) -> str:
     return line
 
 
-def target_of(switch: TargetSwitch, **fields: Any) -> Target:
-    return Target("s0", switch.address, **fields)
+def target_of(switch: TargetSwitch, **fields: Any) -> RemoteSwitch:
+    return RemoteSwitch("s0", switch.address, **fields)
 
 
 # Reconciling.
@@ -111,7 +115,7 @@ def target_of(switch: TargetSwitch, **fields: Any) -> Target:
 
 def normal(entities: Sequence[Entity]) -> dict[object, Entity]:
     """Return a state by identity; a meter without rates is as good as none."""
-    return {identity(entity): entity for entity in entities if not (isinstance(entity, Meter) and not entity.rates)}
+    return {entity.identity: entity for entity in entities if not (isinstance(entity, MeterEntry) and not entity.rates)}
 
 
 @st.composite
@@ -122,7 +126,7 @@ def disturbances(draw: st.DrawFn, wanted: list[Entity]) -> list[Entity]:
         fate = draw(st.sampled_from(["keep", "keep", "lose", "change"]))
         if fate == "change":
             state.append(changed(entity))
-        elif fate == "keep" or isinstance(entity, DefaultEntry | Meter):
+        elif fate == "keep" or entity.is_permanent:
             state.append(entity)
     switched = Call("forward.switch_to", (("port", 7),))
     foreign: list[Entity] = [
@@ -131,9 +135,12 @@ def disturbances(draw: st.DrawFn, wanted: list[Entity]) -> list[Entity]:
             TableEntry(forward.IPV4, (("destination", (prefix << 16, 16)),), Call("forward.drop"))
             for prefix in draw(st.sets(st.integers(0x0B00, 0x0BFF), max_size=3))
         ),
-        *(MulticastGroup(n, frozenset({(n, 1)})) for n in draw(st.sets(st.integers(2, 9), max_size=3))),
-        *(CloneSession(n, frozenset({(n, 0)})) for n in draw(st.sets(st.integers(1, 9), max_size=3))),
-        *(Meter(guard.JOB_METER, n, Rates(100, 200, 300, 400)) for n in draw(st.sets(st.integers(9, 20), max_size=3))),
+        *(MulticastEntry(n, frozenset({(n, 1)})) for n in draw(st.sets(st.integers(2, 9), max_size=3))),
+        *(CloneEntry(n, frozenset({(n, 0)})) for n in draw(st.sets(st.integers(1, 9), max_size=3))),
+        *(
+            MeterEntry(guard.JOB_METER, n, Rates(100, 200, 300, 400))
+            for n in draw(st.sets(st.integers(9, 20), max_size=3))
+        ),
     ]
     return state + foreign
 
@@ -147,9 +154,9 @@ def changed(entity: Entity) -> Entity:
             return replace(entity, action=Call(action, ((name, value ^ 1), *rest)))
         case DefaultEntry(table=forward.MISS):
             return replace(entity, action=Call("forward.to_controller"))
-        case MulticastGroup() | CloneSession():
+        case MulticastEntry() | CloneEntry():
             return replace(entity, replicas=entity.replicas ^ {(3, 0)} or frozenset({(4, 4)}))
-        case Meter():
+        case MeterEntry():
             return replace(entity, rates=Rates(1, 2, 3, 4))
         case _:
             return entity
@@ -186,7 +193,7 @@ def test_a_plan_can_follow_another_on_a_switch(target_switch: TargetSwitch) -> N
 
 
 def test_another_program_is_replaced_and_a_dry_run_says_so(target_switch: TargetSwitch, plan_path: str) -> None:
-    other = Schema(parse_p4info(OTHER_PROGRAM.with_suffix(".p4info.txtpb").read_text()))
+    other = ProgramSchema(parse_p4info(OTHER_PROGRAM.with_suffix(".p4info.txtpb").read_text()))
     with Connection(target_of(target_switch)) as connection:
         connection.become_primary()
         connection.push_pipeline(other.p4info, OTHER_PROGRAM.with_suffix(".json").read_bytes(), 7)
@@ -206,6 +213,27 @@ def test_a_program_that_the_switch_cannot_run_is_the_users(target_switch: Target
     assert isinstance(outcome.error, NetworkError | ProgramError)
     assert str(outcome.error).startswith(f"s0 at {target_switch.address}: ")
     assert "\n" not in str(outcome.error)
+
+
+def test_cells_of_counters_and_registers_are_set_where_somebody_wants_them(target_switch: TargetSwitch) -> None:
+    plain = initial_entities(SCHEMA)
+    counted = CounterEntry(EXCEPTIONS, 2, packets=9)
+    with Connection(target_of(target_switch)) as connection:
+        connection.become_primary()
+        assert reconcile(connection, PROGRAM, SCHEMA, [*plain, counted]).modified == (counted,)
+        assert reconcile(connection, PROGRAM, SCHEMA, [*plain, counted]).is_empty
+        assert reconcile(connection, PROGRAM, SCHEMA, plain).is_empty, "what nobody wants is the packets' own"
+        assert read_array(connection, SCHEMA, EXCEPTIONS)[2] == counted
+        asked = [RegisterEntry(guard.SAMPLED, 3, 1), RegisterEntry(guard.SAMPLED, 4, 0)]
+        if read_array(connection, SCHEMA, guard.SAMPLED) is None:
+            message = failure_of(lambda: reconcile(connection, PROGRAM, SCHEMA, [*plain, *asked]))
+            assert "cannot read registers over P4Runtime; BMv2 implements neither reading nor setting them" in message
+            return
+        assert reconcile(connection, PROGRAM, SCHEMA, [*plain, *asked]).modified == (asked[0],)
+        assert reconcile(connection, PROGRAM, SCHEMA, [*plain, *asked]).is_empty
+        all_set = RegisterEntry.all_of(SCHEMA, guard.SAMPLED, 1)
+        assert len(reconcile(connection, PROGRAM, SCHEMA, [*plain, *all_set]).modified) == 255
+        assert {cell.value for cell in read_array(connection, SCHEMA, guard.SAMPLED)} == {1}
 
 
 # The verb.
@@ -253,7 +281,7 @@ def test_options_reach_the_tables(target_switch: TargetSwitch, plan_path: str, t
     assert TableEntry(guard.SOURCES, (("ingress_port", 0),), Call("guard.bind", own)) in found
     assert DefaultEntry(guard.ADMISSION, Call("guard.drop_stranger")) in found
     assert DefaultEntry(forward.MISS, Call("forward.to_controller")) in found
-    assert Meter(guard.JOB_METER, 1, Rates(125_000_000, 1_250_000, 125_000_000, 1_250_000)) in found
+    assert MeterEntry(guard.JOB_METER, 1, Rates(125_000_000, 1_250_000, 125_000_000, 1_250_000)) in found
     assert sum(isinstance(entity, TableEntry) and entity.table == "classify.dscp_queue" for entity in found) == 64
     assert any(
         isinstance(entity, TableEntry) and entity.table == forward.IPV4 and entity.key[0][1] == (0xC0A80701, 32)
@@ -331,7 +359,7 @@ def failure_of(attempt: Callable[[], object]) -> str:
     return str(error.value)
 
 
-def primary(target: Target) -> None:
+def primary(target: RemoteSwitch) -> None:
     with Connection(target) as connection:
         connection.become_primary()
 
@@ -357,20 +385,20 @@ def test_a_primary_that_was_taken_over_is_told_so(target_switch: TargetSwitch) -
         first.push_pipeline(SCHEMA.p4info, PROGRAM.document, 0)
         with Connection(target_of(target_switch, election_id=6)) as second:
             second.become_primary()
-            session = CloneSession(1, frozenset({(1, 0)}))
+            session = CloneEntry(1, frozenset({(1, 0)}))
             message = failure_of(lambda: write_changes(first, SCHEMA, difference([session], [])))
             assert "is no longer ours to write (election id 5)" in message
 
 
 def test_a_refused_batch_names_the_first_entry_refused_and_why(target_switch: TargetSwitch) -> None:
-    sessions = [CloneSession(n, frozenset({(1, 0)})) for n in range(1, 4)]
+    sessions = [CloneEntry(n, frozenset({(1, 0)})) for n in range(1, 4)]
     with Connection(target_of(target_switch)) as connection:
         connection.become_primary()
         connection.push_pipeline(SCHEMA.p4info, PROGRAM.document, 0)
         write_changes(connection, SCHEMA, difference([sessions[1]], []))
         message = failure_of(lambda: write_changes(connection, SCHEMA, difference(sessions, [])))
         assert "refused 1 of 3 entries, first insert of clone sessions 2 -> ports 1: ALREADY_EXISTS" in message
-        assert len([e for e in read_entities(connection, SCHEMA) if isinstance(e, CloneSession)]) == 3
+        assert len([e for e in read_entities(connection, SCHEMA) if isinstance(e, CloneEntry)]) == 3
 
 
 def test_a_switch_without_a_program_has_no_status(target_switch: TargetSwitch) -> None:
@@ -393,8 +421,8 @@ def test_a_device_that_the_switch_is_not(plan_path: str) -> None:
 
 
 def test_nobody_answers() -> None:
-    assert "nobody answers there" in failure_of(lambda: primary(Target("s0", "127.0.0.1:1")))
-    assert "no host has that name" in failure_of(lambda: primary(Target("s0", "no.such.host.invalid:1")))
+    assert "nobody answers there" in failure_of(lambda: primary(RemoteSwitch("s0", "127.0.0.1:1")))
+    assert "no host has that name" in failure_of(lambda: primary(RemoteSwitch("s0", "no.such.host.invalid:1")))
 
 
 @pytest.fixture(scope="module")
@@ -428,7 +456,7 @@ def test_tls_and_what_can_be_wrong_with_it(authority: Path, plan_path: str) -> N
         return str(authority / f"{name}.{kind}")
 
     def attempt(address: str, *tls: str | None) -> None:
-        primary(Target("s0", address, tls=TlsFiles(*tls) if tls else None))
+        primary(RemoteSwitch("s0", address, tls=ClientTls(*tls) if tls else None))
 
     with embedded(tls=service.TlsFiles(pem("switch"), pem("switch", "key"))) as address:
         attempt(address, pem("ca"))
@@ -452,7 +480,7 @@ def test_tls_and_what_can_be_wrong_with_it(authority: Path, plan_path: str) -> N
 class Standing:
     """A controller that stays, in threads of this process."""
 
-    def __init__(self, deployment: Deployment, target: Target):
+    def __init__(self, deployment: Deployment, target: RemoteSwitch):
         self.events: queue.Queue[Event] = queue.Queue()
         self._stopping = threading.Event()
         self._thread = threading.Thread(
@@ -557,10 +585,10 @@ def test_status_counts_what_went_through(target_switch: TargetSwitch, deployment
         fields = dict.fromkeys(SCHEMA.header_fields("packet_out").values(), 0)
         connection.packet_out(tensor_frame(job=0), fields)
         status = read_status(connection, PROGRAM, SCHEMA)
-        while not status.traffic:
+        while not status.rows("traffic"):
             status = read_status(connection, PROGRAM, SCHEMA)
     assert status.exceptions["stranger remarked"] == 1
-    assert [(row.job, row.queue, row.offered_packets) for row in status.traffic] == [(None, 0, 1)]
+    assert [(row.job, row.queue, row.offered_packets) for row in status.rows("traffic")] == [(None, 0, 1)]
     assert {use.table: use.entries for use in status.tables}[mark.QUEUE_DSCP] == 16
     result = run("status", "--switch", f"s0={target_switch.address}", "--plan", plan_path)
     assert result.exit_code == 0, result.output
@@ -578,7 +606,7 @@ def test_a_sample_of_a_job_comes_to_the_controller(plan: Plan) -> None:
     switch = Switch(lambda port, frame, time_ps: None, notices.append)
     with (
         service.serve(switch, "127.0.0.1:0", cpu_port=255) as server,
-        Connection(Target("s0", server.address)) as connection,
+        Connection(RemoteSwitch("s0", server.address)) as connection,
     ):
         connection.become_primary()
         reconcile(connection, PROGRAM, SCHEMA, prepare(plan, ["s0"], Options(), PROGRAM).wanted["s0"])
@@ -588,10 +616,10 @@ def test_a_sample_of_a_job_comes_to_the_controller(plan: Plan) -> None:
         server.notify(notice)
         packet = connection.listen(PATIENCE_S)
         status = read_status(connection, PROGRAM, SCHEMA)
-    [row] = status.traffic
+    [row] = status.rows("traffic")
     assert (row.job, row.queue, row.offered_packets, row.served_packets) == (0, plan.jobs[0].queues[3], 1, 1)
-    assert isinstance(packet, PacketIn)
-    line = event_line(Event(Target("s0", "here:1"), "packet", packet=packet), SCHEMA)
+    assert isinstance(packet, ReceivedPacket)
+    line = event_line(Event(RemoteSwitch("s0", "here:1"), "packet", packet=packet), SCHEMA)
     assert line.startswith("s0 at here:1: a packet of job 0 from port 0: worker 0, iteration 0, tensor 3, chunk 0 of 1")
 
 

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from scripted import Scripted, forward
 
 from tensorexpress.errors import ProgramError
+from tensorexpress.p4.define import CPU_PORT
 from tensorexpress.queueing import DISCIPLINES
 from tensorexpress.switch import device
-from tensorexpress.switch.device import CPU_PORT, MOST_PASSES, MOST_ROUNDS, Switch
+from tensorexpress.switch.device import MOST_PASSES, MOST_ROUNDS, Switch
 from tensorexpress.switch.operations import (
     Digest,
     Entry,

@@ -17,11 +17,11 @@ from network import cable, needs_root
 from switches import Bmv2Switch
 from test_executors import cases
 
-from tensorexpress.control.client import Connection, Target
+from tensorexpress.control.client import Connection, RemoteSwitch
 from tensorexpress.control.deploy import deploy, entries, prepare
-from tensorexpress.control.entries import Call, DefaultEntry, TableEntry
+from tensorexpress.control.entities import Call, DefaultEntry, TableEntry
 from tensorexpress.control.intent import Intent, Options
-from tensorexpress.control.messages import Schema, encode, parse_p4info
+from tensorexpress.control.messages import ProgramSchema, encode, parse_p4info
 from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.device import Switch
 from tensorexpress.switch.p4runtime.service import serve
@@ -57,7 +57,7 @@ class Pair:
         self._embedded = Switch(lambda port, frame, time_ps: self._sent.append((port, frame)))
         server = serve(self._embedded, "127.0.0.1:0", cpu_port=255)
         cleanup.callback(server.stop)
-        self.targets = [Target("s0", address) for address in (server.address, bmv2.address)]
+        self.targets = [RemoteSwitch("s0", address) for address in (server.address, bmv2.address)]
         self._now_ps = 0
 
     def load(self, p4info: Any, document: bytes, updates: list[Any]) -> None:
@@ -163,13 +163,13 @@ def random_routes(choose: random.Random) -> list[TableEntry]:
 def test_our_program_does_the_same_on_both(pair: Pair, seed: int) -> None:
     choose = random.Random(seed)
     plan = planned(choose.choice(["tensorexpress", "tensorexpress:queues=equal", "fifo"]))
-    schema = Schema(parse_p4info(PROGRAM.p4info))
+    schema = ProgramSchema.of(PROGRAM)
     options = Options(strangers=choose.choice(["remark", "drop"]))
     wanted = [*entries(Intent(plan, "s0", options)), *random_routes(choose)]
     updates = [
         p4runtime_pb2.Update(
             type=p4runtime_pb2.Update.MODIFY if isinstance(entity, DefaultEntry) else p4runtime_pb2.Update.INSERT,
-            entity=schema.to_message(entity),
+            entity=entity.encode(schema),
         )
         for entity in wanted
     ]

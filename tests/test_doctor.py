@@ -18,8 +18,8 @@ from click.testing import CliRunner
 
 from tensorexpress import doctor, p4
 from tensorexpress.cli import main
-from tensorexpress.control.client import CONNECT_S, Connection, Standing, Target
-from tensorexpress.control.messages import Schema, parse_p4info
+from tensorexpress.control.client import CONNECT_S, Connection, RemoteSwitch, Standing
+from tensorexpress.control.messages import ProgramSchema
 from tensorexpress.control.probe import Observer, check_switch, queues_finding
 from tensorexpress.control.reconcile import cookie_of, read_entities
 from tensorexpress.switch.device import Switch
@@ -29,7 +29,7 @@ from tensorexpress.switch.traffic import PortSettings
 
 CPU_PORT = 255
 PROGRAM = p4.load()
-SCHEMA = Schema(parse_p4info(PROGRAM.p4info))
+SCHEMA = ProgramSchema.of(PROGRAM)
 COMMAND = Path(sys.executable).parent / "tensorexpress"
 
 needs_bmv2 = pytest.mark.skipif(
@@ -192,7 +192,7 @@ def embedded(data_path, *, loaded=True):
     """Serve a switch; gives how to reach it."""
     with serve(data_path, "127.0.0.1:0", cpu_port=CPU_PORT) as server:
         data_path.notify = server.notify
-        target = Target("s0", server.address)
+        target = RemoteSwitch("s0", server.address)
         if loaded:
             push_program(target)
         yield target
@@ -240,14 +240,14 @@ def test_missing_queues_are_a_problem_and_status_1(queues):
 
 
 def test_queues_that_the_program_does_not_use_are_not_missed():
-    from tensorexpress.control.entries import Call, DefaultEntry
+    from tensorexpress.control.entities import Call, DefaultEntry
     from tensorexpress.p4runtime_messages import p4runtime_pb2
 
     entry = DefaultEntry("classify.queues", Call("classify.use_queues", (("lowest", 2),)))
     with embedded(QueuedSwitch(queues=3)) as target:
         with Connection(target) as connection:
             connection.become_primary()
-            connection.write([p4runtime_pb2.Update(type=2, entity=SCHEMA.to_message(entry))])
+            connection.write([p4runtime_pb2.Update(type=2, entity=entry.encode(SCHEMA))])
         wait_until_nobody_is_primary(target)
         assert by_name(check_switch(target, PROGRAM))["queues"].found == "all 3 queues that the program uses"
 
@@ -367,7 +367,7 @@ def bmv2(*options):
         cleanup.callback(process.terminate)
         with grpc.insecure_channel(address) as channel:
             grpc.channel_ready_future(channel).result(timeout=30)
-        target = Target("s0", address)
+        target = RemoteSwitch("s0", address)
         push_program(target)
         yield target
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tensorexpress.classify import QueueMap
 from tensorexpress.control.classify import JOB_MODE, queue_map
-from tensorexpress.control.entries import Call, TableEntry
+from tensorexpress.control.entities import Call, TableEntry
 from tensorexpress.control.guard import slot_of_job
 from tensorexpress.control.intent import Intent, Options
 from tensorexpress.queueing import SpPifo

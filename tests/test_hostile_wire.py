@@ -30,12 +30,11 @@ from scapy.layers.l2 import Dot1AD, Dot1Q, Ether
 from scapy.packet import Packet, Raw
 from switches import Bmv2Switch
 
-from tensorexpress.control.client import Connection, Target
+from tensorexpress.control.client import Connection, RemoteSwitch
+from tensorexpress.control.controls import exception_names
 from tensorexpress.control.deploy import deploy, prepare
 from tensorexpress.control.intent import Options
-from tensorexpress.control.messages import Schema, parse_p4info
-from tensorexpress.control.p4info import P4Type
-from tensorexpress.control.status import EXCEPTIONS
+from tensorexpress.control.messages import ProgramSchema
 from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.device import Switch
 from tensorexpress.switch.operations import ReadCounter
@@ -43,7 +42,7 @@ from tensorexpress.switch.p4runtime.service import serve
 from tensorexpress.switch.ports import InterfacePort
 
 BMV2 = shutil.which(os.environ.get("TENSOREXPRESS_BMV2", "simple_switch_grpc"))
-SCHEMA = Schema(parse_p4info(PROGRAM.p4info))
+SCHEMA = ProgramSchema.of(PROGRAM)
 
 PORT = 21592
 GATEWAY = "02:54:58:00:00:01"
@@ -265,7 +264,7 @@ RULES: list[tuple[str, Packet | bytes | tuple[int, Packet], Fate, str | None]] =
 class Wire(Protocol):
     """A switch with ports, and a controller's way to it."""
 
-    target: Target
+    target: RemoteSwitch
     #: Where frames of its own are counted that `send` sends beside each frame: slot * 8 + queue.
     own_cells: tuple[int, ...]
 
@@ -286,7 +285,7 @@ class EmbeddedWire:
         self._switch = Switch(lambda port, frame, _: self._sent.append((port, frame)))
         server = serve(self._switch, "127.0.0.1:0", cpu_port=255)
         cleanup.callback(server.stop)
-        self.target = Target("s0", server.address)
+        self.target = RemoteSwitch("s0", server.address)
         self._now_ps = 0
 
     def send(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
@@ -312,7 +311,7 @@ class Bmv2Wire:
             cleanup.callback(end.close)
         switch = Bmv2Switch(BMV2, [near for near, _ in cables])
         cleanup.callback(switch.stop)
-        self.target = Target("s0", switch.address)
+        self.target = RemoteSwitch("s0", switch.address)
 
     def send(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
         # By the same port in and, mostly, out, in the least urgent queue, so that nothing is behind it.
@@ -327,7 +326,7 @@ class Bmv2Wire:
         return [each for each in found if each[1] != follower]
 
     def count(self, counter: str) -> list[int]:
-        found = SCHEMA.find(P4Type.counter, counter)
+        found = SCHEMA.find("counter", counter)
         queries = [p4runtime_pb2.Entity() for _ in range(min(CELLS, found.size))]
         for cell, query in enumerate(queries):
             query.counter_entry.counter_id, query.counter_entry.index.index = found.preamble.id, cell
@@ -376,7 +375,7 @@ class Observer:
         )
         for cell in self._wire.own_cells:
             offered.remove(cell)
-        (counted,) = [EXCEPTIONS[cell] for cell in exceptions] or [None]
+        (counted,) = [exception_names()[cell] for cell in exceptions] or [None]
         if not sent:
             assert offered == []
             return DROPPED, counted

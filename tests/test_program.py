@@ -13,7 +13,7 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import ARP, Ether
 
 from tensorexpress.addresses import GATEWAY_MAC, format_mac
-from tensorexpress.control.entries import Call, DefaultEntry
+from tensorexpress.control.entities import Call, DefaultEntry
 from tensorexpress.control.intent import Options
 from tensorexpress.plan import make_plan
 from tensorexpress.policy import POLICIES

@@ -6,15 +6,21 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from tensorexpress.classify import QueueMap, queue_map_of
-from tensorexpress.control.entries import Call, DefaultEntry, Entity, TableEntry
-from tensorexpress.control.intent import Intent
-from tensorexpress.wire.dscp import DSCPS, queue_of_dscp
+from tensorexpress.control.controls import P4Control
+from tensorexpress.control.entities import Call, DefaultEntry, Entity, TableEntry
+from tensorexpress.control.intent import Intent, Options
+from tensorexpress.control.messages import ProgramSchema
+from tensorexpress.errors import PlanError
+from tensorexpress.plan import Plan
+from tensorexpress.wire.dscp import DSCPS, MOST_QUEUES, queue_of_dscp
 
 QUEUES = "classify.queues"
 TENSOR_QUEUE = "classify.tensor_queue"
 JOB_MODE = "classify.job_mode"
 DSCP_QUEUE = "classify.dscp_queue"
 DSCP6_QUEUE = "classify.dscp6_queue"
+OFFERED = "classify.offered"
+BOUNDS = "classify.bounds"
 
 
 def queue_map(intent: Intent) -> QueueMap:
@@ -31,7 +37,6 @@ def entries(intent: Intent) -> list[Entity]:
     queues = queue_map(intent)
     return [
         DefaultEntry(QUEUES, Call("classify.use_queues", (("lowest", queues.best_effort),))),
-        *(DefaultEntry(table, Call("NoAction")) for table in (TENSOR_QUEUE, JOB_MODE, DSCP_QUEUE, DSCP6_QUEUE)),
         *(
             TableEntry(TENSOR_QUEUE, (("job", job), ("tensor", tensor)), _set_queue(queue))
             for (job, tensor), queue in queues.tensor_queue.items()
@@ -51,3 +56,22 @@ def entries(intent: Intent) -> list[Entity]:
 
 def _set_queue(queue: int) -> Call:
     return Call("classify.set_queue", (("queue", queue),))
+
+
+def check(plan: Plan, options: Options, schema: ProgramSchema) -> None:
+    """Refuse more queues than a port may have."""
+    queues = plan.scenario.cluster.queues
+    if queues > MOST_QUEUES:
+        raise PlanError(
+            f"the plan has {queues} queues at a port; accepted: at most {MOST_QUEUES}; plan again with "
+            f"--set cluster.queues={MOST_QUEUES}"
+        )
+
+
+CONTROL = P4Control(
+    tables=(QUEUES, TENSOR_QUEUE, JOB_MODE, DSCP_QUEUE, DSCP6_QUEUE),
+    counters=(OFFERED,),
+    registers=(BOUNDS,),
+    entries=entries,
+    check=check,
+)

@@ -36,7 +36,7 @@ _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
-class TlsFiles:
+class ClientTls:
     """PEM files: whom to trust, and what proves who we are where the switch wants to know."""
 
     ca: str | None = None
@@ -45,8 +45,8 @@ class TlsFiles:
 
 
 @dataclass(frozen=True)
-class Target:
-    """A switch of the plan, and how to reach it."""
+class RemoteSwitch:
+    """A switch of the plan, and how to reach and control it."""
 
     name: str
     #: HOST:PORT, [IPV6]:PORT or unix:PATH.
@@ -55,7 +55,7 @@ class Target:
     #: Of several controllers the one with the highest is primary, and may write.
     election_id: int = 1
     #: None speaks without TLS.
-    tls: TlsFiles | None = None
+    tls: ClientTls | None = None
 
     def __str__(self) -> str:
         return f"{self.name} at {self.address}"
@@ -73,7 +73,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class PacketIn:
+class ReceivedPacket:
     """A frame that the switch sent to the controller, and the fields of its packet-in header by id."""
 
     frame: bytes
@@ -81,7 +81,7 @@ class PacketIn:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class RefusedUpdate:
     """An update that the switch did not make: its place in the batch, and why."""
 
     index: int
@@ -92,13 +92,13 @@ class Refusal:
 class Connection:
     """A connection to a switch, open until it is closed. Reading needs nothing else; writing needs `arbitrate`."""
 
-    def __init__(self, target: Target):
+    def __init__(self, target: RemoteSwitch):
         self.target = target
         self._election_id = target.election_id
         self._channel = _open_channel(target)
         self._stub = P4RuntimeStub(self._channel)
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._messages: queue.Queue[Standing | PacketIn | NetworkError | None] = queue.Queue()
+        self._messages: queue.Queue[Standing | ReceivedPacket | NetworkError | None] = queue.Queue()
         self._stream: Any = None
         self._receiver: threading.Thread | None = None
         try:
@@ -143,7 +143,7 @@ class Connection:
                 f"{self._election_id}; stop it, or take over with --election-id {standing.highest + 1}"
             )
 
-    def listen(self, timeout_s: float | None = None) -> Standing | PacketIn | None:
+    def listen(self, timeout_s: float | None = None) -> Standing | ReceivedPacket | None:
         """Return what the switch says next; None when it says nothing in that time, or `wake` was called."""
         try:
             message = self._messages.get(timeout=timeout_s)
@@ -319,7 +319,7 @@ class Connection:
         return NetworkError(f"{self.target}: {doing} failed with {code.name}: {details}")
 
 
-def refusals_of(error: Any) -> list[Refusal]:
+def refusals_of(error: Any) -> list[RefusedUpdate]:
     """Return which updates of a batch were refused: P4Runtime says so in details that gRPC hides in metadata."""
     for name, value in error.trailing_metadata() or ():
         if name == "grpc-status-details-bin":
@@ -328,11 +328,11 @@ def refusals_of(error: Any) -> list[Refusal]:
     return []
 
 
-def _refusals(details: Iterable[Any]) -> Iterator[Refusal]:
+def _refusals(details: Iterable[Any]) -> Iterator[RefusedUpdate]:
     for index, detail in enumerate(details):
         error = p4runtime_pb2.Error()
         if detail.Unpack(error) and error.canonical_code != code_pb2.OK:
-            yield Refusal(index, code_pb2.Code.Name(error.canonical_code), error.message)
+            yield RefusedUpdate(index, code_pb2.Code.Name(error.canonical_code), error.message)
 
 
 def _is_unimplemented(error: Any) -> bool:
@@ -354,7 +354,7 @@ _FAILURES = {
 }
 
 
-def _unreachable(target: Target, code: Any, details: str) -> str:
+def _unreachable(target: RemoteSwitch, code: Any, details: str) -> str:
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return "no answer in time; is the address right, and the switch running?"
     for sign, meaning in _FAILURES.items():
@@ -367,13 +367,13 @@ def _unreachable(target: Target, code: Any, details: str) -> str:
     return f"no answer ({details}); start the switch, or correct the address given with --switch"
 
 
-def check_files(tls: TlsFiles | None) -> None:
+def check_files(tls: ClientTls | None) -> None:
     """Refuse files that are none, or that do not go together."""
     if tls is not None:
         _read_files(tls)
 
 
-def _read_files(tls: TlsFiles) -> tuple[bytes | None, bytes | None, bytes | None]:
+def _read_files(tls: ClientTls) -> tuple[bytes | None, bytes | None, bytes | None]:
     """Return the contents of the certificate to trust, of our key and of our certificate, as gRPC takes them."""
     ca, certificate, key = (
         _read_pem(option, path)
@@ -397,7 +397,7 @@ def _read_pem(option: str, path: str | None) -> bytes | None:
     return content
 
 
-def _open_channel(target: Target) -> Any:
+def _open_channel(target: RemoteSwitch) -> Any:
     address = parse_address(target.address, str(target)).for_grpc
     if target.tls is None:
         return grpc.insecure_channel(address)
@@ -414,5 +414,5 @@ def _standing(message: Any) -> Standing:
     return Standing(code == code_pb2.OK, highest, is_vacant=code == code_pb2.NOT_FOUND)
 
 
-def _packet_in(message: Any) -> PacketIn:
-    return PacketIn(message.payload, {each.metadata_id: decode(each.value) for each in message.metadata})
+def _packet_in(message: Any) -> ReceivedPacket:
+    return ReceivedPacket(message.payload, {each.metadata_id: decode(each.value) for each in message.metadata})

@@ -7,19 +7,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from tensorexpress.control import classify, forward, guard, mark
-from tensorexpress.control.client import Connection, PacketIn, Standing, Target
-from tensorexpress.control.entries import Entity
+from tensorexpress.control.client import Connection, ReceivedPacket, RemoteSwitch, Standing
+from tensorexpress.control.controls import controls
+from tensorexpress.control.entities import Entity, initial_entities
 from tensorexpress.control.intent import Intent, Options
-from tensorexpress.control.limits import check_plan, check_room
-from tensorexpress.control.messages import Schema, parse_p4info
-from tensorexpress.control.reconcile import Changes, reconcile
+from tensorexpress.control.messages import ProgramSchema
+from tensorexpress.control.reconcile import Changes, reconcile, rooms
 from tensorexpress.errors import NetworkError, PlanError, TensorExpressError, unknown
 from tensorexpress.p4 import Program
 from tensorexpress.plan import Plan
-
-#: One module for each control of the P4 program, by the same name.
-CONTROLS = (guard, forward, classify, mark)
 
 #: Waiting times of a controller that lost its switch: the first, and the longest.
 FIRST_RETRY_S = 0.5
@@ -34,16 +30,16 @@ class Deployment:
     """What a plan puts on its switches, checked against the program before any switch is asked."""
 
     program: Program
-    schema: Schema
+    schema: ProgramSchema
     #: Name of a switch -> what it is to hold.
     wanted: dict[str, list[Entity]]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SwitchOutcome:
     """What became of one switch: what was changed, or why it could not be."""
 
-    target: Target
+    target: RemoteSwitch
     changes: Changes | None = None
     error: TensorExpressError | None = None
 
@@ -54,35 +50,52 @@ def prepare(plan: Plan, switches: Sequence[str], options: Options, program: Prog
     for switch in switches:
         if switch not in known:
             raise PlanError(unknown("switch", switch, known) if known else "the plan's cluster has no switch")
-    schema = Schema(parse_p4info(program.p4info))
-    check_plan(plan, options, schema)
-    wanted = {switch: entries(Intent(plan, switch, options)) for switch in switches}
+    schema = ProgramSchema.of(program)
+    for control in controls():
+        control.check(plan, options, schema)
+    wanted = {switch: _completed(entries(Intent(plan, switch, options)), schema) for switch in switches}
     for switch, entities in wanted.items():
-        check_room(switch, entities, schema)
+        _check_room(switch, entities, schema)
         for entity in entities:
-            schema.to_message(entity)
+            entity.encode(schema)
     return Deployment(program, schema, wanted)
 
 
 def entries(intent: Intent) -> list[Entity]:
-    """Return all that one switch is to hold."""
-    return [entity for control in CONTROLS for entity in control.entries(intent)]
+    """Return all that the controls want on one switch."""
+    return [entity for control in controls() for entity in control.entries(intent)]
 
 
-def deploy(deployment: Deployment, targets: Sequence[Target], *, dry_run: bool = False) -> list[Outcome]:
+def _completed(entities: Sequence[Entity], schema: ProgramSchema) -> list[Entity]:
+    """Add what the program itself begins with, such as default actions, where controls want nothing else."""
+    chosen = {entity.identity for entity in entities}
+    return [*(entity for entity in initial_entities(schema) if entity.identity not in chosen), *entities]
+
+
+def _check_room(switch: str, wanted: Sequence[Entity], schema: ProgramSchema) -> None:
+    """Refuse more entries than a table holds."""
+    for place, needed, room in rooms(wanted, schema):
+        if needed > room:
+            raise PlanError(
+                f"{switch}: the plan needs {needed} entries in {place}; accepted: at most {room}, its size in the "
+                "program; plan for fewer hosts, jobs or tensors"
+            )
+
+
+def deploy(deployment: Deployment, targets: Sequence[RemoteSwitch], *, dry_run: bool = False) -> list[SwitchOutcome]:
     """Bring all switches to what they are to hold, at once; a switch that fails does not keep the others from it."""
     with ThreadPoolExecutor(max_workers=len(targets)) as pool:
         return list(pool.map(lambda target: _deploy_one(deployment, target, dry_run), targets))
 
 
-def _deploy_one(deployment: Deployment, target: Target, dry_run: bool) -> Outcome:
+def _deploy_one(deployment: Deployment, target: RemoteSwitch, dry_run: bool) -> SwitchOutcome:
     try:
         with Connection(target) as connection:
             if not dry_run:
                 connection.become_primary()
-            return Outcome(target, changes=_reconcile(deployment, connection, dry_run))
+            return SwitchOutcome(target, changes=_reconcile(deployment, connection, dry_run))
     except TensorExpressError as error:
-        return Outcome(target, error=error)
+        return SwitchOutcome(target, error=error)
 
 
 def _reconcile(deployment: Deployment, connection: Connection, dry_run: bool = False) -> Changes:
@@ -94,19 +107,19 @@ def _reconcile(deployment: Deployment, connection: Connection, dry_run: bool = F
 class Event:
     """What happened to one switch of a controller that stays."""
 
-    target: Target
+    target: RemoteSwitch
     #: "primary" (with what was changed), "backup" (with who is primary), "lost" (with why) or "packet".
     kind: str
     changes: Changes | None = None
     standing: Standing | None = None
     error: TensorExpressError | None = None
-    packet: PacketIn | None = None
+    packet: ReceivedPacket | None = None
 
 
 class Keeper:
     """Keeps one switch as it is to be: as primary, or as the backup that takes over; over restarts of the switch."""
 
-    def __init__(self, deployment: Deployment, target: Target, report: Callable[[Event], None]):
+    def __init__(self, deployment: Deployment, target: RemoteSwitch, report: Callable[[Event], None]):
         self._deployment = deployment
         self.target = target
         self._report = report
@@ -147,7 +160,7 @@ class Keeper:
             match connection.listen(HEARTBEAT_S):
                 case Standing() as standing:
                     self._take(connection, connection.arbitrate() if standing.is_vacant else standing)
-                case PacketIn() as packet:
+                case ReceivedPacket() as packet:
                     self._report(Event(self.target, "packet", packet=packet))
                 case None:
                     connection.check_alive()
@@ -160,7 +173,7 @@ class Keeper:
 
 
 def keep(
-    deployment: Deployment, targets: Sequence[Target], report: Callable[[Event], None], stopping: threading.Event
+    deployment: Deployment, targets: Sequence[RemoteSwitch], report: Callable[[Event], None], stopping: threading.Event
 ) -> None:
     """Keep all switches as they are to be until `stopping` is set."""
     keepers = [Keeper(deployment, target, report) for target in targets]
@@ -176,7 +189,7 @@ def keep(
             thread.join()
 
 
-def failures(outcomes: Sequence[Outcome]) -> TensorExpressError | None:
+def failures(outcomes: Sequence[SwitchOutcome]) -> TensorExpressError | None:
     """Return one error for all switches that failed, or None."""
     errors = [outcome.error for outcome in outcomes if outcome.error is not None]
     if len(errors) <= 1:

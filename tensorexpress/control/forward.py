@@ -9,8 +9,10 @@ from zlib import crc32
 
 from tensorexpress.addresses import GATEWAY_MAC, HostAddress
 from tensorexpress.cluster import Cluster, ecmp_hash
-from tensorexpress.control.entries import Call, DefaultEntry, Entity, MulticastGroup, TableEntry
+from tensorexpress.control.controls import P4Control
+from tensorexpress.control.entities import MULTICAST_GROUPS, Call, DefaultEntry, Entity, MulticastEntry, TableEntry
 from tensorexpress.control.intent import Intent
+from tensorexpress.p4 import define
 
 L2 = "forward.l2"
 IPV4 = "forward.ipv4"
@@ -37,9 +39,8 @@ def entries(intent: Intent) -> list[Entity]:
     ports = [_ports_to(intent, host) for host in range(len(intent.addresses))]
     groups = number_groups({equal for equal in ports if len(equal) > 1})
     return [
-        MulticastGroup(BROADCAST_GROUP, frozenset((port, 0) for port in broadcast_ports(intent))),
+        MulticastEntry(BROADCAST_GROUP, frozenset((port, 0) for port in broadcast_ports(intent))),
         DefaultEntry(MISS, Call(MISSES[intent.options.miss])),
-        *(DefaultEntry(table, Call("NoAction")) for table in (L2, IPV4, IPV6, NEXT_HOPS, ARP)),
         *(
             TableEntry(NEXT_HOPS, (("group", number), ("path", path)), _next_hop(port, GATEWAY_MAC))
             for equal, number in groups.items()
@@ -139,3 +140,15 @@ def _spanning_tree(cluster: Cluster) -> frozenset[int]:
                     tree.add(link // 2)
                     queue.append(directed.target[link])
     return frozenset(tree)
+
+
+CONTROL = P4Control(
+    tables=(L2, IPV4, IPV6, NEXT_HOPS, MISS, ARP),
+    entries=entries,
+    references={
+        L2: (MULTICAST_GROUPS,),
+        IPV4: (NEXT_HOPS, MULTICAST_GROUPS),
+        IPV6: (NEXT_HOPS, MULTICAST_GROUPS),
+    },
+    exceptions={define.TTL_EXPIRED: "TTL expired", define.NO_ROUTE: "no route"},
+)

@@ -9,11 +9,11 @@ from functools import cached_property
 from tensorexpress.addresses import HostAddress, addresses_of
 from tensorexpress.cluster import Cluster
 from tensorexpress.errors import PlanError
+from tensorexpress.p4.define import CPU_PORT, PORTS
 from tensorexpress.plan import Plan
 
-#: Ports of v1model that belong to the switch itself: see CPU_PORT in define.p4; packets to the last are dropped.
-CPU_PORT = 255
-DROP_PORT = 511
+#: Packets to the last port are dropped: so v1model has it.
+_DROP_PORT = PORTS - 1
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class Intent:
         """Directed link that leaves the switch -> its port."""
         ports = {link: port for port, link in self.cluster.ports(self.switch).items()}
         for port in ports.values():
-            if port >= DROP_PORT or port == CPU_PORT:
+            if port >= _DROP_PORT or port == CPU_PORT:
                 raise PlanError(
-                    f"{self.switch}: the plan has a port {port}; accepted: 0 to {DROP_PORT - 1} without {CPU_PORT}, "
+                    f"{self.switch}: the plan has a port {port}; accepted: 0 to {_DROP_PORT - 1} without {CPU_PORT}, "
                     "which is the controller's; take smaller switches"
                 )
         return ports

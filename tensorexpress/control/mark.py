@@ -1,15 +1,34 @@
-"""Entries of mark.p4: the DSCP of every queue, where ECN begins, and where samples go."""
+"""Entries of mark.p4: the DSCP of every queue, where ECN begins, and where samples go. What packets it saw leave."""
 
 from __future__ import annotations
 
-from tensorexpress.control.entries import Call, CloneSession, DefaultEntry, Entity, TableEntry
-from tensorexpress.control.intent import CPU_PORT, Intent
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tensorexpress.control.classify import OFFERED
+from tensorexpress.control.client import Connection
+from tensorexpress.control.controls import P4Control
+from tensorexpress.control.entities import (
+    Call,
+    CellEntry,
+    CloneEntry,
+    CounterEntry,
+    DefaultEntry,
+    Entity,
+    RegisterEntry,
+    TableEntry,
+)
+from tensorexpress.control.guard import job_of_slot
+from tensorexpress.control.intent import Intent
+from tensorexpress.control.messages import ProgramSchema
+from tensorexpress.control.readings import StatusReading, read_array
+from tensorexpress.p4.define import CPU_PORT, SAMPLE_SESSION
+from tensorexpress.wire.dscp import MOST_QUEUES
 
 QUEUE_DSCP = "mark.queue_dscp"
 ECN = "mark.ecn"
-
-#: SAMPLE_SESSION in define.p4.
-SAMPLE_SESSION = 255
+SERVED = "mark.served"
+LONGEST = "mark.longest"
 
 #: A queue that is never found so long: the largest `enq_qdepth`.
 _NEVER_PACKETS = 2**19 - 1
@@ -18,9 +37,8 @@ _NEVER_PACKETS = 2**19 - 1
 def entries(intent: Intent) -> list[Entity]:
     """Return what a packet carries on from here."""
     return [
-        CloneSession(SAMPLE_SESSION, frozenset({(CPU_PORT, 0)})),
+        CloneEntry(SAMPLE_SESSION, frozenset({(CPU_PORT, 0)})),
         DefaultEntry(ECN, Call("mark.mark_over", (("packets", _ecn_packets(intent)),))),
-        DefaultEntry(QUEUE_DSCP, Call("NoAction")),
         *(
             TableEntry(
                 QUEUE_DSCP,
@@ -37,3 +55,92 @@ def _ecn_packets(intent: Intent) -> int:
     """Return the packets in a queue over which packets are marked; switches count packets where plans count bytes."""
     ecn_bytes = intent.plan.scenario.transport.ecn_bytes
     return min(_NEVER_PACKETS, max(1, ecn_bytes // intent.cluster.mtu)) if ecn_bytes else _NEVER_PACKETS
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Packets of one job (None: all other traffic) in one queue: those that came, and those that left."""
+
+    job: int | None
+    queue: int
+    offered_packets: int
+    offered_bytes: int
+    served_packets: int
+    served_bytes: int
+    name: str
+
+
+@dataclass(frozen=True)
+class LongestQueue:
+    """The longest queue that any packet has found at a port, in packets."""
+
+    port: int
+    queue: int
+    packets: int
+
+
+def _split(cell: CellEntry) -> tuple[int, int]:
+    """Return what a cell of these arrays is about: a slot or a port and, in the lowest bits, a queue."""
+    return divmod(cell.index, MOST_QUEUES)
+
+
+def read_served(connection: Connection, schema: ProgramSchema) -> dict[tuple[int, int], int]:
+    """Return the packets that a switch has served, by (slot, queue); much quicker than all of its status."""
+    cells = read_array(connection, schema, SERVED) or []
+    return {_split(cell): cell.packets for cell in cells if cell.packets}
+
+
+def _traffic(jobs: Sequence[str], offered: Sequence[CounterEntry], served: Sequence[CounterEntry]) -> Iterator[Traffic]:
+    """Yield jobs and queues that saw a packet."""
+    for came, left in zip(offered, served, strict=True):
+        if came.packets or left.packets:
+            slot, queue = _split(came)
+            job = job_of_slot(slot)
+            counts = (came.packets, came.octets, left.packets, left.octets)
+            yield Traffic(job, queue, *counts, _job_name(job, jobs))
+
+
+def _job_name(job: int | None, jobs: Sequence[str]) -> str:
+    if job is None:
+        return "other traffic"
+    return jobs[job] if job < len(jobs) else f"job {job}"
+
+
+def _longest(jobs: Sequence[str], depths: Sequence[RegisterEntry]) -> Iterator[LongestQueue]:
+    """Yield queues that were ever found occupied."""
+    for cell in depths:
+        if cell.value:
+            yield LongestQueue(*_split(cell), cell.value)
+
+
+CONTROL = P4Control(
+    tables=(QUEUE_DSCP, ECN),
+    counters=(SERVED,),
+    registers=(LONGEST,),
+    entries=entries,
+    readings=(
+        StatusReading(
+            name="traffic",
+            title="traffic",
+            arrays=(OFFERED, SERVED),
+            rows=_traffic,
+            columns=(
+                ("job", "name"),
+                ("queue", "queue"),
+                ("offered packets", "offered_packets"),
+                ("bytes", "offered_bytes"),
+                ("served packets", "served_packets"),
+                ("bytes", "served_bytes"),
+            ),
+            empty="no packet yet",
+        ),
+        StatusReading(
+            name="longest",
+            title="longest queues",
+            arrays=(LONGEST,),
+            rows=_longest,
+            columns=(("port", "port"), ("queue", "queue"), ("longest in packets", "packets")),
+            empty="no packet has waited yet",
+        ),
+    ),
+)

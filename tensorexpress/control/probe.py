@@ -10,20 +10,18 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any
 
 import grpc
 
 from tensorexpress.control.classify import QUEUES
-from tensorexpress.control.client import CONNECT_S, Connection, PacketIn, Standing, Target
-from tensorexpress.control.entries import DefaultEntry
-from tensorexpress.control.intent import CPU_PORT
-from tensorexpress.control.messages import Schema, parse_p4info
-from tensorexpress.control.p4info import P4Type
+from tensorexpress.control.client import CONNECT_S, Connection, ReceivedPacket, RemoteSwitch, Standing
+from tensorexpress.control.entities import DefaultEntry, decode_entity
+from tensorexpress.control.messages import ProgramSchema
 from tensorexpress.control.reconcile import NONE, OURS, running_program
 from tensorexpress.doctor import BMV2, Finding
 from tensorexpress.errors import NetworkError
 from tensorexpress.p4 import Program
+from tensorexpress.p4.define import CPU_PORT
 from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.units import counted
 
@@ -67,7 +65,7 @@ class Observer(Connection):
         return self._claim(election_id)
 
 
-def check_switch(target: Target, program: Program, *, take_over: bool = False) -> list[Finding]:
+def check_switch(target: RemoteSwitch, program: Program, *, take_over: bool = False) -> list[Finding]:
     """Return what one switch can do. Queues are probed as primary: where nobody is, or where we may take over."""
     try:
         switch = Observer(target)
@@ -84,14 +82,14 @@ def check_switch(target: Target, program: Program, *, take_over: bool = False) -
     return findings
 
 
-def _failure(name: str, target: Target, error: NetworkError, more: str = "") -> Finding:
+def _failure(name: str, target: RemoteSwitch, error: NetworkError, more: str = "") -> Finding:
     """Return a finding from a line that says what happened and, behind a semicolon, what to do."""
     found, _, advice = str(error).removeprefix(f"{target}: ").partition("; ")
     return Finding(name, "problem", found, f"{advice or 'look again'}{more}")
 
 
 def _examine(switch: Observer, program: Program, take_over: bool) -> Iterator[Finding]:
-    schema = Schema(parse_p4info(program.p4info))
+    schema = ProgramSchema.of(program)
     yield Finding("P4Runtime API", "ok", switch.api_version())
     running = running_program(switch, program, schema)
     yield _program_finding(running)
@@ -145,18 +143,16 @@ def _not_probed(why: str, remedy: str) -> Finding:
 # The queues.
 
 
-def read_lowest_queue(switch: Connection, schema: Schema) -> int:
+def read_lowest_queue(switch: Connection, schema: ProgramSchema) -> int:
     """Return the number of the lowest queue that the running program uses."""
-    query = p4runtime_pb2.Entity()
-    query.table_entry.table_id = schema.find(P4Type.table, QUEUES).preamble.id
-    query.table_entry.is_default_action = True
     # What the switch says comes last and counts; it may say nothing of a default that nobody has set.
-    told = [*schema.initial(), *map(schema.from_message, switch.read([query]))]
+    answer = switch.read([DefaultEntry.query(schema, QUEUES)])
+    told = [*DefaultEntry.initial(schema, ()), *(decode_entity(schema, message) for message in answer)]
     actions = [entity.action for entity in told if isinstance(entity, DefaultEntry) and entity.table == QUEUES]
     return dict(actions[-1].arguments)["lowest"]
 
 
-def probe_queues(switch: Observer, schema: Schema, lowest: int) -> frozenset[int]:
+def probe_queues(switch: Observer, schema: ProgramSchema, lowest: int) -> frozenset[int]:
     """Return through which of the queues 0 to `lowest` of the controller's port packets come back."""
     returned: frozenset[int] = frozenset()
     for _ in range(ROUNDS):
@@ -165,7 +161,7 @@ def probe_queues(switch: Observer, schema: Schema, lowest: int) -> frozenset[int
     return returned
 
 
-def _send_through(switch: Observer, schema: Schema, lowest: int) -> set[int]:
+def _send_through(switch: Observer, schema: ProgramSchema, lowest: int) -> set[int]:
     """Send a packet through every queue and return the queues of those that come back.
 
     The lowest queue, which every switch has, is the last to be tried and to be served. Once its packet is back there
@@ -179,17 +175,16 @@ def _send_through(switch: Observer, schema: Schema, lowest: int) -> set[int]:
     give_up_s = time.monotonic() + RETURN_S
     while lowest not in returned and (left_s := give_up_s - time.monotonic()) > 0:
         message = switch.listen(left_s)
-        if isinstance(message, PacketIn):
+        if isinstance(message, ReceivedPacket):
             # The switch takes the front of the frame for a packet-in header, so only the token is sure to be there.
             _, found, rest = message.frame.partition(token)
             returned.update(rest[:1] if found else b"")
     return returned
 
 
-def _packet_out_header(schema: Schema, **values: int) -> dict[int, int]:
+def _packet_out_header(schema: ProgramSchema, **values: int) -> dict[int, int]:
     """Return the fields of a packet-out header by id, 0 where no value is given."""
-    header: Any = next(each for each in schema.p4info.controller_packet_metadata if each.preamble.name == "packet_out")
-    return {field.id: values.get(field.name, 0) for field in header.metadata}
+    return {number: values.get(name, 0) for name, number in schema.header_fields("packet_out").items()}
 
 
 def queues_finding(returned: frozenset[int], lowest: int) -> Finding:

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorexpress.control.client import Connection
-from tensorexpress.control.entries import (
-    CloneSession,
-    DefaultEntry,
-    Entity,
-    Meter,
-    MulticastGroup,
-    TableEntry,
-    identity,
-    place,
-)
-from tensorexpress.control.forward import NEXT_HOPS
-from tensorexpress.control.messages import Schema
-from tensorexpress.control.p4info import P4Type
+from tensorexpress.control.controls import controls, heights
+from tensorexpress.control.entities import KINDS, Entity, all_places, decode_entity, initial_entities
+from tensorexpress.control.messages import ProgramSchema
+from tensorexpress.errors import NetworkError
 from tensorexpress.p4 import Program
 from tensorexpress.p4runtime_messages import p4runtime_pb2
 
@@ -65,65 +56,70 @@ class TableChanges:
 
 def difference(wanted: Iterable[Entity], found: Iterable[Entity]) -> Changes:
     """Return what turns what was found into what is wanted."""
-    there = {identity(entity): entity for entity in found}
+    there = {entity.identity: entity for entity in found}
     inserted, modified, unchanged = [], [], []
     for entity in wanted:
-        before = there.pop(identity(entity), None)
+        before = there.pop(entity.identity, None)
         if before == entity:
             unchanged.append(entity)
-        elif before is not None or isinstance(entity, DefaultEntry | Meter):
+        elif before is not None or entity.is_permanent:
             modified.append(entity)
         else:
             inserted.append(entity)
-    deleted = []
-    for entity in there.values():
-        if isinstance(entity, Meter):
-            # Cells of a meter cannot be deleted; what nobody limits has no rates, and is not worth a mention.
-            modified += [replace(entity, rates=None)] if entity.rates else []
-        elif isinstance(entity, DefaultEntry):
-            unchanged.append(entity)
-        else:
-            deleted.append(entity)
+    left = there.values()
+    # What cannot be deleted comes to rest; what rests already is not worth a mention.
+    modified += [entity.at_rest() for entity in left if entity.is_permanent and entity.at_rest() != entity]
+    deleted = [entity for entity in left if not entity.is_permanent]
     return Changes(tuple(inserted), tuple(modified), tuple(deleted), tuple(unchanged))
 
 
-def count(changes: Changes, schema: Schema) -> list[TableChanges]:
+def count(changes: Changes, schema: ProgramSchema) -> list[TableChanges]:
     """Return the numbers of changes for each table of the program, and for all else that was looked at."""
     kinds = ("inserted", "modified", "deleted", "unchanged")
-    counts = {kind: Counter(map(place, getattr(changes, kind))) for kind in kinds}
-    own = [*schema.names(P4Type.table), *schema.names(P4Type.meter)]
+    counts = {kind: Counter(entity.place for entity in getattr(changes, kind)) for kind in kinds}
+    own = all_places(schema)
     others = sorted(set().union(*counts.values()) - set(own))
     return [TableChanges(name, *(counts[kind][name] for kind in kinds)) for name in [*own, *others]]
 
 
-def steps(changes: Changes, schema: Schema) -> list[list[tuple[int, Entity]]]:
+def steps(changes: Changes, schema: ProgramSchema) -> list[list[tuple[int, Entity]]]:
     """Return the writes in an order in which no packet is without a way, as (type of update, entity) lists.
 
     What others refer to is there before them and goes after them, and what is no longer wanted goes last of all. Only
     where a table would overflow does it have to make room first. A switch may reorder what is in one list.
     """
-    crowded = _crowded_tables(changes, schema)
-    early = [entity for entity in changes.deleted if place(entity) in crowded]
-    late = [entity for entity in changes.deleted if place(entity) not in crowded]
-    written = [*((_INSERT, entity) for entity in changes.inserted), *((_MODIFY, entity) for entity in changes.modified)]
+    height = heights(control.references for control in controls())
+    upwards = range(max(height.values(), default=0) + 1)
+    crowded = _crowded_places(changes, schema)
+
+    def at(level: int, kind: int, entities: Iterable[Entity]) -> list[tuple[int, Entity]]:
+        return [(kind, entity) for entity in entities if height.get(entity.place, 0) == level]
+
+    early = [entity for entity in changes.deleted if entity.place in crowded]
+    late = [entity for entity in changes.deleted if entity.place not in crowded]
     ordered = [
-        [(_DELETE, entity) for entity in early],
-        [(kind, entity) for kind, entity in written if _is_referred_to(entity)],
-        [(kind, entity) for kind, entity in written if not _is_referred_to(entity)],
-        [(_DELETE, entity) for entity in late if not _is_referred_to(entity)],
-        [(_DELETE, entity) for entity in late if _is_referred_to(entity)],
+        *(at(level, _DELETE, early) for level in upwards),
+        *(at(level, _INSERT, changes.inserted) + at(level, _MODIFY, changes.modified) for level in reversed(upwards)),
+        *(at(level, _DELETE, late) for level in upwards),
     ]
     return [step for step in ordered if step]
 
 
-def _is_referred_to(entity: Entity) -> bool:
-    return isinstance(entity, MulticastGroup | CloneSession) or place(entity) == NEXT_HOPS
+def rooms(entities: Iterable[Entity], schema: ProgramSchema) -> Iterator[tuple[str, int, int]]:
+    """Yield where there is only so much room: the place, how many of the entities want to be there, its room."""
+    needed: Counter[str] = Counter()
+    room: dict[str, int] = {}
+    for entity in entities:
+        size = entity.room(schema)
+        if size is not None:
+            needed[entity.place] += 1
+            room[entity.place] = size
+    return ((place, needed[place], room[place]) for place in needed)
 
 
-def _crowded_tables(changes: Changes, schema: Schema) -> set[str]:
+def _crowded_places(changes: Changes, schema: ProgramSchema) -> set[str]:
     held = (*changes.inserted, *changes.modified, *changes.deleted, *changes.unchanged)
-    needed = Counter(entity.table for entity in held if isinstance(entity, TableEntry))
-    return {table for table, entries in needed.items() if entries > schema.table_size(table)}
+    return {place for place, needed, room in rooms(held, schema) if needed > room}
 
 
 def cookie_of(program: Program) -> int:
@@ -132,7 +128,7 @@ def cookie_of(program: Program) -> int:
     return int.from_bytes(digest.digest()[:8], "big")
 
 
-def running_program(connection: Connection, program: Program, schema: Schema) -> str:
+def running_program(connection: Connection, program: Program, schema: ProgramSchema) -> str:
     """Return whether the switch runs this program (OURS), another (OTHER) or none (NONE)."""
     running = connection.read_pipeline()
     if running is None:
@@ -140,13 +136,23 @@ def running_program(connection: Connection, program: Program, schema: Schema) ->
     return OURS if running == (schema.p4info, cookie_of(program)) else OTHER
 
 
-def read_entities(connection: Connection, schema: Schema) -> list[Entity]:
-    """Return all that a controller can set on a switch that runs our program."""
-    return [schema.from_message(message) for message in connection.read(schema.queries())]
+def read_entities(connection: Connection, schema: ProgramSchema, wanted: Sequence[Entity] = ()) -> list[Entity]:
+    """Return all that a controller sets on a switch that runs our program.
+
+    Of arrays that packets change as well, those alone are read of which cells are wanted.
+    """
+    found = []
+    for kind in KINDS:
+        for query in kind.queries(schema, wanted):
+            answer = connection.read_if_implemented(query)
+            if answer is None:
+                raise NetworkError(f"{connection.target}: cannot read {kind.plural} over P4Runtime; {kind.remedy}")
+            found += [decode_entity(schema, message) for message in answer]
+    return found
 
 
 def reconcile(
-    connection: Connection, program: Program, schema: Schema, wanted: Sequence[Entity], *, dry_run: bool = False
+    connection: Connection, program: Program, schema: ProgramSchema, wanted: Sequence[Entity], *, dry_run: bool = False
 ) -> Changes:
     """Make the switch run the program and hold exactly the entities wanted; return what that took.
 
@@ -155,23 +161,24 @@ def reconcile(
     state = running_program(connection, program, schema)
     if state != OURS and not dry_run:
         connection.push_pipeline(schema.p4info, program.document, cookie_of(program))
-    found = schema.initial() if state != OURS and dry_run else read_entities(connection, schema)
+    is_foreseen = state != OURS and dry_run
+    found = initial_entities(schema, wanted) if is_foreseen else read_entities(connection, schema, wanted)
     changes = replace(difference(wanted, found), program=state)
     if not dry_run:
         write_changes(connection, schema, changes)
     return changes
 
 
-def write_changes(connection: Connection, schema: Schema, changes: Changes) -> None:
+def write_changes(connection: Connection, schema: ProgramSchema, changes: Changes) -> None:
     """Write what a difference asks for, step by step."""
     for step in steps(changes, schema):
         connection.write([_update(schema, *change) for change in step], lambda update: _show(schema, update))
 
 
-def _update(schema: Schema, kind: int, entity: Entity) -> Any:
-    return p4runtime_pb2.Update(type=kind, entity=schema.to_message(entity))
+def _update(schema: ProgramSchema, kind: int, entity: Entity) -> Any:
+    return p4runtime_pb2.Update(type=kind, entity=entity.encode(schema))
 
 
-def _show(schema: Schema, update: Any) -> str:
-    entity = schema.from_message(update.entity)
-    return f"{p4runtime_pb2.Update.Type.Name(update.type).lower()} of {place(entity)} {schema.show(entity)}"
+def _show(schema: ProgramSchema, update: Any) -> str:
+    entity = decode_entity(schema, update.entity)
+    return f"{p4runtime_pb2.Update.Type.Name(update.type).lower()} of {entity.place} {entity.show(schema)}"

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tensorexpress.control.client import PacketIn, Target
-from tensorexpress.control.deploy import Event, Outcome
-from tensorexpress.control.entries import Entity, place
-from tensorexpress.control.messages import Schema
+from tensorexpress.control.client import ReceivedPacket, RemoteSwitch
+from tensorexpress.control.deploy import Event, SwitchOutcome
+from tensorexpress.control.entities import Entity
+from tensorexpress.control.messages import ProgramSchema
+from tensorexpress.control.readings import StatusReading
 from tensorexpress.control.reconcile import NONE, OTHER, Changes, count
 from tensorexpress.control.status import Status
 from tensorexpress.text import grid
@@ -22,7 +23,7 @@ _SIGNS = {"inserted": "+", "modified": "~", "deleted": "-"}
 _MOST_SHOWN = 3
 
 
-def changes_table(outcomes: Sequence[Outcome], schema: Schema, *, dry_run: bool) -> str:
+def changes_table(outcomes: Sequence[SwitchOutcome], schema: ProgramSchema, *, dry_run: bool) -> str:
     """Return what was changed on every switch, table by table; for a dry run what would be, with examples."""
     blocks = []
     for outcome in outcomes:
@@ -45,47 +46,47 @@ def _summary(changes: Changes, dry_run: bool) -> str:
     return "; ".join(words) if not changes.is_empty else f"nothing to do, {done[0]}"
 
 
-def _examples(changes: Changes, schema: Schema) -> list[str]:
+def _examples(changes: Changes, schema: ProgramSchema) -> list[str]:
     lines = []
     for kind, sign in _SIGNS.items():
         entities: dict[str, list[Entity]] = {}
         for entity in getattr(changes, kind):
-            entities.setdefault(place(entity), []).append(entity)
+            entities.setdefault(entity.place, []).append(entity)
         for where, those in entities.items():
-            lines += [f"{sign} {where} {schema.show(entity)}" for entity in those[:_MOST_SHOWN]]
+            lines += [f"{sign} {where} {entity.show(schema)}" for entity in those[:_MOST_SHOWN]]
             if len(those) > _MOST_SHOWN:
                 lines.append(f"{sign} {where} and {len(those) - _MOST_SHOWN} more; --json lists all")
     return lines
 
 
-def changes_json(outcomes: Sequence[Outcome], schema: Schema, *, dry_run: bool) -> dict[str, Any]:
+def changes_json(outcomes: Sequence[SwitchOutcome], schema: ProgramSchema, *, dry_run: bool) -> dict[str, Any]:
     """Return what was changed, entry by entry."""
     return {"dry_run": dry_run, "switches": [_outcome_json(outcome, schema) for outcome in outcomes]}
 
 
-def _outcome_json(outcome: Outcome, schema: Schema) -> dict[str, Any]:
-    document: dict[str, Any] = {**_target_json(outcome.target), "error": str(outcome.error) if outcome.error else None}
+def _outcome_json(outcome: SwitchOutcome, schema: ProgramSchema) -> dict[str, Any]:
+    document: dict[str, Any] = {**_switch_json(outcome.target), "error": str(outcome.error) if outcome.error else None}
     if outcome.changes is not None:
         document["program"] = outcome.changes.program
         document["tables"] = [asdict(row) for row in count(outcome.changes, schema)]
         document["changes"] = [
-            {"change": kind, "table": place(entity), "entry": schema.show(entity)}
+            {"change": kind, "table": entity.place, "entry": entity.show(schema)}
             for kind in _SIGNS
             for entity in getattr(outcome.changes, kind)
         ]
     return document
 
 
-def _target_json(target: Target) -> dict[str, Any]:
-    return {"name": target.name, "address": target.address, "device_id": target.device_id}
+def _switch_json(switch: RemoteSwitch) -> dict[str, Any]:
+    return {"name": switch.name, "address": switch.address, "device_id": switch.device_id}
 
 
-def event_line(event: Event, schema: Schema) -> str:
+def event_line(event: Event, schema: ProgramSchema) -> str:
     """Return what happened to a switch that is kept, as one line."""
     match event:
         case Event(kind="primary", changes=Changes() as changes):
             return f"{event.target}: primary; {_summary(changes, dry_run=False)}"
-        case Event(kind="packet", packet=PacketIn() as packet):
+        case Event(kind="packet", packet=ReceivedPacket() as packet):
             return f"{event.target}: {_packet_line(packet, schema)}"
         case Event(kind="backup", standing=standing) if standing is not None:
             return f"{event.target}: backup; election id {standing.highest} is primary"
@@ -93,7 +94,7 @@ def event_line(event: Event, schema: Schema) -> str:
             return f"{event.error}; trying again"
 
 
-def _packet_line(packet: PacketIn, schema: Schema) -> str:
+def _packet_line(packet: ReceivedPacket, schema: ProgramSchema) -> str:
     where = f"port {packet.metadata[schema.header_fields('packet_in')['ingress_port']]}"
     header = read_frame(packet.frame).header
     if header is None:
@@ -104,33 +105,24 @@ def _packet_line(packet: PacketIn, schema: Schema) -> str:
     )
 
 
-def status_table(status: Status, jobs: Sequence[str]) -> str:
-    """Return what a switch did; `jobs` are the names of the plan's jobs, if it is known."""
-    blocks = [grid([["table", "entries", "size"], *([t.table, str(t.entries), str(t.size)] for t in status.tables)])]
-    traffic = [
-        [
-            _job_name(row.job, jobs),
-            *map(str, (row.queue, row.offered_packets, row.offered_bytes, row.served_packets, row.served_bytes)),
-        ]
-        for row in status.traffic
+def status_table(status: Status) -> str:
+    """Return what a switch did."""
+    blocks = [
+        grid([["table", "entries", "size"], *([t.table, str(t.entries), str(t.size)] for t in status.tables)]),
+        *(_reading_lines(reading, rows) for reading, rows in status.readings.items()),
+        grid([["exception", "packets"], *([name, str(n)] for name, n in status.exceptions.items())]),
+        _lost_lines(status),
     ]
-    blocks.append(
-        grid([["job", "queue", "offered packets", "bytes", "served packets", "bytes"], *traffic])
-        if traffic
-        else ["no packet yet"]
-    )
-    blocks.append(grid([["exception", "packets"], *([name, str(n)] for name, n in status.exceptions.items())]))
-    blocks += [_longest_lines(status), _lost_lines(status)]
     return "\n\n".join("\n".join(block) for block in blocks)
 
 
-def _longest_lines(status: Status) -> list[str]:
-    if status.longest is None:
-        return ["longest queues: not readable on this switch"]
-    if not status.longest:
-        return ["longest queues: no packet has waited yet"]
-    rows = [[str(cell) for cell in (row.port, row.queue, row.packets)] for row in status.longest]
-    return grid([["port", "queue", "longest in packets"], *rows])
+def _reading_lines(reading: StatusReading, rows: Sequence[Any] | None) -> list[str]:
+    if rows is None:
+        return [f"{reading.title}: not readable on this switch"]
+    if not rows:
+        return [f"{reading.title}: {reading.empty}"]
+    headings = [heading for heading, _ in reading.columns]
+    return grid([headings, *([str(getattr(row, name)) for _, name in reading.columns] for row in rows)])
 
 
 def _lost_lines(status: Status) -> list[str]:
@@ -142,21 +134,22 @@ def _lost_lines(status: Status) -> list[str]:
     return grid([["port", "frames lost before they were taken"], *rows])
 
 
-def status_json(statuses: Mapping[Target, Status | str], jobs: Sequence[str]) -> dict[str, Any]:
+def status_json(statuses: Mapping[RemoteSwitch, Status | str]) -> dict[str, Any]:
     """Return what switches did; a text in the place of a status says why there is none."""
-    return {"switches": [_status_json(target, status, jobs) for target, status in statuses.items()]}
+    return {"switches": [_status_json(switch, status) for switch, status in statuses.items()]}
 
 
-def _status_json(target: Target, status: Status | str, jobs: Sequence[str]) -> dict[str, Any]:
+def _status_json(switch: RemoteSwitch, status: Status | str) -> dict[str, Any]:
     if isinstance(status, str):
-        return {**_target_json(target), "error": status}
-    document = asdict(status)
-    for row in document["traffic"]:
-        row["name"] = _job_name(row["job"], jobs)
-    return {**_target_json(target), "error": None, **document}
-
-
-def _job_name(job: int | None, jobs: Sequence[str]) -> str:
-    if job is None:
-        return "other traffic"
-    return jobs[job] if job < len(jobs) else f"job {job}"
+        return {**_switch_json(switch), "error": status}
+    return {
+        **_switch_json(switch),
+        "error": None,
+        "tables": [asdict(use) for use in status.tables],
+        **{
+            reading.name: None if rows is None else [asdict(row) for row in rows]
+            for reading, rows in status.readings.items()
+        },
+        "exceptions": status.exceptions,
+        "lost_frames": status.lost_frames,
+    }

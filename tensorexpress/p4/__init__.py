@@ -3,7 +3,7 @@
 It is the directory `p4/` of a checkout, which installs as `tensorexpress/p4/program`. There is no Python in it: a
 package `p4` of ours would hide that of P4Runtime from whoever starts Python in a checkout. Its `build/` holds p4c's
 JSON for BMv2 and P4Info, so that nobody needs a P4 compiler, and a stamp that says which sources and which p4c they
-came from.
+came from. `define.py` here holds the constants of its `include/define.p4` for Python.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ _PACKAGE = Path(__file__).parent
 HERE = next(path for path in (_PACKAGE / "program", _PACKAGE.parents[1] / "p4") if path.is_dir())
 BUILD = HERE / "build"
 NAME = "tensorexpress"
+DEFINE = _PACKAGE / "define.py"
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,22 @@ def source_hash() -> str:
         digest.update(f"{path.relative_to(HERE).as_posix()}\n{path.stat().st_size}\n".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def included() -> list[str]:
+    """Return the names of the files that the program is made of, in its order.
+
+    >>> included()[:2]
+    ['define', 'headers']
+    """
+    return re.findall(r'^#include "include/(\w+)\.p4"', (HERE / f"{NAME}.p4").read_text(), re.MULTILINE)
+
+
+def define_text() -> str:
+    """Return what `define.py` has to be, by `include/define.p4`."""
+    from tensorexpress.p4.constants import module_text
+
+    return module_text((HERE / "include" / "define.p4").read_text())
 
 
 def load(directory: Path = BUILD) -> Program:
@@ -114,13 +131,15 @@ def compile_source(p4c: str, source: Path) -> tuple[dict[str, Any], str]:
 
 
 def build(p4c: str, directory: Path = BUILD) -> Program:
-    """Compile the program and replace the build in `directory`."""
+    """Compile the program and replace the build in `directory`; the package's own takes its constants along."""
     stamp = Stamp(source_hash(), p4c_version(p4c))
     document, p4info = compile_source(p4c, HERE / f"{NAME}.p4")
     make_directory(directory)
     write_atomic(directory / f"{NAME}.json", json_text(document))
     write_atomic(directory / f"{NAME}.p4info.txtpb", p4info)
     write_atomic(directory / "stamp.json", json_text(asdict(stamp)))
+    if directory == BUILD:
+        write_atomic(DEFINE, define_text())
     return load(directory)
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Protocol
 
+from tensorexpress.p4.define import CPU_PORT
 from tensorexpress.switch.operations import (
     Digest,
     Entry,
@@ -45,8 +46,6 @@ logger = logging.getLogger(__name__)
 
 PS_PER_US = 10**6
 
-#: Port at which the controller's packets enter and leave unless another is given.
-CPU_PORT = 255
 
 #: A packet that was resubmitted, recirculated or cloned more often than this is caught in a loop of its program.
 MOST_PASSES = 256

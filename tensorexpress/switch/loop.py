@@ -22,8 +22,8 @@ from pathlib import Path
 
 from tensorexpress import tied
 from tensorexpress.files import make_directory
+from tensorexpress.p4.define import CPU_PORT
 from tensorexpress.switch.device import (
-    CPU_PORT,
     NOT_TAKEN,
     Configuration,
     PortStatistics,

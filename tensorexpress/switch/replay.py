@@ -13,7 +13,8 @@ from pathlib import Path
 
 from tensorexpress.errors import MachineError, ProgramError
 from tensorexpress.files import make_directory
-from tensorexpress.switch.device import CPU_PORT, Statistics, Switch
+from tensorexpress.p4.define import CPU_PORT
+from tensorexpress.switch.device import Statistics, Switch
 from tensorexpress.switch.operations import Notice, Operation
 from tensorexpress.switch.pcap import TimedFrame, capture_name, read_pcap, write_pcap
 from tensorexpress.switch.traffic import PortSettings

@@ -19,6 +19,7 @@ from tensorexpress import tied
 from tensorexpress.addresses import addresses_of
 from tensorexpress.doctor import BMV2, BMV2_VARIABLE, check_bmv2, find_bmv2
 from tensorexpress.errors import NetworkError
+from tensorexpress.p4.define import CPU_PORT
 from tensorexpress.plan import Plan
 from tensorexpress.switch.traffic import ETHERNET_OVERHEAD_BYTES
 from tensorexpress.target import HostAccess, KernelAccess, PortReport, namespaces
@@ -136,7 +137,7 @@ class _Switch:
         self.address = address
         ports = [word for number, name in sorted(interfaces.items()) for word in ("-i", f"{number}@{name}")]
         options = ["--no-p4", "--device-id", "1", "--thrift-port", str(thrift_port), "-L", "off", *ports]
-        own = ["--grpc-server-addr", self.address, "--cpu-port", "255", "--priority-queues", str(queues)]
+        own = ["--grpc-server-addr", self.address, "--cpu-port", str(CPU_PORT), "--priority-queues", str(queues)]
         self._command = tied.command("ip", "netns", "exec", room, str(find_bmv2()), *options, "--", *own)
         self._process = self._start()
         self._stopping = threading.Event()
@@ -171,12 +172,12 @@ class _Switch:
 
     def wait_until_it_answers(self, name: str) -> None:
         """Wait until P4Runtime is served; NetworkError when the process ends before, or takes too long."""
-        from tensorexpress.control.client import Connection, Target
+        from tensorexpress.control.client import Connection, RemoteSwitch
 
         end = time.monotonic() + _STARTED_S
         while True:
             try:
-                Connection(Target(name, self.address)).close()
+                Connection(RemoteSwitch(name, self.address)).close()
                 return
             except NetworkError:
                 if self._process.poll() is not None or time.monotonic() > end:

@@ -33,7 +33,7 @@ def control_address(directory: str, number: int) -> str:
 @contextmanager
 def kept(plan: Plan, addresses: Mapping[str, str]) -> Iterator[None]:
     """Put a plan on switches, by name and address, and put it there again whenever one has forgotten it."""
-    from tensorexpress.control.client import Target
+    from tensorexpress.control.client import RemoteSwitch
     from tensorexpress.control.deploy import Event, Keeper, prepare
     from tensorexpress.control.intent import Options
 
@@ -47,7 +47,7 @@ def kept(plan: Plan, addresses: Mapping[str, str]) -> Iterator[None]:
         elif event.error is not None:
             errors[event.target.name] = event.error
 
-    keepers = [Keeper(deployment, Target(name, address), report) for name, address in addresses.items()]
+    keepers = [Keeper(deployment, RemoteSwitch(name, address), report) for name, address in addresses.items()]
     threads = [threading.Thread(target=keeper.run, name=f"keeper of {keeper.target}") for keeper in keepers]
     for thread in threads:
         thread.start()
@@ -65,9 +65,9 @@ def kept(plan: Plan, addresses: Mapping[str, str]) -> Iterator[None]:
 
 def read_served(name: str, address: str) -> dict[tuple[int, int], int]:
     """Return the packets that a switch has served, by (slot, queue)."""
-    from tensorexpress.control import status
-    from tensorexpress.control.client import Connection, Target
-    from tensorexpress.control.messages import Schema, parse_p4info
+    from tensorexpress.control import mark
+    from tensorexpress.control.client import Connection, RemoteSwitch
+    from tensorexpress.control.messages import ProgramSchema
 
-    with Connection(Target(name, address)) as connection:
-        return status.read_served(connection, Schema(parse_p4info(p4.load().p4info)))
+    with Connection(RemoteSwitch(name, address)) as connection:
+        return mark.read_served(connection, ProgramSchema.of(p4.load()))

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from tensorexpress.errors import InputError
+from tensorexpress.p4.define import QUEUE_T_BITS
 
 #: Most queues that a plan's DSCPs tell apart, which is what the P4 program has.
-MOST_QUEUES = 8
+MOST_QUEUES = 1 << QUEUE_T_BITS
 
 #: Values of a DSCP.
 DSCPS = 64

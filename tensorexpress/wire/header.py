@@ -14,11 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorexpress.errors import HeaderError
+from tensorexpress.p4 import define
 
 #: The UDP destination port of tensor packets, and the first two bytes of the header: "TX".
-UDP_PORT = MAGIC = 0x5458
-VERSION = 1
-HEADER_BYTES = 32
+UDP_PORT = define.TENSOR_PORT
+MAGIC = define.TENSOR_MAGIC
+VERSION = define.TENSOR_VERSION
+HEADER_BYTES = define.TENSOR_BYTES
 
 _FORMAT = struct.Struct("!HBBHHIHBxIIiHxx")
 _MOST_SLACK_US = 2**31 - 1

@@ -1,0 +1,108 @@
+"""tensorexpress deploy --target p4: a plan on switches that speak P4Runtime."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Sequence
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tensorexpress.cli.options import with_option, write_json
+from tensorexpress.errors import InputError, PlanError
+from tensorexpress.units import parse_rate
+
+if TYPE_CHECKING:
+    from tensorexpress.control.client import RemoteSwitch
+    from tensorexpress.control.deploy import Deployment, Event
+    from tensorexpress.plan import Plan
+
+
+def deploy_p4(
+    plan_path: str,
+    targets: Sequence[RemoteSwitch],
+    hosts_path: str | None,
+    limits: Sequence[str],
+    *,
+    partial: bool,
+    dry_run: bool,
+    stay: bool,
+    json_path: str | None,
+    **choices: Any,
+) -> None:
+    """Bring switches to what a plan says, once or until told to end, and show what was changed.
+
+    `choices` are further fields of `control.intent.Options`.
+    """
+    from tensorexpress import p4
+    from tensorexpress.plan_file import read_plan
+
+    plan = read_plan(plan_path)
+    _check_switches(plan, [target.name for target in targets], partial)
+
+    from tensorexpress.addresses import read_addresses
+    from tensorexpress.control import deploy as control
+    from tensorexpress.control.intent import Options
+    from tensorexpress.control.report import changes_json, changes_table
+
+    options = Options(
+        addresses=read_addresses(hosts_path, plan.scenario.cluster) if hosts_path else None,
+        limits=dict(map(_limit, limits)),
+        **choices,
+    )
+    deployment = control.prepare(plan, [target.name for target in targets], options, p4.load())
+    if stay:
+        _stay(deployment, targets)
+        return
+    outcomes = control.deploy(deployment, targets, dry_run=dry_run)
+    if json_path is not None:
+        write_json(json_path, changes_json(outcomes, deployment.schema, dry_run=dry_run))
+    if json_path != "-" and any(outcome.changes for outcome in outcomes):
+        click.echo(changes_table(outcomes, deployment.schema, dry_run=dry_run))
+    error = control.failures(outcomes)
+    if error is not None:
+        raise error
+
+
+def _check_switches(plan: Plan, named: Sequence[str], partial: bool) -> None:
+    missing = [switch for switch in plan.scenario.cluster.switches if switch not in named]
+    unknown_ones = set(named) - set(plan.scenario.cluster.switches)
+    if missing and not partial and not unknown_ones:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise PlanError(
+            f"the plan has a switch {missing[0]}{more} that no --switch names; give --switch {missing[0]}=HOST:PORT, "
+            "or --partial to leave it as it is"
+        )
+
+
+def _limit(text: str) -> tuple[str, int]:
+    job, equals, rate = text.rpartition("=")
+    if not (job and equals):
+        raise InputError(f'--limit {text!r}; accepted: JOB=RATE, such as job0="5 Gbps"')
+    rate_bps = with_option("--limit", parse_rate, rate)
+    if rate_bps < 8:
+        raise InputError(f"--limit {text!r}: no packet would pass; accepted: more than 8 bps")
+    return job, rate_bps
+
+
+def _stay(deployment: Deployment, targets: Sequence[RemoteSwitch]) -> None:
+    """Keep the switches until Ctrl-C or SIGTERM."""
+    from tensorexpress.control.deploy import keep
+    from tensorexpress.control.report import event_line
+
+    stopping = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopping.set()
+
+    def report(event: Event) -> None:
+        click.echo(event_line(event, deployment.schema))
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        keep(deployment, targets, report, stopping)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

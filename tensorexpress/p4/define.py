@@ -1,0 +1,74 @@
+"""The constants of include/define.p4, and the bits of its types; written by `tensorexpress p4 build`."""
+
+ETHERTYPE_IPV4 = 2048
+ETHERTYPE_ARP = 2054
+ETHERTYPE_VLAN = 33024
+ETHERTYPE_IPV6 = 34525
+PROTOCOL_UDP = 17
+
+# IPv6 headers that may have another one behind them.
+IPV6_HOP_BY_HOP = 0
+IPV6_ROUTING = 43
+IPV6_FRAGMENT = 44
+IPV6_AUTHENTICATION = 51
+IPV6_DESTINATION = 60
+IPV6_MOBILITY = 135
+IPV6_HOST_IDENTITY = 139
+IPV6_SHIM = 140
+
+# The UDP port and the magic number spell "TX"; see docs/wire.md.
+TENSOR_PORT = 21592
+TENSOR_MAGIC = 21592
+TENSOR_VERSION = 1
+TENSOR_BYTES = 32
+UDP_BYTES = 8
+
+CPU_PORT = 255
+SAMPLE_SESSION = 255
+SAMPLE_BYTES = 128
+SAMPLE_FIELDS = 1
+
+# standard_metadata.instance_type as simple_switch numbers it.
+INSTANCE_INGRESS_CLONE = 1
+INSTANCE_REPLICATION = 5
+
+# Ranks are times plus slacks. A slack may be negative; the offset keeps every rank positive.
+RANK_OFFSET = 4294967296
+
+ECN_CAPABLE_1 = 1
+ECN_CAPABLE_0 = 2
+ECN_CONGESTED = 3
+
+METER_GREEN = 0
+
+# Why a packet did not get what it asked for: the index into `exceptions`.
+MALFORMED = 0
+STRANGER_REMARKED = 1
+STRANGER_DROPPED = 2
+OVER_RATE = 3
+BAD_CHECKSUM = 4
+TTL_EXPIRED = 5
+NO_ROUTE = 6
+SPOOFED = 7
+FRAGMENT = 8
+EXCEPTIONS = 9
+
+# Why a packet goes to the controller.
+REASON_SAMPLE = 1
+REASON_NO_ROUTE = 2
+
+# A slot is the small number that the controller gives a job on this switch; slot 0 is all other traffic.
+SLOT_T_BITS = 8
+QUEUE_T_BITS = 3
+SLOTS = 256
+SLOT_QUEUES = 2048
+PORTS = 512
+
+ADMISSIONS = 4096
+SOURCES = 512
+TENSORS = 32768
+HOSTS_L2 = 4096
+ROUTES_IPV4 = 4096
+ROUTES_IPV6 = 2048
+NEXT_HOPS = 2048
+ARP_ANSWERS = 4096
