@@ -24,7 +24,7 @@ test-current: $(CURRENT)/.ready
 check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	rm -rf build/check build/lib*
+	rm -rf build/check build/lib
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --target build/check .
 	cd build/check && ../../$(BIN)/mypy --config-file ../../setup.cfg -p tensorexpress
 

@@ -23,10 +23,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tensorexpress.host.endpoint import Endpoint, EndpointSettings, payload_bytes
+from tensorexpress.framing import Framing
+from tensorexpress.host.endpoint import Endpoint, EndpointSettings
 from tensorexpress.host.flow import FlowSettings
 from tensorexpress.host.links import KernelLink
-from tensorexpress.host.segments import WIRE_OVERHEAD_BYTES, use_compiled
+from tensorexpress.host.segments import use_compiled
 from tensorexpress.host.tagging import Tag
 from tensorexpress.wire.header import Header, pack_many
 
@@ -216,7 +217,8 @@ def transport(cable: Cable, mtu: int, seconds: float) -> float:
 
 
 def settings(given: dict[str, float]) -> EndpointSettings:
-    flow = FlowSettings(payload_bytes(int(given["mtu"])), WIRE_OVERHEAD_BYTES, window_bytes=WINDOW_BYTES)
+    framing = Framing(int(given["mtu"]))
+    flow = FlowSettings(framing.payload_bytes, framing.header_bytes, window_bytes=WINDOW_BYTES)
     return EndpointSettings(flow, silence_ps=10 * 10**12)
 
 

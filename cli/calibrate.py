@@ -67,7 +67,6 @@ def calibrate(name: str, wires: bool, rate: str | None, mtu: int, iterations: in
 def _measure(target: Target, rate: str | None, mtu: int, iterations: int) -> Calibration:
     from tensorexpress.calibration import fit, probe_plan
     from tensorexpress.host.cost import measure_host_cost
-    from tensorexpress.host.segments import WIRE_OVERHEAD_BYTES
     from tensorexpress.sim.run import simulate
     from tensorexpress.target import WireAccess
     from tensorexpress.target.runner import run_calmly, run_plan
@@ -80,8 +79,7 @@ def _measure(target: Target, rate: str | None, mtu: int, iterations: int) -> Cal
             f"--rate {rate!r}; accepted: from {format_rate(_SLOWEST_BPS)} to the {format_rate(fastest_bps)} that the "
             f"target {target.name} keeps up with"
         )
-    # An acknowledgement says all that it has to say in the header of a segment.
-    plan = probe_plan(rate_bps, mtu, WIRE_OVERHEAD_BYTES, WIRE_OVERHEAD_BYTES, iterations)
+    plan = probe_plan(rate_bps, mtu, iterations)
     wires: list[bool] = []
 
     def look_at_hosts(network: Network, _: Mapping[str, int]) -> None:

@@ -193,12 +193,12 @@ def _check_belonging(plan: Plan, inputs: Scenario, path: str) -> None:
 
 def _scaled(inputs: Scenario, scale: str, target: Target) -> Scenario:
     from tensorexpress.scaling import factor_for, scale_scenario
-    from tensorexpress.target.runner import fastest_bps, for_hosts
+    from tensorexpress.target.runner import fastest_bps
 
     if scale != "auto" and not (scale.isascii() and scale.isdigit() and int(scale[:9]) >= 1):
         raise InputError(f"--scale {scale!r}; accepted: a whole number of 1 or more, or auto")
     factor = factor_for(inputs, fastest_bps(inputs, target)) if scale == "auto" else int(scale)
-    return scale_scenario(for_hosts(inputs), factor)
+    return scale_scenario(inputs, factor)
 
 
 def _announce_long(plans: Sequence[Plan]) -> None:

@@ -22,9 +22,10 @@ from tensorexpress.chrome_trace import worker_transfers
 from tensorexpress.cluster import describe
 from tensorexpress.errors import InputError
 from tensorexpress.files import write_atomic
+from tensorexpress.graph import KINDS
 from tensorexpress.scenario import Job, Scenario
 from tensorexpress.sim.predict import Prediction
-from tensorexpress.trace import KINDS, Ints, JobTrace, Trace
+from tensorexpress.trace import Ints, JobTrace, Trace
 from tensorexpress.units import PS_PER_MS, counted, format_time
 
 if TYPE_CHECKING:

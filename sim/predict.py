@@ -52,7 +52,8 @@ class Prediction:
 
 def job_bound_ps(plan: JobPlan, scenario: Scenario, trace: JobTrace) -> float:
     """Return the mean over the measured iterations of what no schedule can beat with this plan's slices and routes."""
-    shared, own = link_loads(plan, scenario)
+    shared, of_hosts = link_loads(plan, scenario)
+    own = np.repeat(of_hosts, plan.job.gpus_per_host, axis=0)
     spared_ps = early_ps(scenario)
     bounds = []
     for iteration in range(scenario.warmup, len(trace.backward_ps)):

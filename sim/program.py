@@ -1,19 +1,13 @@
 """Programs: a plan as flat arrays, the one thing both engines execute.
 
-Training is a graph of four kinds of node that repeats in every iteration:
-
-    message   bytes from one host to another; done when the last byte has arrived
-    join      a sum at a server (or at the end of a ring's reduction); fires after its delay
-    gate      the parameters of one layer at one worker; the forward pass waits for it
-    gradient  one layer's gradient at one worker; fired by the backward pass
-
-A node fires when all its predecessors have, and then counts down its successors. An architecture (parameter server,
-ring, ...) is nothing but a way to draw this graph: to add one, write a function like `_parameter_server`.
+Training is the graph of `tensorexpress.graph`, the jobs' graphs put together: messages first, then sums (joins), gates
+and gradients. A node fires when all its predecessors have, and then counts down its successors. Engines know nothing
+of parameter servers or rings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorexpress.compute import compute_times
-from tensorexpress.plan import ETHERNET_BYTES, JobPlan, Plan, ring_segments, slice_leads_ps
+from tensorexpress.framing import ETHERNET_BYTES
+from tensorexpress.graph import Graph, index_of, kind_of
+from tensorexpress.plan import Plan, slice_leads_ps
 from tensorexpress.scenario import Scenario
-from tensorexpress.trace import KINDS
-from tensorexpress.units import PS_PER_SECOND, serialisation_ps
+from tensorexpress.units import PS_PER_SECOND
 
 Ints = NDArray[np.int64]
 
@@ -149,95 +144,6 @@ class Program:
         return self.payload_bytes + self.header_bytes
 
 
-@dataclass
-class _Graph:
-    """One job's messages and edges; nodes are (kind, index) with kinds M, J, G, D as offsets below."""
-
-    src: Ints
-    dst: Ints
-    size: Ints
-    tensor: Ints
-    kind: Ints
-    lead_ps: Ints
-    join_delay_ps: Ints
-    edges: list[tuple[Ints, Ints]]
-
-
-# Codes of the kinds of node inside one job's graph, before all jobs are put together.
-_MESSAGE, _JOIN, _GATE, _GRADIENT = (kind << 40 for kind in range(4))
-
-
-def _parameter_server(plan: JobPlan) -> _Graph:
-    job, layers = plan.job, len(plan.ranks)
-    workers, slices = len(job.workers), len(plan.slices)
-    tensor = np.repeat(np.array([piece.tensor for piece in plan.slices]), workers)
-    size = np.repeat(np.array([piece.bytes for piece in plan.slices]), workers)
-    server = np.repeat(np.array([piece.server for piece in plan.slices]), workers)
-    index = np.tile(np.arange(workers), slices)
-    host = np.array(job.workers)[index]
-    push = np.arange(slices * workers)
-    pull = push + slices * workers
-    join = push // workers
-    gate = index * layers + tensor
-    rate = job.sum_rate_bps
-    return _Graph(
-        src=np.concatenate([host, server]),
-        dst=np.concatenate([server, host]),
-        size=np.tile(size, 2),
-        tensor=np.tile(tensor, 2),
-        kind=np.repeat([KINDS.index("push"), KINDS.index("pull")], slices * workers),
-        lead_ps=np.tile(np.repeat(slice_leads_ps(plan), workers), 2),
-        join_delay_ps=np.array([serialisation_ps(piece.bytes, rate) if rate else 0 for piece in plan.slices]),
-        edges=[
-            (_GRADIENT + gate, _MESSAGE + push),
-            (_MESSAGE + push, _JOIN + join),
-            (_JOIN + join, _MESSAGE + pull),
-            (_MESSAGE + pull, _GATE + gate),
-        ],
-    )
-
-
-def _ring(plan: JobPlan) -> _Graph:
-    """Reduce-scatter, then all-gather: at step k, worker s + k passes segment s on to worker s + k + 1."""
-    job, layers, n = plan.job, len(plan.ranks), len(plan.job.workers)
-    slices, steps = len(plan.slices), 2 * (n - 1)
-    piece, segment, step = (axis.ravel() for axis in np.indices((slices, n, steps)))
-    message = np.arange(len(piece))
-    sender, receiver = (segment + step) % n, (segment + step + 1) % n
-    tensor = np.array([p.tensor for p in plan.slices])[piece]
-    sizes = np.array([ring_segments(p.bytes, n) for p in plan.slices])
-    hosts = np.array(job.workers)
-    reduces, gathers = step < n - 1, step >= n - 1
-    starts_gather, goes_on = step == n - 1, (step != n - 1) & (step > 0)
-    join = piece * n + segment
-    all_joins = np.arange(slices * n)
-    # The worker before the segment's first one adds the last gradient and so holds the sum first.
-    last = (all_joins % n + n - 1) % n
-    join_tensor = np.array([p.tensor for p in plan.slices])[all_joins // n]
-    ends_reduce = step == n - 2
-    return _Graph(
-        src=hosts[sender],
-        dst=hosts[receiver],
-        size=sizes[piece, segment],
-        tensor=tensor,
-        kind=np.where(reduces, KINDS.index("reduce"), KINDS.index("gather")),
-        lead_ps=np.array(slice_leads_ps(plan))[piece],
-        join_delay_ps=np.zeros(slices * n, dtype=np.int64),
-        edges=[
-            (_GRADIENT + (sender * layers + tensor)[reduces], _MESSAGE + message[reduces]),
-            (_MESSAGE + (message - 1)[goes_on], _MESSAGE + message[goes_on]),
-            (_MESSAGE + message[ends_reduce], _JOIN + join[ends_reduce]),
-            (_GRADIENT + last * layers + join_tensor, _JOIN + all_joins),
-            (_JOIN + join[starts_gather], _MESSAGE + message[starts_gather]),
-            (_JOIN + all_joins, _GATE + last * layers + join_tensor),
-            (_MESSAGE + message[gathers], _GATE + (receiver * layers + tensor)[gathers]),
-        ],
-    )
-
-
-_ARCHITECTURES = {"ps": _parameter_server, "ring": _ring}
-
-
 def _rows(rows: Iterable[Iterable[int]]) -> tuple[Ints, Ints]:
     """Return compressed rows: where each starts, and all of them in one array."""
     lists = [list(row) for row in rows]
@@ -245,21 +151,21 @@ def _rows(rows: Iterable[Iterable[int]]) -> tuple[Ints, Ints]:
     return start.astype(np.int64), np.array([x for row in lists for x in row], dtype=np.int64)
 
 
-def _connect(graphs: list[_Graph], gates_per_job: list[int]) -> tuple[int, Ints, Ints, Ints]:
+def _connect(graphs: Sequence[Graph], gates_per_job: Sequence[int]) -> tuple[int, Ints, Ints, Ints]:
     """Put the jobs' graphs together; return the number of joins, need, successors_start and successors."""
-    counts = np.array([[len(g.src), len(g.join_delay_ps), n, n] for g, n in zip(graphs, gates_per_job, strict=True)])
+    counts = np.array([[len(g.src), len(g.sum_host), n, n] for g, n in zip(graphs, gates_per_job, strict=True)])
     first_of_kind = np.concatenate([[0], np.cumsum(counts.sum(axis=0))])
     before = np.cumsum(counts, axis=0) - counts
 
-    def node(codes: Ints, job: int) -> Ints:
-        kind, index = codes >> 40, codes & (PHASE - 1)
-        return np.asarray(first_of_kind[kind] + before[job][kind] + index, dtype=np.int64)
+    def number(nodes: Ints, job: int) -> Ints:
+        kind = kind_of(nodes)
+        return np.asarray(first_of_kind[kind] + before[job][kind] + index_of(nodes), dtype=np.int64)
 
     sources, targets = [], []
     for job, graph in enumerate(graphs):
-        for source, target in graph.edges:
-            sources.append(node(source, job))
-            targets.append(node(target, job))
+        for source, target in (*graph.edges, *graph.orders):
+            sources.append(number(source, job))
+            targets.append(number(target, job))
     source, target = np.concatenate(sources), np.concatenate(targets)
     nodes = int(first_of_kind[-1])
     order = np.argsort(source, kind="stable")
@@ -310,9 +216,9 @@ def _hosts(plan: Plan) -> dict[str, Any]:
         "slack_mode": policy.queue_map == "slack",
         "host_order": policy.host_order,
         "credit_bytes": policy.credit_bytes,
-        "payload_bytes": plan.payload_bytes,
-        "header_bytes": transport.header_bytes,
-        "ack_bytes": transport.ack_bytes,
+        "payload_bytes": plan.framing.payload_bytes,
+        "header_bytes": plan.framing.header_bytes,
+        "ack_bytes": plan.framing.ack_bytes,
         "acks": transport.acks,
         "ack_every": transport.ack_every,
         "window_bytes": transport.window_bytes,
@@ -321,27 +227,27 @@ def _hosts(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _messages(plan: Plan, graphs: list[_Graph]) -> dict[str, Any]:
+def _messages(plan: Plan, graphs: Sequence[Graph]) -> dict[str, Any]:
     def joined(parts: Iterable[Ints]) -> Ints:
         return np.concatenate(list(parts)).astype(np.int64)
 
-    sizes = joined(graph.size for graph in graphs)
+    sizes = joined(graph.bytes for graph in graphs)
     jobs = list(zip(plan.jobs, graphs, strict=True))
     ranks = joined(np.array(job.ranks)[graph.tensor] for job, graph in jobs)
     queues = joined(np.array(job.queues)[graph.tensor] for job, graph in jobs)
     return {
         "message_bytes": sizes,
-        "message_chunks": -(-sizes // plan.payload_bytes),
+        "message_chunks": -(-sizes // plan.framing.payload_bytes),
         "message_rank": ranks,
         "message_switch_rank": queues if plan.policy.discipline == "strict" else ranks,
         "message_tensor": joined(graph.tensor for graph in graphs),
-        "message_lead_ps": joined(graph.lead_ps for graph in graphs),
+        "message_lead_ps": joined(np.array(slice_leads_ps(job))[graph.slice] for job, graph in jobs),
         "message_kind": joined(graph.kind for graph in graphs),
-        "join_delay_ps": joined(graph.join_delay_ps for graph in graphs),
+        "join_delay_ps": joined(graph.sum_delay_ps for graph in graphs),
     }
 
 
-def _flows(scenario: Scenario, graphs: list[_Graph], message_class: Ints) -> dict[str, Any]:
+def _flows(scenario: Scenario, graphs: Sequence[Graph], message_class: Ints) -> dict[str, Any]:
     """Find who talks to whom in which class, and by which way."""
     cluster, hosts = scenario.cluster, len(scenario.cluster.hosts)
     classes = int(message_class.max()) + 1
@@ -393,7 +299,7 @@ def build(plan: Plan) -> Program:
     """Turn a plan into the arrays that the engines execute."""
     scenario, discipline = plan.scenario, plan.policy.discipline
     rounds = scenario.rounds
-    graphs = [_ARCHITECTURES[job.job.architecture](job) for job in plan.jobs]
+    graphs = [job.graph for job in plan.jobs]
     gates = [len(job.job.workers) * len(job.ranks) for job in plan.jobs]
     joins, need, successors_start, successors = _connect(graphs, gates)
     messages = _messages(plan, graphs)

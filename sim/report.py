@@ -14,7 +14,7 @@ from tensorexpress.sim.advice import notes
 from tensorexpress.sim.predict import Prediction
 from tensorexpress.text import grid
 from tensorexpress.trace import busiest_link
-from tensorexpress.units import PS_PER_MS, counted
+from tensorexpress.units import PS_PER_MS
 
 
 def metrics_of(prediction: Prediction, name: str, job: int) -> dict[str, Any]:
@@ -120,8 +120,7 @@ def as_table(prediction: Prediction) -> str:
                     str(result.trace.retransmissions),
                 ]
             )
-        servers = counted(len(job.servers), "server") if job.servers else "ring"
-        where = f"{counted(len(job.workers), 'worker')}, {servers}"
+        where = job.placement
         title = f"{job.name}: {job.workload.name}" if several else job.workload.name
         metrics = prediction.baseline.jobs[index]
         lines += [

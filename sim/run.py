@@ -7,10 +7,11 @@ from collections.abc import Callable
 import numpy as np
 
 from tensorexpress.errors import InputError, unknown
+from tensorexpress.observed import ObservedJob, ObservedNetwork, make_trace
 from tensorexpress.plan import Plan
 from tensorexpress.sim.program import Program, build
 from tensorexpress.sim.record import Record
-from tensorexpress.trace import LINK, TRANSFER, JobTrace, Trace
+from tensorexpress.trace import LINK, Trace
 
 #: simpy is the readable reference, fast the compiled engine; auto takes fast unless the policy needs simpy.
 ENGINES = ("auto", "simpy", "fast")
@@ -50,47 +51,24 @@ def execute(
 
 def to_trace(plan: Plan, program: Program, record: Record) -> Trace:
     """Return an engine's record in terms of jobs, workers and layers."""
-    cluster = plan.scenario.cluster
     links = np.zeros(len(program.link_source), dtype=LINK)
     for name in LINK.names or ():
         links[name] = getattr(record, f"link_{name}")
-    return Trace(
-        source="simulated",
-        policy=plan.policy.name,
-        warmup=plan.scenario.warmup,
-        hosts=cluster.hosts,
-        jobs=tuple(_job_trace(index, plan, program, record) for index in range(len(plan.jobs))),
-        link_names=cluster.link_names,
-        links=links,
-        end_ps=record.end_ps,
-        transmissions=record.transmissions,
-        retransmissions=record.retransmissions,
-        timeouts=record.timeouts,
-    )
+    jobs = [_observed(number, plan, program, record) for number in range(len(plan.jobs))]
+    network = ObservedNetwork(links, record.transmissions, record.retransmissions, record.timeouts)
+    return make_trace(plan, "simulated", jobs, network, record.end_ps)
 
 
-def _job_trace(index: int, plan: Plan, program: Program, record: Record) -> JobTrace:
-    job = plan.jobs[index].job
-    own_workers = np.flatnonzero(program.worker_job == index)
+def _observed(number: int, plan: Plan, program: Program, record: Record) -> ObservedJob:
+    job = plan.jobs[number].job
+    own_workers = np.flatnonzero(program.worker_job == number)
     gates = slice(int(program.first_gate[own_workers[0]]), int(program.first_gate[own_workers[-1] + 1]))
     shape = (-1, len(job.workers), len(job.workload.layers))
-    own = np.flatnonzero(program.flow_job[program.message_flow] == index)
-    transfers = np.zeros((program.iterations, len(own)), dtype=TRANSFER)
-    flow = program.message_flow[own]
-    transfers["iteration"] = np.arange(program.iterations)[:, None]
-    transfers["kind"], transfers["tensor"] = program.message_kind[own], program.message_tensor[own]
-    transfers["src"], transfers["dst"] = program.flow_src[flow], program.flow_dst[flow]
-    transfers["bytes"] = program.message_bytes[own]
-    transfers["queue"] = np.array(plan.jobs[index].queues)[program.message_tensor[own]]
-    for name in ("ready_ps", "sent_ps", "delivered_ps"):
-        transfers[name] = getattr(record, name)[:, own]
-    return JobTrace(
-        name=job.name,
-        layers=tuple(layer.name for layer in job.workload.layers),
-        workers=tuple(plan.scenario.cluster.hosts[host] for host in job.workers),
-        forward_ps=program.forward_ps[:, gates].reshape(shape),
-        backward_ps=program.backward_ps[:-1, gates].reshape(shape),
+    messages = np.flatnonzero(program.flow_job[program.message_flow] == number)
+    return ObservedJob(
         forward_start_ps=record.forward_start_ps[:, gates].reshape(shape),
         updated_ps=record.gate_open_ps[:, gates].reshape(shape),
-        transfers=transfers.ravel(),
+        ready_ps=record.ready_ps[:, messages],
+        sent_ps=record.sent_ps[:, messages],
+        delivered_ps=record.delivered_ps[:, messages],
     )

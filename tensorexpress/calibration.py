@@ -27,20 +27,22 @@ import numpy as np
 from tensorexpress.cluster import Cluster, Link, star
 from tensorexpress.errors import InputError, NetworkError, unknown
 from tensorexpress.files import read_json, write_atomic
+from tensorexpress.framing import ETHERNET_BYTES, Framing
+from tensorexpress.graph import KINDS
 from tensorexpress.names import ACCEPTED as ACCEPTED_NAME
 from tensorexpress.names import is_name
-from tensorexpress.plan import ETHERNET_BYTES, Plan, make_plan
+from tensorexpress.plan import Plan, make_plan
 from tensorexpress.policy import POLICIES
 from tensorexpress.scaling import factor_for
 from tensorexpress.scenario import Job, Scenario, Transport
 from tensorexpress.text import json_text
-from tensorexpress.trace import KINDS, Ints, Trace
+from tensorexpress.trace import Ints, Trace
 from tensorexpress.units import LARGEST, PS_PER_MS, PS_PER_SECOND, format_rate, serialisation_ps
 from tensorexpress.workload import Layer, Workload
 
 #: What says that a JSON file is a calibration, and of which form.
 FORMAT = "tensorexpress calibration"
-VERSION = 2
+VERSION = 3
 
 _MAKE_ONE = "make one with `tensorexpress calibrate`"
 
@@ -64,9 +66,6 @@ class Calibration:
     timer_ps: int
     #: How many of the two links from host to host are paced: neither, that of the sending host, or both.
     paced_links: int
-    #: Bytes on the wire of a packet beside its payload, and of an acknowledgement.
-    header_bytes: int
-    ack_bytes: int
 
 
 @dataclass(frozen=True)
@@ -101,8 +100,6 @@ _RANGES = {
     "host_byte_ps": (0, 10**9),
     "switch_byte_ps": (0, 10**9),
     "paced_links": (0, _LINKS),
-    "header_bytes": (0, 1000),
-    "ack_bytes": (1, 9000),
 }
 _LONGEST_PS = 10 * PS_PER_SECOND
 
@@ -110,15 +107,15 @@ _LONGEST_PS = 10 * PS_PER_SECOND
 _SMALL, _FULL, _STREAM = range(3)
 
 
-def probe_plan(rate_bps: int, mtu: int, header_bytes: int, ack_bytes: int, iterations: int = ITERATIONS) -> Plan:
+def probe_plan(rate_bps: int, mtu: int, iterations: int = ITERATIONS) -> Plan:
     """Return the plan whose run shows what a target adds: one worker, one server, three tensors that never meet.
 
     The first is one parameter, the second fills a packet, and the third occupies a link for 200 ms.
     """
-    transport = Transport(_WINDOW_BYTES, header_bytes=header_bytes, ack_bytes=ack_bytes)
+    transport, framing = Transport(_WINDOW_BYTES), Framing(mtu)
     cluster = star(2, rate_bps, delay=0, mtu=mtu)
-    full = (mtu + ETHERNET_BYTES - header_bytes) // 4
-    packet_ps = serialisation_ps(mtu + ETHERNET_BYTES, rate_bps)
+    full = framing.payload_bytes // 4
+    packet_ps = serialisation_ps(framing.full_packet_bytes, rate_bps)
     packets = 1 + _STREAM_PS // packet_ps
     # There and back over two links each, at half of their rate.
     gap_ps = _GAP_PS + 8 * packet_ps
@@ -153,7 +150,7 @@ def fit(target: str, plan: Plan, measured: Trace, predicted: Trace, cost: HostCo
     rate_share = min(rate_share, 1.0)
     # One way is half of there and back.
     added = (seen - model / rate_share) / 2
-    small, full = (size + scenario.transport.header_bytes for size in scenario.jobs[0].workload.tensor_bytes[:2])
+    small, full = (size + scenario.framing.header_bytes for size in scenario.jobs[0].workload.tensor_bytes[:2])
     byte_ps = float(added[_FULL] - added[_SMALL]) / (full - small)
     packet_ps = max(0.0, float(added[_SMALL]) - byte_ps * small)
     # Bytes that arrive sooner than the model says did not wait for a link.
@@ -172,8 +169,6 @@ def fit(target: str, plan: Plan, measured: Trace, predicted: Trace, cost: HostCo
         switch_byte_ps=round(max(0.0, byte_ps - cost.byte_ps)),
         timer_ps=round(timer_ps),
         paced_links=paced_links,
-        header_bytes=scenario.transport.header_bytes,
-        ack_bytes=scenario.transport.ack_bytes,
     )
 
 
@@ -202,8 +197,7 @@ def calibrate_scenario(scenario: Scenario, calibration: Calibration) -> Scenario
         )
     cluster = scenario.cluster
     links = tuple(_calibrate_link(link, cluster, calibration) for link in cluster.links)
-    transport = replace(scenario.transport, header_bytes=calibration.header_bytes, ack_bytes=calibration.ack_bytes)
-    return replace(scenario, cluster=replace(cluster, links=links), transport=transport)
+    return replace(scenario, cluster=replace(cluster, links=links))
 
 
 def _calibrate_link(link: Link, cluster: Cluster, calibration: Calibration) -> Link:

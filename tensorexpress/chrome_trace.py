@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorexpress.files import write_atomic
-from tensorexpress.trace import KINDS, TRANSFER, Ints, JobTrace, Trace, measure_job
+from tensorexpress.graph import BRINGS_SUMS, KINDS
+from tensorexpress.trace import TRANSFER, Ints, JobTrace, Trace, measure_job
 
 #: Changes when a reader of the file would have to.
 SCHEMA_VERSION = 1
@@ -27,9 +28,6 @@ SCHEMA_VERSION = 1
 Event = dict[str, Any]
 
 _PS_PER_US = 10**6
-
-#: Kinds that bring sums back: they belong to the worker that receives, the others to the one that sends.
-_RECEIVED = ("pull", "gather")
 
 #: The slices of one tensor between two hosts in one iteration, as one: first sent, last delivered.
 _TENSOR_TRANSFER = np.dtype([*TRANSFER.descr, ("slices", np.int64)])
@@ -79,7 +77,7 @@ def merge_slices(transfers: NDArray[np.void]) -> NDArray[np.void]:
 
 def worker_transfers(transfers: NDArray[np.void], host: int, kind: str) -> NDArray[np.void]:
     """Return the transfers of one kind that belong to the worker on a host: pushes it sends, pulls it receives."""
-    end = transfers["dst" if kind in _RECEIVED else "src"]
+    end = transfers["dst" if kind in BRINGS_SUMS else "src"]
     own: NDArray[np.void] = transfers[(end == host) & (transfers["kind"] == KINDS.index(kind))]
     return own
 
@@ -159,9 +157,10 @@ def _microseconds(time_ps: int) -> float:
 def _tracks(index: int, job: JobTrace, hosts: Sequence[str]) -> Iterator[_Track]:
     transfers = merge_slices(job.transfers)
     for worker, name in enumerate(job.workers):
-        host = hosts.index(name)
-        yield _Track(host, "compute", _compute_events(index, job, worker))
-        for kind in KINDS:
+        host, gpu = hosts.index(name), job.workers[:worker].count(name)
+        several = job.workers.count(name) > 1
+        yield _Track(host, f"compute {gpu}" if several else "compute", _compute_events(index, job, worker))
+        for kind in KINDS if gpu == 0 else ():
             own = worker_transfers(transfers, host, kind)
             for lane, rows in enumerate(_lanes(own["sent_ps"], own["delivered_ps"]), 1):
                 events = [_transfer_event(index, job, worker, hosts, transfer) for transfer in own[rows]]

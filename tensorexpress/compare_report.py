@@ -19,8 +19,7 @@ def as_table(comparisons: Sequence[Comparison], tensors: bool = False) -> str:
     scenario = comparisons[0].reference.plan.scenario
     lines = [heading(scenario, said=(*JOB_LINE, "job.name", "iterations")), *_notes(comparisons)]
     for number, job in enumerate(scenario.jobs):
-        servers = counted(len(job.servers), "server") if job.servers else "ring"
-        title = f"{job.name}: {job.workload.name}, {counted(len(job.workers), 'worker')}, {servers}; times in ms"
+        title = f"{job.name}: {job.workload.name}, {job.placement}; times in ms"
         lines += ["", title, "", *grid(_metric_rows(comparisons, number))]
         if tensors:
             for comparison in comparisons:

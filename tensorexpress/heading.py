@@ -9,6 +9,7 @@ from typing import Any
 from tensorexpress import models
 from tensorexpress.cluster import describe
 from tensorexpress.errors import InputError
+from tensorexpress.graph import ARCHITECTURES
 from tensorexpress.scenario import Job, Scenario, scenario_from
 from tensorexpress.scenario_keys import SECTIONS, Key
 from tensorexpress.units import format_rate, format_size, format_time
@@ -73,12 +74,13 @@ def _of_jobs(scenario: Scenario) -> dict[str, str]:
 
 def _of_job(job: Job, index: int) -> dict[str, str]:
     usual = _usual().jobs[0]
-    colocated, ring = bool(set(job.servers) & set(job.workers)), job.architecture == "ring"
-    servers = 0 if ring else len(job.workers) if colocated else len(usual.servers)
+    colocated = bool(set(job.servers) & set(job.workers))
+    usual_servers = len(job.hosts) if colocated else len(usual.servers)
+    servers = usual_servers if ARCHITECTURES[job.architecture].has_servers else 0
     found = {} if job.name == f"job{index}" else {"name": job.name}
     found |= _workload(job)
     for name, count, default in (
-        ("workers", len(job.workers), len(usual.workers)),
+        ("workers", len(job.hosts), len(usual.hosts)),
         ("servers", len(job.servers), servers),
     ):
         if count != default:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from tensorexpress.deadline import equal_map, fewest_map, queue_map, regret_ps, slacks
 from tensorexpress.errors import ScenarioError
+from tensorexpress.framing import ETHERNET_BYTES, Framing
+from tensorexpress.graph import Cargo, Graph, cut, draw
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Job, Scenario
 from tensorexpress.units import PS_PER_SECOND, format_size, serialisation_ps
@@ -30,13 +32,10 @@ _BYTES_PER_CHUNK = 64
 _LONGEST_RUN_PS = 2**62
 _PS_PER_DAY = 86_400 * PS_PER_SECOND
 
-#: Bytes of a frame on the wire outside the IP packet: preamble, Ethernet header, checksum and gap.
-ETHERNET_BYTES = 38
-
 
 @dataclass(frozen=True)
 class SlicePlan:
-    """A part of a tensor, and the host that sums it (-1 in a ring, where every worker does)."""
+    """A part of a tensor, and the host that sums it (-1 where workers do that among themselves)."""
 
     tensor: int
     bytes: int
@@ -60,16 +59,24 @@ class JobPlan:
     #: What the map from ranks to queues costs an iteration against a PIFO, on that link in fluid form.
     regret_ps: int = 0
 
-
-@dataclass(frozen=True)
-class Move:
-    """What goes from one host to another in every iteration, as bytes on the wire per tensor."""
-
-    src: int
-    dst: int
-    wire_bytes: Ints
-    #: The worker that must have them before its forward pass can go on; -1 when every worker waits for them.
-    gates: int
+    @cached_property
+    def graph(self) -> Graph:
+        """Who sends what to whom in an iteration, for all who execute the plan."""
+        job = self.job
+        tensor, size, server = np.array(
+            [(piece.tensor, piece.bytes, piece.server) for piece in self.slices], dtype=np.int64
+        ).T
+        cargo = Cargo(
+            job.hosts,
+            len(self.ranks),
+            tensor,
+            size,
+            server,
+            job.sum_rate_bps,
+            job.gpus_per_host,
+            job.local_rate_bps,
+        )
+        return draw(job.architecture, cargo)
 
 
 @dataclass(frozen=True)
@@ -83,24 +90,9 @@ class Plan:
     dscps: tuple[int, ...]
 
     @cached_property
-    def payload_bytes(self) -> int:
-        """Tensor bytes that a full packet carries."""
-        return payload_bytes(self.scenario)
-
-
-def payload_bytes(scenario: Scenario) -> int:
-    """Return the tensor bytes that fit into one packet beside the headers inside the MTU."""
-    return scenario.cluster.mtu - max(0, scenario.transport.header_bytes - ETHERNET_BYTES)
-
-
-def wire_bytes(size: int, scenario: Scenario) -> int:
-    """Return what `size` tensor bytes weigh on the wire: themselves and a header for every packet."""
-    return size + -(-size // payload_bytes(scenario)) * scenario.transport.header_bytes
-
-
-def _cut(total: int, parts: int) -> list[int]:
-    """Cut `total` bytes into parts that are as equal as whole bytes allow."""
-    return [total * (i + 1) // parts - total * i // parts for i in range(parts)]
+    def framing(self) -> Framing:
+        """How tensors become packets, wherever the plan is executed."""
+        return self.scenario.framing
 
 
 def _slices(job: Job, policy: Policy) -> tuple[SlicePlan, ...]:
@@ -111,7 +103,7 @@ def _slices(job: Job, policy: Policy) -> tuple[SlicePlan, ...]:
         parts = -(-total // (policy.slice_bytes or total))
         if job.servers and total >= job.shard_bytes:
             parts = max(parts, min(len(job.servers), total))
-        for size in _cut(total, parts):
+        for size in cut(total, parts):
             server = min(load, key=lambda host: (load[host], host)) if load else -1
             if load:
                 load[server] += size
@@ -119,49 +111,26 @@ def _slices(job: Job, policy: Policy) -> tuple[SlicePlan, ...]:
     return tuple(slices)
 
 
-def ring_segments(size: int, workers: int) -> list[int]:
-    """Cut a slice into one segment per worker of a ring; a segment may be empty when the slice is tiny."""
-    return _cut(size, workers)
-
-
-def moves(plan: JobPlan, scenario: Scenario) -> Iterator[Move]:
-    """Yield all that a job moves in one iteration; what stays on its host is left out."""
-    job, tensors = plan.job, len(plan.ranks)
-    if job.architecture == "ring":
-        count = len(job.workers)
-        segments = np.zeros((tensors, count), dtype=np.int64)
-        for piece in plan.slices:
-            segments[piece.tensor] += [wire_bytes(size, scenario) for size in ring_segments(piece.bytes, count)]
-        for index, src in enumerate(job.workers):
-            dst = job.workers[(index + 1) % count]
-            # A worker passes on every segment but one while reducing, and every sum but one while gathering.
-            yield Move(src, dst, segments.sum(axis=1) - segments[:, (index + 1) % count], -1)
-            yield Move(src, dst, segments.sum(axis=1) - segments[:, (index + 2) % count], dst)
-    else:
-        by_server = {server: np.zeros(tensors, dtype=np.int64) for server in job.servers}
-        for piece in plan.slices:
-            by_server[piece.server][piece.tensor] += wire_bytes(piece.bytes, scenario)
-        for server, sizes in by_server.items():
-            for worker in job.workers:
-                if worker != server:
-                    yield Move(worker, server, sizes, -1)
-                    yield Move(server, worker, sizes, worker)
-
-
 def link_loads(plan: JobPlan, scenario: Scenario) -> tuple[Ints, Ints]:
     """Return how long each tensor occupies each directed link in one iteration, in ps.
 
-    First (links, tensors) for what all workers wait for, then (workers, links, tensors) for what one waits for.
+    First (links, tensors) for what all workers wait for, then (hosts that compute, links, tensors) for what those on
+    one host wait for.
     """
-    cluster, job = scenario.cluster, plan.job
-    flow = scenario.jobs.index(job)
-    rates = cluster.directed().rate_bps
+    cluster, job, graph, framing = scenario.cluster, plan.job, plan.graph, scenario.framing
+    flow, rates = scenario.jobs.index(job), cluster.directed().rate_bps
     shared = np.zeros((len(rates), len(plan.ranks)), dtype=np.int64)
-    own = np.zeros((len(job.workers), *shared.shape), dtype=np.int64)
-    for move in moves(plan, scenario):
-        loads = shared if move.gates < 0 else own[job.workers.index(move.gates)]
-        for link in cluster.route(move.src, move.dst, flow):
-            loads[link] += [serialisation_ps(size, rates[link]) for size in move.wire_bytes.tolist()]
+    hosts = job.hosts
+    own = np.zeros((len(hosts), *shared.shape), dtype=np.int64)
+    wire_bytes = graph.bytes + -(-graph.bytes // framing.payload_bytes) * framing.header_bytes
+    for src, dst in graph.pairs:
+        between = (graph.src == src) & (graph.dst == dst)
+        for is_own in (False, True):
+            chosen = between & (graph.brings_sums == is_own)
+            loads = own[hosts.index(dst)] if is_own and chosen.any() else shared
+            sizes = np.bincount(graph.tensor[chosen], wire_bytes[chosen], len(plan.ranks)).astype(np.int64).tolist()
+            for link in cluster.route(src, dst, flow):
+                loads[link] += [serialisation_ps(size, rates[link]) for size in sizes]
     return shared, own
 
 
@@ -211,7 +180,7 @@ def slice_leads_ps(plan: JobPlan) -> list[int]:
 
 def _check_memory(scenario: Scenario) -> None:
     """Refuse what cannot fit into memory before hours of swapping tell so."""
-    links, payload, needed = 2 * len(scenario.cluster.links), payload_bytes(scenario), 0
+    links, payload, needed = 2 * len(scenario.cluster.links), scenario.framing.payload_bytes, 0
     for job in scenario.jobs:
         chunks = sum(-(-size // payload) for size in job.workload.tensor_bytes)
         needed += len(job.workers) * (2 * chunks * _BYTES_PER_CHUNK + links * len(job.workload.layers) * 8)
@@ -227,7 +196,7 @@ def check_duration(scenario: Scenario) -> None:
     """Refuse a scenario whose times would not fit into 64 bits: one that takes weeks to compute or to send."""
     slowest_bps = min((link.rate_bps for link in scenario.cluster.links), default=1)
     for job in scenario.jobs:
-        sent_bytes = 2 * len(job.workers) * sum(wire_bytes(size, scenario) for size in job.workload.tensor_bytes)
+        sent_bytes = 2 * len(job.workers) * sum(scenario.framing.wire_bytes(size) for size in job.workload.tensor_bytes)
         needed_ps = scenario.rounds * (job.workload.compute_ps + serialisation_ps(sent_bytes, slowest_bps))
         if needed_ps > _LONGEST_RUN_PS:
             raise ScenarioError(

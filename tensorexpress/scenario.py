@@ -19,10 +19,13 @@ from tensorexpress import models
 from tensorexpress import policy as policies
 from tensorexpress.cluster import TOPOLOGIES, Cluster
 from tensorexpress.errors import InputError, ScenarioError, shown
+from tensorexpress.framing import SEGMENT_OVERHEAD_BYTES, Framing
+from tensorexpress.graph import ARCHITECTURES
 from tensorexpress.names import check_name, name_of_file
 from tensorexpress.policy import Policy
 from tensorexpress.scenario_document import Document, Override, Table, merge, read_toml
 from tensorexpress.scenario_keys import SECTIONS, keys
+from tensorexpress.units import counted, format_rate
 from tensorexpress.workload import Workload, read_csv
 
 __all__ = [
@@ -55,10 +58,10 @@ class Transport:
     rto_min_ps: int = 200 * 10**9
     #: Bytes in a switch queue from which packets are marked (ECN); 0 is off.
     ecn_bytes: int = 0
-    #: Bytes on the wire that are not tensor: preamble, gap, Ethernet, IP, UDP and our header.
-    header_bytes: int = 98
+    #: Bytes of a packet on the wire that are not tensor; the default is what our transport sends.
+    header_bytes: int = SEGMENT_OVERHEAD_BYTES
     #: Bytes of an acknowledgement on the wire.
-    ack_bytes: int = 118
+    ack_bytes: int = SEGMENT_OVERHEAD_BYTES
 
 
 @dataclass(frozen=True)
@@ -67,11 +70,11 @@ class Job:
 
     name: str
     workload: Workload
-    #: Indices of the hosts that compute.
+    #: Index of every worker's host; one with several GPUs stands here once for each of them.
     workers: tuple[int, ...]
-    #: Indices of the hosts that sum; empty for a ring. A host may be both.
+    #: Indices of the hosts that sum; empty where workers sum among themselves. A host may be both.
     servers: tuple[int, ...] = ()
-    #: "ps" (parameter servers) or "ring" (ring all-reduce).
+    #: A name in `graph.ARCHITECTURES`.
     architecture: str = "ps"
     #: Tensors of at least this many bytes are split over all servers; smaller ones stay on one.
     shard_bytes: int = 1_000_000
@@ -79,9 +82,25 @@ class Job:
     sum_rate_bps: int = 0
     #: When the first iteration starts.
     start_ps: int = 0
+    #: Workers on every host, which sum among themselves before they use the network.
+    gpus_per_host: int = 1
+    #: Bit/s between them; 0 is at once.
+    local_rate_bps: int = 0
 
     def __post_init__(self) -> None:
         check_name("the name of a job", self.name, ScenarioError)
+
+    @property
+    def hosts(self) -> tuple[int, ...]:
+        """The hosts that compute, each once."""
+        return tuple(dict.fromkeys(self.workers))
+
+    @property
+    def placement(self) -> str:
+        """How many compute and how they sum, for people: "8 workers, 4 servers", "8 workers on 2 hosts, ring"."""
+        on_hosts = f" on {counted(len(self.hosts), 'host')}" if self.gpus_per_host > 1 else ""
+        sums = counted(len(self.servers), "server") if self.servers else self.architecture
+        return f"{counted(len(self.workers), 'worker')}{on_hosts}, {sums}"
 
 
 @dataclass(frozen=True)
@@ -119,6 +138,11 @@ class Scenario:
 
     def __post_init__(self) -> None:
         check_name("the name of a scenario", self.name, ScenarioError)
+
+    @property
+    def framing(self) -> Framing:
+        """How tensors become packets."""
+        return Framing(self.cluster.mtu, self.transport.header_bytes, self.transport.ack_bytes)
 
     @property
     def rounds(self) -> int:
@@ -234,11 +258,13 @@ def _job_to_json(job: Job, hosts: Sequence[str]) -> dict[str, Any]:
         "tensor_bytes": sum(job.workload.tensor_bytes),
         "compute_ps": job.workload.compute_ps,
         "architecture": job.architecture,
-        "workers": [hosts[host] for host in job.workers],
+        "workers": [hosts[host] for host in job.hosts],
         "servers": [hosts[host] for host in job.servers],
         "shard_bytes": job.shard_bytes,
         "sum_rate_bps": job.sum_rate_bps,
         "start_ps": job.start_ps,
+        "gpus_per_host": job.gpus_per_host,
+        "local_rate_bps": job.local_rate_bps,
     }
 
 
@@ -271,22 +297,31 @@ def _cluster(document: Document, jobs: Sequence[Table], background: Sequence[Tab
 
 def _checked_job(document: Document, table: Table) -> Table:
     """Return the table of a job with its number of servers decided."""
-    ring, workers, servers = table["architecture"] == "ring", _size(table["workers"]), table["servers"]
+    name, workers, servers = table["architecture"], _size(table["workers"]), table["servers"]
+    architecture = ARCHITECTURES[name]
     if servers is None:
-        servers = 0 if ring else workers if table["colocated"] else _USUAL_SERVERS
+        servers = (workers if table["colocated"] else _USUAL_SERVERS) if architecture.has_servers else 0
     too_many = table["colocated"] and isinstance(servers, int) and servers > workers
-    for wrong, name, message in (
+    for wrong, key, message in (
         (
-            ring and _size(servers) > 0,
+            not architecture.has_servers and _size(servers) > 0,
             "servers",
-            f"found {_size(servers)} with a ring; accepted: 0, or architecture ps",
+            f"found {_size(servers)} with architecture {name}; accepted: 0, or architecture ps",
         ),
-        (ring and workers < 2, "workers", f"found {workers} in a ring; accepted: 2 or more"),
-        (not ring and _size(servers) == 0, "servers", "found 0 with architecture ps; accepted: 1 or more, or a ring"),
+        (
+            workers < architecture.fewest_hosts,
+            "workers",
+            f"found {workers} with architecture {name}; accepted: {architecture.fewest_hosts} or more",
+        ),
+        (
+            architecture.has_servers and _size(servers) == 0,
+            "servers",
+            f"found 0 with architecture {name}; accepted: 1 or more, or an architecture without servers",
+        ),
         (too_many, "servers", f"found {servers} on the hosts of {workers} workers; accepted: at most {workers}"),
     ):
         if wrong:
-            raise document.error(table.at(name), message)
+            raise document.error(table.at(key), message)
     return Table(table.path, table.given, {**table.values, "servers": servers})
 
 
@@ -358,7 +393,8 @@ def _job(document: Document, table: Table, index: int, cluster: Cluster, unused:
                 "or as worker and server with colocated = true",
             )
     own = {name: value for name, value in table.values.items() if name in Job.__dataclass_fields__}
-    placed = {"name": table["name"] or f"job{index}", "workers": workers, "servers": servers}
+    on_gpus = tuple(host for host in workers for _ in range(table["gpus_per_host"]))
+    placed = {"name": table["name"] or f"job{index}", "workers": on_gpus, "servers": servers}
     return Job(**{**own, **placed, "workload": _workload(document, table)})
 
 
@@ -423,10 +459,12 @@ def _misplaced(scenario: Scenario) -> Iterator[tuple[str, str]]:
     if len({job.name for job in scenario.jobs}) != len(scenario.jobs) or not scenario.jobs:
         yield "job", f"found {len(scenario.jobs)} jobs, or two of one name; accepted: one or more, a name for each"
     for index, job in enumerate(scenario.jobs):
-        ring = job.architecture == "ring"
+        architecture = ARCHITECTURES.get(job.architecture)
+        if architecture is None:
+            continue  # which is said elsewhere
         for role, own, wrong in (
-            ("workers", job.workers, len(job.workers) < 1 + ring),
-            ("servers", job.servers, bool(job.servers) == ring),
+            ("workers", job.hosts, len(job.hosts) < architecture.fewest_hosts),
+            ("servers", job.servers, bool(job.servers) != architecture.has_servers),
         ):
             if wrong:
                 yield f"job.{index}.{role}", f"found {len(own)} with architecture {job.architecture}"
@@ -435,6 +473,10 @@ def _misplaced(scenario: Scenario) -> Iterator[tuple[str, str]]:
                     yield f"job.{index}.{role}", f"found host {shown(host)}; {known}"
             if len(set(own)) != len(own):
                 yield f"job.{index}.{role}", "found a host twice; accepted: every host once"
+        if job.workers != tuple(host for host in job.hosts for _ in range(job.gpus_per_host)):
+            accepted = f"every host {counted(job.gpus_per_host, 'time')}, as job.gpus_per_host says, and in a row"
+            yield f"job.{index}.workers", f"found hosts in another number; accepted: {accepted}"
+        yield from _slow_local_links(scenario, index)
     workers = {host for job in scenario.jobs for host in job.workers}
     for host, factor in scenario.stragglers:
         name = names[host] if host in hosts else host
@@ -453,6 +495,15 @@ def _misplaced(scenario: Scenario) -> Iterator[tuple[str, str]]:
                 f"background.{index}.packet",
                 f"found {traffic.packet_bytes}; accepted: at most the mtu of {scenario.cluster.mtu} bytes",
             )
+
+
+def _slow_local_links(scenario: Scenario, index: int) -> Iterator[tuple[str, str]]:
+    """Yield a link between GPUs that is slower than the network: parts would queue for it, which no executor does."""
+    job, directed = scenario.jobs[index], scenario.cluster.directed()
+    nics_bps = [rate for node, rate in zip(directed.source, directed.rate_bps, strict=True) if node in job.hosts]
+    if job.gpus_per_host > 1 and 0 < job.local_rate_bps < max(nics_bps, default=0):
+        found, accepted = format_rate(job.local_rate_bps), format_rate(max(nics_bps))
+        yield f"job.{index}.local_rate", f"found {found}; accepted: 0, or at least the {accepted} of the hosts' links"
 
 
 def _impossible_sizes(scenario: Scenario) -> Iterator[tuple[str, str]]:

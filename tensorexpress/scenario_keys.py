@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 from tensorexpress import models
 from tensorexpress.cluster import MOST_HOSTS, TOPOLOGIES
 from tensorexpress.errors import InputError, ScenarioError, unknown
+from tensorexpress.framing import SEGMENT_OVERHEAD_BYTES
+from tensorexpress.graph import ARCHITECTURES
 from tensorexpress.names import ACCEPTED as ACCEPTED_NAME
 from tensorexpress.names import is_name
 from tensorexpress.policy import Policy, parse_policy
@@ -230,15 +232,23 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = {
         "device": Key("device", _one_of("device", models.DEVICES), "v100", "what computes"),
         "workers": Key("workers", _hosts(1), 8, "hosts that compute"),
         "servers": Key(
-            "servers", _hosts(0), Words("4; colocated: one per worker; ring: 0"), "hosts that sum the gradients"
+            "servers",
+            _hosts(0),
+            Words("4; colocated: one per worker; ring, tree: 0"),
+            "hosts that sum the gradients",
         ),
         "colocated": Key("colocated", _FLAG, False, "servers share the hosts of workers, from the first on"),
         "architecture": Key(
-            "architecture", _one_of("architecture", ["ps", "ring"]), "ps", "parameter servers or ring all-reduce"
+            "architecture",
+            _one_of("architecture", ARCHITECTURES),
+            "ps",
+            "parameter servers, or all-reduce in a ring or in two trees",
         ),
         "shard": Key("shard_bytes", _SIZE, "1 MB", "tensors from this size on are split over all servers"),
         "sum_rate": Key("sum_rate_bps", _RATE, 0, "rate at which a server sums; 0 is at once"),
         "start": Key("start_ps", _TIME, 0, "when the first iteration starts"),
+        "gpus_per_host": Key("gpus_per_host", _whole(1, 64), 1, "GPUs of every host, each of them a worker"),
+        "local_rate": Key("local_rate_bps", _RATE, 0, "rate at which GPUs of one host sum and share; 0 is at once"),
     },
     "transport": {
         "window": Key("window_bytes", _LIMIT, "128 KB", "most bytes a flow may have unacknowledged"),
@@ -247,8 +257,18 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = {
         "acks": Key("acks", _FLAG, True, "false sends none, for lossless studies against closed forms"),
         "rto_min": Key("rto_min_ps", _TIME_ABOVE_0, "200 ms", "least retransmission time-out"),
         "ecn": Key("ecn_bytes", _SIZE, 0, "bytes in a queue from which packets are marked; 0 is off"),
-        "header": Key("header_bytes", _whole(0, 1000), 98, "bytes of a packet on the wire that are not tensor"),
-        "ack_size": Key("ack_bytes", _whole(1, 9000), 118, "bytes of an acknowledgement on the wire"),
+        "header": Key(
+            "header_bytes",
+            _whole(0, 1000),
+            SEGMENT_OVERHEAD_BYTES,
+            "bytes of a packet on the wire that are not tensor; `run` takes only the default",
+        ),
+        "ack_size": Key(
+            "ack_bytes",
+            _whole(1, 9000),
+            SEGMENT_OVERHEAD_BYTES,
+            "bytes of an acknowledgement on the wire; `run` takes only the default",
+        ),
     },
     "compute": {
         "jitter": Key("jitter", _real(0.0, 1.0), 0.0, "relative standard deviation of compute times"),

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tensorexpress.errors import InputError, PlanError
+from tensorexpress.framing import ETHERNET_BYTES
 from tensorexpress.names import check_interface
-from tensorexpress.plan import ETHERNET_BYTES, Plan
+from tensorexpress.plan import Plan
 from tensorexpress.units import format_rate, format_size
 from tensorexpress.wire.dscp import MOST_QUEUES, dscp_blocks
 

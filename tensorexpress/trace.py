@@ -15,13 +15,10 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 
-#: What a transfer does: push and pull with parameter servers, reduce and gather in a ring.
-KINDS = ("push", "pull", "reduce", "gather")
-
 #: Where a trace comes from.
 SOURCES = ("simulated", "measured")
 
-#: One slice between two hosts in one iteration; `kind` is an index into KINDS, `tensor` a layer.
+#: One slice between two hosts in one iteration; `kind` is an index into graph.KINDS, `tensor` a layer.
 TRANSFER = np.dtype(
     [(name, np.int64) for name in ("iteration", "kind", "tensor", "src", "dst", "bytes", "queue")]
     + [(name, np.int64) for name in ("ready_ps", "sent_ps", "delivered_ps")]

@@ -28,10 +28,11 @@ from numpy.typing import NDArray
 
 from tensorexpress.errors import InputError, PlanError, unknown
 from tensorexpress.files import LARGEST_JSON_BYTES, parse_json, write_atomic
+from tensorexpress.graph import ARCHITECTURES, KINDS
 from tensorexpress.plan import Plan
 from tensorexpress.plan_file import plan_from_json, plan_text
 from tensorexpress.text import json_text
-from tensorexpress.trace import KINDS, LINK, SOURCES, TRANSFER, JobTrace, Trace
+from tensorexpress.trace import LINK, SOURCES, TRANSFER, JobTrace, Trace
 
 #: What says that a file is a trace, and of which form.
 FORMAT = "tensorexpress trace"
@@ -191,9 +192,7 @@ def _shapes(plan: Plan, number: int) -> dict[str, tuple[int, ...]]:
 def _most_transfers(plan: Plan, number: int) -> int:
     """Return how many messages a job exchanges in a run, those that stay on their host included."""
     job, slices = plan.scenario.jobs[number], len(plan.jobs[number].slices)
-    workers = len(job.workers)
-    each = 2 * workers * (workers - 1) if job.architecture == "ring" else 2 * workers
-    return plan.scenario.rounds * slices * each
+    return plan.scenario.rounds * slices * ARCHITECTURES[job.architecture].messages_per_slice(len(job.hosts))
 
 
 def _member(archive: zipfile.ZipFile, name: str, most_bytes: int) -> bytes:

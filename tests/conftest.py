@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    from switches import TargetSwitch
+    from support.switches import TargetSwitch
 
 # `python -m pytest` puts the checkout on the path, and with it the half of the package that lies in tensorexpress/.
 sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).parents[1]]
@@ -31,7 +31,7 @@ settings.load_profile("tensorexpress")
 @pytest.fixture
 def target_switch() -> Iterator[TargetSwitch]:
     """A switch that answers P4Runtime: the embedded one, or with TENSOREXPRESS_TARGET=bmv2 simple_switch_grpc."""
-    from switches import start_switch
+    from support.switches import start_switch
 
     switch = start_switch()
     yield switch

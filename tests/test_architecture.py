@@ -1,65 +1,131 @@
-"""Who imports whom is as docs/architecture.md says, and the core needs neither gRPC nor scapy."""
+"""Who imports whom is as docs/architecture.md says, names of classes stand for one thing, the core needs no extra."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
+from configparser import ConfigParser
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 
-#: Directory -> the package that it installs as.
-PACKAGES = {"tensorexpress": "tensorexpress", "sim": "tensorexpress.sim"}
-
-#: Packages that anything may import, as plain modules may be.
-PLAIN = {"models", "wire", "p4"}
-
-#: Packages that stand side by side -> those of them that each may import.
-BESIDE: dict[str, set[str]] = {
-    **{plain: set() for plain in PLAIN},
+#: A room (a package below tensorexpress) -> the other rooms that it imports. Anybody may import "", the plain modules.
+IMPORTS: dict[str, set[str]] = {
+    "": {"models", "wire", "p4"},
+    "models": set(),
+    "wire": {"p4"},
+    "p4": set(),
+    "p4.program": set(),  # holds no Python
     "sim": set(),
-    "switch": set(),
-    "control": set(),
-    "host": {"switch"},
-    "target": {"host", "switch", "control", "sim"},
+    "switch": {"wire", "p4", "switch.program", "switch.p4runtime"},
+    "switch.program": {"switch"},
+    "switch.p4runtime": {"switch", "switch.program"},
+    "control": {"wire", "p4"},
+    "host": {"wire", "switch"},
+    "target": {"wire", "p4", "host", "switch", "control"},
+    "cli": {"models", "wire", "p4", "sim", "switch", "switch.p4runtime", "control", "host", "target"},
 }
 
+#: Somebody else's package -> the rooms that import it; numpy is for everybody.
+IMPORTED_BY: dict[str, set[str]] = {
+    "click": {"cli"},
+    "simpy": {"sim"},
+    "numba": {"sim", "host"},
+    "llvmlite": {"host"},
+    "matplotlib": {"sim"},
+    "scapy": {"wire"},
+    "grpc": {"control", "switch.p4runtime", "target"},
+    "google": {"", "control", "switch.p4runtime"},
+}
 
-def modules() -> Iterator[tuple[str, Path]]:
-    for directory, package in PACKAGES.items():
-        for path in sorted((ROOT / directory).rglob("*.py")):
-            inner = path.relative_to(ROOT / directory).with_suffix("").parts
-            name = ".".join((package, *inner)).removesuffix(".__init__")
-            if name != "tensorexpress":  # the front door names what others hold, and imports none of it itself
-                yield name, path
+#: Names that stand for several things still. The aim is that there are none.
+AMBIGUOUS = {
+    "CloneSession", "Code", "Endpoint", "Field", "Flow", "Group", "Header", "Kind", "Link", "Memory", "Meter",
+    "MeterArray", "MulticastGroup", "Outcome", "Packet", "PacketIn", "Port", "Profile", "Program", "QueueMap",
+    "Refusal", "Row", "Run", "Schema", "Server", "Table", "Target", "TlsFiles", "ValueSet", "Wire", "Worker",
+}  # fmt: skip
 
 
-def imported(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module:
+@cache
+def packages() -> dict[str, Path]:
+    """Return the packages that are installed, by name, and where they lie in the checkout."""
+    settings = ConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    rows = (row.split("=") for row in settings["options"]["package_dir"].split("\n") if row)
+    moved = {package.strip(): ROOT / directory.strip() for package, directory in rows}
+    places = {name: moved.get(name, ROOT / name.replace(".", "/")) for name in settings["options"]["packages"].split()}
+    assert all(place.is_dir() for place in places.values())
+    return places
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Return the syntax of every module; the front door names what others hold, and imports none of it itself."""
+    return {
+        f"{package}.{path.stem}".removesuffix(".__init__"): ast.parse(path.read_text())
+        for package, directory in packages().items()
+        for path in sorted(directory.glob("*.py"))
+        if (package, path.name) != ("tensorexpress", "__init__.py")
+    }
+
+
+def room_of(name: str) -> str:
+    """Return the room that a module or a name in it belongs to."""
+    package = max((package for package in packages() if f"{name}.".startswith(f"{package}.")), key=len)
+    return package.removeprefix("tensorexpress").removeprefix(".")
+
+
+def imported(module: str) -> Iterator[str]:
+    for node in ast.walk(modules()[module]):
+        if isinstance(node, ast.ImportFrom):
+            assert node.module, f"{module} imports relatively"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
 
 
-def part_of(name: str) -> str:
-    """Return the package beside others that a module is in; "" for a plain module."""
-    words = name.split(".")
-    return words[1] if words[0] == "tensorexpress" and len(words) > 1 and words[1] in BESIDE else ""
+def test_every_room_has_a_rule() -> None:
+    assert IMPORTS.keys() == {room_of(package) for package in packages()}
 
 
-@pytest.mark.parametrize(("name", "path"), list(modules()), ids=lambda value: value if isinstance(value, str) else "")
-def test_a_package_imports_only_what_lies_below_it(name: str, path: Path) -> None:
-    own = part_of(name)
-    allowed = {"", own, *PLAIN} | BESIDE.get(own, set())
-    for other in imported(path):
-        if other.startswith("tensorexpress"):
-            assert part_of(other) in allowed, f"{name} imports {other}"
-            assert not other.startswith("tensorexpress.cli"), f"{name} imports {other}"
+@pytest.mark.parametrize("room", IMPORTS)
+def test_a_room_imports_what_its_rule_says_and_the_rule_is_no_wider(room: str) -> None:
+    found = defaultdict(set)
+    for module in modules():
+        if room_of(module) == room:
+            for other in imported(module):
+                if other.split(".")[0] == "tensorexpress":
+                    found[room_of(other)].add(f"{module} imports {other}")
+    beyond = {line for other, lines in found.items() if other not in {"", room, *IMPORTS[room]} for line in lines}
+    assert not beyond
+    assert not IMPORTS[room] - found.keys(), "the rule allows what nobody imports"
+
+
+def test_the_packages_of_others_are_imported_where_the_rule_says_and_nowhere_else() -> None:
+    found = defaultdict(set)
+    for module in modules():
+        for other in imported(module):
+            top = other.split(".")[0]
+            if top not in {"tensorexpress", "numpy", *sys.stdlib_module_names}:
+                found[top].add(room_of(module))
+    assert found == IMPORTED_BY
+
+
+def test_the_name_of_a_class_stands_for_one_thing() -> None:
+    defined = defaultdict(list)
+    for module, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                defined[node.name].append(module)
+    several = {name: where for name, where in defined.items() if len(where) > 1}
+    assert not {name: where for name, where in several.items() if name not in AMBIGUOUS}
+    assert not AMBIGUOUS - several.keys(), "these are unique by now: take them off the list"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import plans
+from support.strategies import plans
 
 from tensorexpress.calibration import (
     Calibration,
@@ -45,8 +45,6 @@ CALIBRATION = Calibration(
     switch_byte_ps=10_000,
     timer_ps=200 * US,
     paced_links=0,
-    header_bytes=130,
-    ack_bytes=130,
 )
 
 
@@ -75,7 +73,7 @@ def test_the_probe_finds_what_a_target_adds(
         timer_ps=0,
         paced_links=paced_links,
     )
-    plan = probe_plan(rate_bps, mtu, header_bytes=130, ack_bytes=130)
+    plan = probe_plan(rate_bps, mtu)
     measured = simulate(calibrate_plan(plan, real))
     found = fit("embedded", plan, measured, simulate(plan), HostCost(host_us * US, 0))
     # The delay of a link does not depend on the packet: the probe cannot tell bytes from packets here.
@@ -199,7 +197,7 @@ def test_the_verb_measures_a_target_and_writes_what_predict_takes(tmp_path: Path
 
 
 def test_what_cannot_have_been_measured_is_refused() -> None:
-    plan = probe_plan(50 * MBPS, 1500, 130, 130, iterations=1)
+    plan = probe_plan(50 * MBPS, 1500, iterations=1)
     predicted = simulate(plan)
     job = predicted.jobs[0]
     hasty = replace(predicted, jobs=(replace(job, updated_ps=job.gradient_ps + np.arange(3)),))

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from tensorexpress import chrome_trace
 from tensorexpress.chrome_trace import merge_slices, to_chrome, worker_transfers, write_chrome
 from tensorexpress.errors import InputError
+from tensorexpress.graph import KINDS
 from tensorexpress.plan import make_plan
 from tensorexpress.policy import parse_policy
 from tensorexpress.scenario import read_scenario
 from tensorexpress.sim.run import simulate
-from tensorexpress.trace import KINDS, TRANSFER, measure_job
+from tensorexpress.trace import TRANSFER, measure_job
 
 CSV = "layer_index,numel,forward_ns,backward_ns\n0,5000,10000,20000\n1,60000,10000.5,20000\n2,20000,7000.001,9000\n"
 

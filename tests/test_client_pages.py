@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pages import DOCS, run_blocks
+from support.pages import DOCS, run_blocks
 
 
 def test_the_page_of_p4runtime_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given, settings
-from strategies import plans
+from support.strategies import plans
 from test_calibration import CALIBRATION
 
 from tensorexpress import compare as compare_module

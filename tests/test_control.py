@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import scenarios
+from support.strategies import scenarios
 
 from tensorexpress import addresses
 from tensorexpress.addresses import GATEWAY_MAC, default_addresses, read_addresses

@@ -21,7 +21,7 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from switches import TargetSwitch, start_switch
+from support.switches import TargetSwitch, start_switch
 from test_control import PROGRAM, SCHEMA, intents, wanted_by
 
 from tensorexpress.addresses import default_addresses

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import Scripted, forward
+from support.scripted import Scripted, forward
 
 from tensorexpress.errors import ProgramError
 from tensorexpress.p4.define import CPU_PORT

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from network import host, needs_root, neighbour
+from support.network import host, needs_root, neighbour
 
 from tensorexpress.cli import main
 from tensorexpress.cli.switch import statistics_table
@@ -490,7 +490,7 @@ entity { table_entry { table_id: %s
 def test_a_p4runtime_client_programs_the_switch_and_exchanges_packets_with_it():
     pytest.importorskip("grpc")
     from google.protobuf import text_format
-    from runtime_support import Client
+    from support.runtime_support import Client
 
     from tensorexpress.p4runtime_messages import p4info_pb2, p4runtime_pb2
 
@@ -523,7 +523,7 @@ def test_a_p4runtime_client_programs_the_switch_and_exchanges_packets_with_it():
 def test_a_controller_finds_the_program_and_entries_that_a_switch_started_with(tmp_path):
     pytest.importorskip("grpc")
     from google.protobuf import text_format
-    from runtime_support import Client
+    from support.runtime_support import Client
 
     from tensorexpress.p4runtime_messages import p4info_pb2, p4runtime_pb2
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deployed import PROGRAM, framed, planned, tagged
-from network import cable, needs_root
-from switches import Bmv2Switch
+from support.deployed import PROGRAM, framed, planned, tagged
+from support.network import cable, needs_root
+from support.switches import Bmv2Switch
 from test_executors import cases
 
 from tensorexpress.control.client import Connection, RemoteSwitch

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import US, paced_plans, plans, policies, scenarios
+from support.strategies import US, paced_plans, plans, policies, scenarios
 
 from tensorexpress.cluster import star
 from tensorexpress.errors import InputError

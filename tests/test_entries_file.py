@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from pages import run_blocks, section
+from support.pages import run_blocks, section
 
 from tensorexpress import p4
 from tensorexpress.addresses import GATEWAY_MAC, addresses_of

@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from deployed import DeployedSwitch, as_fragment, framed, planned, tagged, with_options, with_vlan
 from hypothesis import given
 from hypothesis import strategies as st
+from support.deployed import DeployedSwitch, as_fragment, framed, planned, tagged, with_options, with_vlan
 
 from tensorexpress.classify import QueueMap
 from tensorexpress.control.classify import JOB_MODE, queue_map

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from network import needs_root
+from support.network import needs_root
 from test_linux import plan_on
 
 from tensorexpress import export

@@ -21,7 +21,7 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf import text_format
-from runtime_support import Client, status_of
+from support.runtime_support import Client, status_of
 from test_device_process import (
     FORWARD_TO_0,
     P4INFO,

@@ -58,7 +58,7 @@ PLAN = make_plan(
     replace(SCENARIO, jobs=tuple(replace(job, workload=SMALL) for job in SCENARIO.jobs)), POLICIES["tensorexpress"]
 )
 DOCUMENT = json.loads(plan_text(PLAN))
-CALIBRATION = Calibration("embedded", 40_000_000, 0.99, 10**8, 10**3, 10**8, 10**3, 10**8, 1, 112, 112)
+CALIBRATION = Calibration("embedded", 40_000_000, 0.99, 10**8, 10**3, 10**8, 10**3, 10**8, 1)
 
 #: What mutations put in place of a value.
 VALUES: st.SearchStrategy[Any] = st.one_of(

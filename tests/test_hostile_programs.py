@@ -14,8 +14,8 @@ import pytest
 from fuzz_configs import fuzz, peak_bytes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from passes import PROGRAMS, document, through
-from runtime_support import DOCUMENT, P4INFO, Client, StrictDataPath
+from support.passes import PROGRAMS, document, through
+from support.runtime_support import DOCUMENT, P4INFO, Client, StrictDataPath
 
 from tensorexpress.errors import ProgramError
 from tensorexpress.p4 import load as load_own

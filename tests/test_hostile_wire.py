@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pytest
-from deployed import PROGRAM, planned
-from network import cable, needs_root
 from scapy.layers.inet import ICMP, IP, TCP, UDP, IPOption_NOP
 from scapy.layers.inet6 import (
     IPv6,
@@ -28,7 +26,9 @@ from scapy.layers.inet6 import (
 )
 from scapy.layers.l2 import Dot1AD, Dot1Q, Ether
 from scapy.packet import Packet, Raw
-from switches import Bmv2Switch
+from support.deployed import PROGRAM, planned
+from support.network import cable, needs_root
+from support.switches import Bmv2Switch
 
 from tensorexpress.control.client import Connection, RemoteSwitch
 from tensorexpress.control.controls import exception_names

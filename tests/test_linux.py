@@ -15,8 +15,8 @@ from itertools import pairwise
 from statistics import median
 
 import pytest
-from namespace_sockets import PATIENCE_S, mark, open_socket
-from network import needs_root
+from support.namespace_sockets import PATIENCE_S, mark, open_socket
+from support.network import needs_root
 
 from tensorexpress import tc
 from tensorexpress.addresses import default_address

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 from click.testing import CliRunner
-from network import needs_root
+from support.network import needs_root
 from test_linux import namespaces_there, plan_on
 
 from tensorexpress.cli import main

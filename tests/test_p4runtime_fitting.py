@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
-from runtime_support import DOCUMENT, P4INFO, Client, StrictDataPath, id_of, status_of, unpacked
+from support.runtime_support import DOCUMENT, P4INFO, Client, StrictDataPath, id_of, status_of, unpacked
 
 from tensorexpress.errors import ProgramError
 from tensorexpress.p4runtime_messages import p4info_pb2, p4runtime_pb2

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
-from runtime_oracle import Oracle, normal
-from runtime_support import DOCUMENT, P4INFO, Client, entity, new_store
+from support.runtime_oracle import Oracle, normal
+from support.runtime_support import DOCUMENT, P4INFO, Client, entity, new_store
 
 from tensorexpress.p4runtime_messages import is_repeated, p4runtime_pb2
 from tensorexpress.switch.device import Switch

@@ -15,7 +15,7 @@ import pytest
 from google.protobuf import text_format
 from hypothesis import given
 from hypothesis import strategies as st
-from runtime_support import (
+from support.runtime_support import (
     DELETE,
     DOCUMENT,
     INSERT,

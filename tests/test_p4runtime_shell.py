@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from runtime_support import MODIFY, PROGRAMS, update
+from support.runtime_support import MODIFY, PROGRAMS, update
 
 from tensorexpress.p4runtime_messages import code_pb2
 from tensorexpress.switch.device import Switch

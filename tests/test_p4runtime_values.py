@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runtime_support import DOCUMENT, P4INFO, P4INFO_TEXT, SCHEMA, with_ids
+from support.runtime_support import DOCUMENT, P4INFO, P4INFO_TEXT, SCHEMA, with_ids
 
 from tensorexpress.errors import ProgramError
 from tensorexpress.p4runtime_messages import p4info_pb2

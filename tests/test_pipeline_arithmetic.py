@@ -6,7 +6,7 @@ import struct
 
 from hypothesis import example, given
 from hypothesis import strategies as st
-from passes import document, load, through
+from support.passes import document, load, through
 
 from tensorexpress.switch.program.pipeline import Pipeline
 

@@ -7,7 +7,7 @@ import zlib
 
 from hypothesis import example, given
 from hypothesis import strategies as st
-from passes import load, through
+from support.passes import load, through
 
 from tensorexpress.switch.program.hashes import crc16, crc_ccitt, csum16
 

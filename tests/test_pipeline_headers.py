@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from passes import egress, ingress, load, through
+from support.passes import egress, ingress, load, through
 
 WIDE = bytes.fromhex("a5 0102030405 060708")
 PIPELINE = load("headers")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from passes import load, through
+from support.passes import load, through
 
 from tensorexpress.switch.operations import (
     ActionCall,

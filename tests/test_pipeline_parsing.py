@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from passes import load, through
+from support.passes import load, through
 
 from tensorexpress.switch.operations import SetValueSet
 

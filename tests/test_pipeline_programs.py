@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from passes import BUILD, PROGRAMS, document, load
+from support.passes import BUILD, PROGRAMS, document, load
 
 from tensorexpress.errors import ProgramError
 from tensorexpress.p4 import compile_source, find_p4c

@@ -6,7 +6,7 @@ import logging
 import struct
 
 import pytest
-from passes import egress, ingress, load, through
+from support.passes import egress, ingress, load, through
 
 from tensorexpress.switch.operations import (
     ActionCall,

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import US, plans, policies, scenarios
+from support.strategies import US, plans, policies, scenarios
 
 from tensorexpress.cluster import leaf_spine, star
 from tensorexpress.deadline import equal_map, queue_map, slacks
-from tensorexpress.plan import JobPlan, Plan, link_loads, make_plan, moves, payload_bytes, ring_segments, wire_bytes
+from tensorexpress.graph import cut
+from tensorexpress.plan import JobPlan, Plan, link_loads, make_plan
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Job, Scenario, Transport
 from tensorexpress.workload import Layer, Workload
@@ -84,7 +86,7 @@ class TestSlices:
 
     @given(st.integers(1, 10**6), st.integers(2, 20))
     def test_of_a_ring_are_cut_into_one_segment_per_worker(self, size: int, workers: int) -> None:
-        segments = ring_segments(size, workers)
+        segments = cut(size, workers)
         assert (len(segments), sum(segments)) == (workers, size)
         assert max(segments) - min(segments) <= 1
 
@@ -101,11 +103,19 @@ class TestBytesOnTheWire:
     )
     def test_a_packet_carries_what_headers_leave_of_the_mtu(self, mtu: int, header: int, payload: int) -> None:
         scenario = Scenario("wire", star(2, mtu=mtu), (), Transport(header_bytes=header))
-        assert payload_bytes(scenario) == payload
+        assert scenario.framing.payload_bytes == payload
 
     @pytest.mark.parametrize(("size", "wire"), [(0, 0), (1, 99), (1000, 1098), (1001, 1001 + 2 * 98), (4000, 4392)])
     def test_every_packet_has_a_header(self, size: int, wire: int) -> None:
-        assert wire_bytes(size, training([4], 1, 1)) == wire
+        assert training([4], 1, 1).framing.wire_bytes(size) == wire
+
+
+def sent_bytes(plan: JobPlan, scenario: Scenario) -> Iterator[tuple[int, int, int, bool]]:
+    """Yield sender, receiver, bytes on the wire, and whether a sum is brought, of all messages between hosts."""
+    graph = plan.graph
+    for src, dst, size, brings_sum in zip(graph.src, graph.dst, graph.bytes, graph.brings_sums, strict=True):
+        if src != dst:
+            yield int(src), int(dst), scenario.framing.wire_bytes(int(size)), bool(brings_sum)
 
 
 class TestMoves:
@@ -115,8 +125,8 @@ class TestMoves:
 
     def sent_by(self, scenario: Scenario) -> Counter[int]:
         sent: Counter[int] = Counter()
-        for move in moves(only_job(scenario), scenario):
-            sent[move.src] += int(move.wire_bytes.sum())
+        for src, _, size, _ in sent_bytes(only_job(scenario), scenario):
+            sent[src] += size
         return sent
 
     def test_with_servers_every_worker_pushes_and_pulls_everything(self) -> None:
@@ -138,16 +148,16 @@ class TestMoves:
         scenario = training([8000], workers=2, servers=0)
         (job,) = scenario.jobs
         alone = replace(scenario, jobs=(Job("job", job.workload, (0,), (0,)),))
-        assert list(moves(only_job(alone), alone)) == []
+        assert list(sent_bytes(only_job(alone), alone)) == []
 
     @few
     @given(plans())
     def test_every_worker_is_gated_by_the_parameters_that_it_does_not_sum_itself(self, plan: Plan) -> None:
         for job in plan.jobs:
-            total = sum(wire_bytes(piece.bytes, plan.scenario) for piece in job.slices)
+            total = sum(plan.framing.wire_bytes(piece.bytes) for piece in job.slices)
             for worker in job.job.workers:
-                gating = sum(int(m.wire_bytes.sum()) for m in moves(job, plan.scenario) if m.gates == worker)
-                own = sum(wire_bytes(p.bytes, plan.scenario) for p in job.slices if p.server == worker)
+                gating = sum(n for _, dst, n, is_own in sent_bytes(job, plan.scenario) if is_own and dst == worker)
+                own = sum(plan.framing.wire_bytes(p.bytes) for p in job.slices if p.server == worker)
                 if job.job.architecture == "ps":
                     assert gating == total - own
 
@@ -179,8 +189,8 @@ class TestLinkLoads:
             shared, own = link_loads(job, scenario)
             busy = (shared + own.sum(axis=0)).sum(axis=1)
             for host in range(hosts):
-                sent = sum(int(m.wire_bytes.sum()) for m in moves(job, scenario) if m.src == host)
-                received = sum(int(m.wire_bytes.sum()) for m in moves(job, scenario) if m.dst == host)
+                sent = sum(size for src, _, size, _ in sent_bytes(job, scenario) if src == host)
+                received = sum(size for _, dst, size, _ in sent_bytes(job, scenario) if dst == host)
                 for link, size in ((directed.source.index(host), sent), (directed.target.index(host), received)):
                     # Rounded up once for every move and tensor.
                     exact_ps = size * 8 * 10**12 / directed.rate_bps[link]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
-from strategies import plans
+from support.strategies import plans
 
 from tensorexpress import classify, p4, text
 from tensorexpress.cli import main

@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from network import host, ip, needs_root, neighbour
+from support.network import host, ip, needs_root, neighbour
 
 from tensorexpress.errors import InputError, NetworkError
 from tensorexpress.switch import offload, ports

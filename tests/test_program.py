@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from deployed import ADDRESSES, DeployedSwitch, as_fragment, framed, planned, tagged
 from hypothesis import given
 from hypothesis import strategies as st
 from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import ARP, Ether
+from support.deployed import ADDRESSES, DeployedSwitch, as_fragment, framed, planned, tagged
 
 from tensorexpress.addresses import GATEWAY_MAC, format_mac
 from tensorexpress.control.entities import Call, DefaultEntry

@@ -15,12 +15,13 @@ from tensorexpress.errors import InputError
 from tensorexpress.host import gradients
 from tensorexpress.host.gradients import Gradients, elements_of
 from tensorexpress.host.process import Task, Wire, check_runnable, jobs_of, peers_of, task_from_json
+from tensorexpress.host.tagging import Tagger
 from tensorexpress.plan import make_plan
 from tensorexpress.policy import POLICIES, parse_policy
 from tensorexpress.scenario import read_scenario
 from tensorexpress.target import cabling, runner
 from tensorexpress.target.embedded import EmbeddedTarget
-from tensorexpress.target.runner import check_speed, fastest_bps, for_hosts
+from tensorexpress.target.runner import check_speed, fastest_bps
 
 
 def planned(*overrides, policy="tensorexpress"):
@@ -100,11 +101,13 @@ def test_a_target_keeps_up_with_less_when_packets_are_small_or_many_links_are_bu
     check_speed(read_scenario(overrides=["job.workers=8", "job.servers=1", "cluster.bandwidth=40 Mbps"]), target)
 
 
-def test_a_scenario_for_hosts_has_packets_as_long_as_theirs():
-    plan = make_plan(for_hosts(read_scenario(overrides=["cluster.mtu=1500"])), POLICIES["fifo"])
-    assert plan.payload_bytes == 1408
-    with pytest.raises(InputError, match=r"cluster\.mtu is 80"):
-        for_hosts(read_scenario(overrides=["cluster.mtu=80", "transport.header=60"]))
+def test_plans_have_packets_as_long_as_those_of_hosts():
+    plan = make_plan(read_scenario(overrides=["cluster.mtu=1500"]), POLICIES["fifo"])
+    assert plan.framing.payload_bytes == Tagger(plan).payload_bytes == 1408
+    check_runnable(plan)
+    other = make_plan(read_scenario(overrides=["transport.header=98"]), POLICIES["fifo"])
+    with pytest.raises(InputError, match=r"transport\.header is 98 and .*; accepted: 130 and 130, which hosts send"):
+        check_runnable(other)
 
 
 def test_compute_times_are_those_of_the_workload():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import policies, scenarios
+from support.strategies import policies, scenarios
 
 from tensorexpress import scaling
 from tensorexpress.errors import ScenarioError

@@ -267,11 +267,11 @@ class TestValues:
             ({"cluster": {"delay": "1 Gbps"}}, "cluster.delay: '1 Gbps' is not a time; accepted: a number and one of"),
             ({"cluster": {"delay": [1]}}, 'cluster.delay: found [1]; accepted: a time such as "2 us"'),
             ({"cluster": {"mtu": 63}}, "cluster.mtu: found 63; accepted: a whole number from 64 to 65535"),
-            ({"cluster": {"mtu": 98}}, "cluster.mtu: found 98; accepted: more than transport.header (98 bytes)"),
+            ({"cluster": {"mtu": 130}}, "cluster.mtu: found 130; accepted: more than transport.header (130 bytes)"),
             ({"cluster": {"queues": 0}}, "cluster.queues: found 0; accepted: a whole number from 1 to 32"),
             (
                 {"cluster": {"buffer": "1 KB"}},
-                "cluster.buffer: found 1000 bytes; accepted: 0, or at least a packet (9098",
+                "cluster.buffer: found 1000 bytes; accepted: 0, or at least a packet (9130",
             ),
             ({"cluster": {"buffer": False}}, "cluster.buffer: False is not a size"),
             ({"job": 3}, "job: found 3; accepted: [job], or [[job]] several times"),
@@ -286,9 +286,24 @@ class TestValues:
             ({"job": {"workers": 10**9}}, "job.workers: found 1000000000; accepted: a count from 1 to 100000"),
             ({"job": {"workers": [3]}}, "job.workers: found [3]; accepted: a count from 1"),
             ({"job": {"workers": True}}, "job.workers: found True; accepted: a count from 1"),
-            ({"job": {"servers": 0}}, "job.servers: found 0 with architecture ps; accepted: 1 or more, or a ring"),
-            ({"job": {"architecture": "ring", "servers": 2}}, "job.servers: found 2 with a ring; accepted: 0, or"),
-            ({"job": {"architecture": "ring", "workers": 1}}, "job.workers: found 1 in a ring; accepted: 2 or more"),
+            ({"job": {"servers": 0}}, "job.servers: found 0 with architecture ps; accepted: 1 or more"),
+            (
+                {"job": {"architecture": "ring", "servers": 2}},
+                "job.servers: found 2 with architecture ring; accepted",
+            ),
+            (
+                {"job": {"architecture": "ring", "workers": 1}},
+                "job.workers: found 1 with architecture ring; accepted",
+            ),
+            (
+                {"job": {"architecture": "tree", "workers": 1}},
+                "job.workers: found 1 with architecture tree; accepted",
+            ),
+            ({"job": {"gpus_per_host": 0}}, "job.gpus_per_host: found 0; accepted: a whole number from 1 to 64"),
+            (
+                {"job": {"gpus_per_host": 2, "local_rate": "1 Gbps"}},
+                "job.local_rate: found 1 Gbps; accepted: 0, or at least the 10 Gbps of the hosts' links",
+            ),
             (
                 {"job": {"colocated": True, "servers": 9}},
                 "job.servers: found 9 on the hosts of 8 workers; accepted: at m",

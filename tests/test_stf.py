@@ -9,8 +9,8 @@ import os
 from pathlib import Path
 
 import pytest
-from passes import BUILD
-from stf import StfTest, is_as_expected, programs, run_test
+from support.passes import BUILD
+from support.stf import StfTest, is_as_expected, programs, run_test
 
 DIRECTORY = os.environ.get("TENSOREXPRESS_STF", "")
 

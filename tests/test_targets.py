@@ -15,8 +15,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from network import needs_root
-from training_run import Killer, check_queues, small_plan
+from support.network import needs_root
+from support.training_run import Killer, check_queues, small_plan
 
 from tensorexpress.addresses import default_address
 from tensorexpress.doctor import find_bmv2

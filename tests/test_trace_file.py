@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strategies import plans
+from support.strategies import plans
 
 from tensorexpress.errors import PlanError
 from tensorexpress.plan import Plan, make_plan

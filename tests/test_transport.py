@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from virtual_network import FAULTLESS, Faults, VirtualLink, VirtualNetwork
+from support.virtual_network import FAULTLESS, Faults, VirtualLink, VirtualNetwork
 
 from tensorexpress.errors import InputError, NetworkError
+from tensorexpress.framing import SEGMENT_HEADER_BYTES, SEGMENT_OVERHEAD_BYTES, Framing
 from tensorexpress.host import assembly, endpoint, links, scheduler, segments
 from tensorexpress.host.assembly import Incoming
-from tensorexpress.host.endpoint import Endpoint, EndpointSettings, payload_bytes
+from tensorexpress.host.endpoint import Endpoint, EndpointSettings
 from tensorexpress.host.flow import FlowSettings
-from tensorexpress.host.segments import SEGMENT_HEADER_BYTES, WIRE_OVERHEAD_BYTES, Reading, Run, SegmentBuffer
+from tensorexpress.host.segments import Reading, Run, SegmentBuffer
 from tensorexpress.host.tagging import Tag, TrafficClass
 from tensorexpress.wire.header import Flag, Kind, unpack
 
@@ -32,7 +33,7 @@ FAR_WORSE = Faults(loss=0.4, duplication=0.3, reordering=0.6, corruption=0.2, ma
 
 def some_settings(**changes: Any) -> EndpointSettings:
     flow = {"window_bytes": 20_000, "rto_min_ps": 5 * MS, **changes.pop("flow", {})}
-    return EndpointSettings(FlowSettings(payload_bytes=1000, overhead_bytes=WIRE_OVERHEAD_BYTES, **flow), **changes)
+    return EndpointSettings(FlowSettings(payload_bytes=1000, overhead_bytes=SEGMENT_OVERHEAD_BYTES, **flow), **changes)
 
 
 class Ends:
@@ -258,7 +259,7 @@ def test_a_message_that_is_refused_comes_again_until_there_is_a_buffer() -> None
 
 
 def test_packets_carry_the_tag_the_class_and_a_slack_that_counts_down() -> None:
-    ends = Ends(flow={"window_bytes": 2 * (1000 + WIRE_OVERHEAD_BYTES)})
+    ends = Ends(flow={"window_bytes": 2 * (1000 + SEGMENT_OVERHEAD_BYTES)})
     traffic = TrafficClass(dscp=40, priority=5)
     tag = Tag(3, 1, 9, 4, message=77, kind=Kind.PARAMETERS, queue=2, chunk=10, chunks=20, traffic=traffic)
     ends.left.send("peer", replace(tag, deadline_ps=50 * MS), content(4500))
@@ -289,7 +290,7 @@ def test_a_slice_under_way_goes_first_and_then_the_host_order_decides() -> None:
 
 
 def test_credit_bounds_what_all_flows_have_in_flight() -> None:
-    full = 1000 + WIRE_OVERHEAD_BYTES
+    full = 1000 + SEGMENT_OVERHEAD_BYTES
     ends = Ends(credit_bytes=3 * full)
     for flow in range(4):
         ends.left.send("peer", Tag(0, 0, 0, tensor=flow, flow=flow), content(5000))
@@ -303,13 +304,13 @@ def test_sending_is_paced_to_the_rate_of_the_link() -> None:
     ends = Ends(rate_bps=10**9, flow={"window_bytes": 0})
     ends.left.send("peer", Tag(0, 0, 0, 0), content(100_000))
     ends.run_until_idle()
-    least_ps = 99 * (1000 + WIRE_OVERHEAD_BYTES) * 8 * 1000
+    least_ps = 99 * (1000 + SEGMENT_OVERHEAD_BYTES) * 8 * 1000
     assert least_ps <= ends.network.now_ps < least_ps * 1.1
 
 
 def test_a_host_makes_up_for_time_in_which_it_was_not_run_but_not_for_time_in_which_it_had_nothing_to_send() -> None:
     ends = Ends(rate_bps=10**8, flow={"window_bytes": 0, "rto_min_ps": 5000 * MS})
-    packet_ps = (1000 + WIRE_OVERHEAD_BYTES) * 8 * 10_000
+    packet_ps = (1000 + SEGMENT_OVERHEAD_BYTES) * 8 * 10_000
     sent = ends.links[0].sent
 
     def sent_after(late_ps: int) -> int:
@@ -473,7 +474,7 @@ def test_timers_run_in_the_order_of_their_times() -> None:
 
 
 def test_the_payload_of_a_segment_fills_the_mtu() -> None:
-    assert payload_bytes(1500) + SEGMENT_HEADER_BYTES + 8 + 20 == 1500
+    assert Framing(1500).payload_bytes + SEGMENT_HEADER_BYTES + 8 + 20 == 1500
 
 
 def test_examples_in_the_page_hold() -> None:

@@ -12,7 +12,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
-from network import ip, needs_root
+from support.network import ip, needs_root
 
 from tensorexpress.addresses import GATEWAY_MAC
 from tensorexpress.errors import NetworkError
@@ -22,7 +22,7 @@ from tensorexpress.wire.frame import Endpoint as Host
 from tensorexpress.wire.frame import build_frame
 from tensorexpress.wire.udp import lay_wire
 
-PROCESS = Path(__file__).with_name("transport_process.py")
+PROCESS = Path(__file__).with_name("support") / "transport_process.py"
 URGENT = TrafficClass(dscp=56, priority=6)
 
 

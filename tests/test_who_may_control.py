@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from runtime_support import Client, StrictDataPath
-from switches import EmbeddedSwitch
+from support.runtime_support import Client, StrictDataPath
+from support.switches import EmbeddedSwitch
 
 from tensorexpress.cli import main
 from tensorexpress.control_address import LONGEST_PATH_BYTES, parse_address

@@ -38,7 +38,7 @@ PREDICT = [
     ("predict --set loss=nan", INPUT, "--set loss: found nan; accepted: a number from 0 to below 1"),
     ("predict --set loss=-0.1", INPUT, "--set loss: found -0.1"),
     ("predict --set cluster.bandwidth=ten", INPUT, "'ten' is not a rate; accepted: a number and one of bps"),
-    ("predict --set cluster.bandwidth=10", INPUT, "job0 could take 45934 days; accepted: at most 53"),
+    ("predict --set cluster.bandwidth=10", INPUT, "job0 could take 46099 days; accepted: at most 53"),
     ("predict --set cluster.bandwidth='10 parsec'", INPUT, "'10 parsec' is not a rate"),
     ("predict --set cluster.bandwidth='-10 Gbps'", INPUT, "'-10 Gbps' is negative; a rate is zero or more"),
     ("predict --set cluster.delay='3 Gbps'", INPUT, "'3 Gbps' is not a time"),
@@ -133,7 +133,7 @@ PLAN = [
     ("plan --set cluster.queues=99", INPUT, "--set cluster.queues: found 99; accepted: a whole number from 1 to 32"),
     ("plan --set name='a\x07b'", INPUT, "--set name: found"),
     ("plan --engine fast", INPUT, "unknown option '--engine'"),
-    ("plan --set job.architecture=tree", INPUT, "unknown architecture 'tree'"),
+    ("plan --set job.architecture=mesh", INPUT, "unknown architecture 'mesh'"),
     ("plan --set job.servers=0", INPUT, "found 0 with architecture ps; accepted: 1 or more"),
 ]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorexpress.host.segments import SEGMENT_HEADER_BYTES, Run, SegmentBuffer
+from tensorexpress.framing import SEGMENT_HEADER_BYTES
+from tensorexpress.host.segments import Run, SegmentBuffer
 from tensorexpress.host.tagging import Tag
 
 #: What tells the messages of a flow apart: kind, iteration, tensor and the sender's own number.

@@ -7,10 +7,10 @@ from ipaddress import ip_address
 from statistics import median
 
 from tensorexpress.calibration import HostCost
-from tensorexpress.host.endpoint import Endpoint, EndpointSettings, payload_bytes
+from tensorexpress.framing import Framing
+from tensorexpress.host.endpoint import Endpoint, EndpointSettings
 from tensorexpress.host.flow import FlowSettings
 from tensorexpress.host.links import Address, KernelLink, Link, WireLink
-from tensorexpress.host.segments import WIRE_OVERHEAD_BYTES
 from tensorexpress.host.tagging import Tag, monotonic_ps
 from tensorexpress.units import PS_PER_SECOND
 from tensorexpress.wire.frame import Endpoint as Host
@@ -25,16 +25,18 @@ _SMALL_BYTES = 4
 
 def measure_host_cost(mtu: int, wires: bool) -> HostCost:
     """Return what it takes to send and to receive a packet over a socket, or over a UDP wire: a median of many."""
-    large = payload_bytes(mtu)
+    framing = Framing(mtu)
+    large = framing.payload_bytes
     small_ps, large_ps = (_one_way_ps(size, mtu, wires) for size in (_SMALL_BYTES, large))
     byte_ps = max(0.0, (large_ps - small_ps) / (large - _SMALL_BYTES))
-    return HostCost(round(max(0.0, small_ps - byte_ps * (_SMALL_BYTES + WIRE_OVERHEAD_BYTES))), round(byte_ps))
+    return HostCost(round(max(0.0, small_ps - byte_ps * (_SMALL_BYTES + framing.header_bytes))), round(byte_ps))
 
 
 def _one_way_ps(size: int, mtu: int, wires: bool) -> float:
     """Return the median time from giving a message of one packet to one endpoint to its delivery by the other."""
     (one, one_address), (other, other_address) = _wire_pair() if wires else _socket_pair()
-    settings = EndpointSettings(FlowSettings(payload_bytes(mtu), WIRE_OVERHEAD_BYTES))
+    framing = Framing(mtu)
+    settings = EndpointSettings(FlowSettings(framing.payload_bytes, framing.header_bytes))
     delivered_ps: list[int] = []
     payload, times_ps = bytes(size), []
     with ExitStack() as links:

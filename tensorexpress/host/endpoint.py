@@ -19,19 +19,14 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from tensorexpress.errors import InputError, NetworkError, unknown
+from tensorexpress.framing import SEGMENT_HEADER_BYTES, SEGMENT_OVERHEAD_BYTES, Framing
 from tensorexpress.host.assembly import Assembly, Incoming, fits
 from tensorexpress.host.flow import SPAN, Ack, Burst, FlowSettings, Outgoing, ReceiveFlow, SendFlow
 from tensorexpress.host.links import Address, Arrival, Link
 from tensorexpress.host.scheduler import Scheduler
-from tensorexpress.host.segments import (
-    SEGMENT_HEADER_BYTES,
-    WIRE_OVERHEAD_BYTES,
-    Run,
-    SegmentBuffer,
-    part_of,
-)
+from tensorexpress.host.segments import Run, SegmentBuffer, part_of
 from tensorexpress.host.tagging import BEST_EFFORT, Tag, Tagger, TrafficClass, monotonic_ps
-from tensorexpress.plan import ETHERNET_BYTES, Plan
+from tensorexpress.plan import Plan
 from tensorexpress.queueing import Slice
 from tensorexpress.units import PS_PER_SECOND, format_time
 from tensorexpress.wire.header import Flag, Kind, clamp_slack_us
@@ -82,7 +77,7 @@ class EndpointSettings:
 def settings_of(plan: Plan, tagger: Tagger, *, rate_bps: int = 0, silence_ps: int = 0) -> EndpointSettings:
     """Return the settings that a plan asks for: window, order and credit as its scenario and policy say."""
     transport, policy = plan.scenario.transport, plan.policy
-    most = payload_bytes(plan.scenario.cluster.mtu)
+    most = Framing(plan.scenario.cluster.mtu).payload_bytes
     if tagger.payload_bytes > most:
         raise InputError(
             f"the tagger counts packets of {tagger.payload_bytes} bytes; accepted: at most the {most} that a segment "
@@ -90,7 +85,7 @@ def settings_of(plan: Plan, tagger: Tagger, *, rate_bps: int = 0, silence_ps: in
         )
     flow = FlowSettings(
         payload_bytes=tagger.payload_bytes,
-        overhead_bytes=WIRE_OVERHEAD_BYTES,
+        overhead_bytes=SEGMENT_OVERHEAD_BYTES,
         window_bytes=transport.window_bytes,
         initial_window_bytes=transport.initial_window_bytes,
         ack_every=transport.ack_every,
@@ -107,15 +102,6 @@ def settings_of(plan: Plan, tagger: Tagger, *, rate_bps: int = 0, silence_ps: in
         control=tagger.traffic_class(0),
         silence_ps=silence_ps,
     )
-
-
-def payload_bytes(mtu: int) -> int:
-    """Return the tensor bytes of a full segment in IPv4 packets of `mtu` bytes.
-
-    >>> payload_bytes(1500), payload_bytes(9000)
-    (1408, 8908)
-    """
-    return mtu - (WIRE_OVERHEAD_BYTES - ETHERNET_BYTES)
 
 
 @dataclass

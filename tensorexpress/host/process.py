@@ -16,7 +16,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, BinaryIO
@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 
 from tensorexpress.classify import queue_map_of
 from tensorexpress.errors import InputError, TensorExpressError
+from tensorexpress.framing import Framing
+from tensorexpress.host.exchange import Exchange
 from tensorexpress.host.links import KernelLink, Link, WireLink
-from tensorexpress.host.ring import RingWorker
-from tensorexpress.host.server import Server
 from tensorexpress.host.training import Station, host_settings
-from tensorexpress.host.worker import ServedWorker, Worker
+from tensorexpress.host.worker import Worker
 from tensorexpress.plan import Plan
 from tensorexpress.plan_file import plan_from_json, plan_to_json
 from tensorexpress.wire.frame import Endpoint as Host
@@ -84,27 +84,24 @@ def task_from_json(document: Mapping[str, Any]) -> Task:
 
 def jobs_of(plan: Plan, host: int) -> list[int]:
     """Return the numbers of the jobs that a host takes part in."""
-    return [number for number, job in enumerate(plan.scenario.jobs) if host in (*job.workers, *job.servers)]
+    return [number for number, job in enumerate(plan.jobs) if host in {*job.graph.hosts, *job.job.workers}]
 
 
 def peers_of(plan: Plan, host: int) -> set[int]:
     """Return the hosts that a host exchanges tensors with."""
-    peers: set[int] = set()
-    for job in plan.scenario.jobs:
-        if host in job.workers:
-            peers |= set(job.servers)
-        if host in job.servers:
-            peers |= set(job.workers)
-        if job.architecture == "ring" and host in job.workers:
-            place = job.workers.index(host)
-            peers |= {job.workers[place - 1], job.workers[(place + 1) % len(job.workers)]}
-    return peers - {host}
+    pairs = {pair for job in plan.jobs for pair in job.graph.pairs}
+    return {dst for src, dst in pairs if src == host} | {src for src, dst in pairs if dst == host}
 
 
 def check_runnable(plan: Plan) -> None:
     """Refuse a plan that asks for what hosts cannot do."""
-    scenario = plan.scenario
+    scenario, sent = plan.scenario, Framing(plan.scenario.cluster.mtu)
     for wrong, message in (
+        (
+            plan.framing != sent,
+            f"transport.header is {plan.framing.header_bytes} and transport.ack_size {plan.framing.ack_bytes}; "
+            f"accepted: {sent.header_bytes} and {sent.ack_bytes}, which hosts send; only predict can have others",
+        ),
         (scenario.background, "the scenario has background traffic; accepted: none; only predict can have it"),
         (scenario.loss, f"loss is {scenario.loss}; accepted: 0; the embedded target has --faults loss=..."),
         (not scenario.transport.acks, "transport.acks is false; accepted: true; only predict can do without"),
@@ -163,18 +160,16 @@ def _take_part(task: Task, parent: _Parent) -> None:
     peers = {names[peer]: (task.addresses[peer], UDP_PORT) for peer in peers_of(plan, task.host)}
     settings = host_settings(plan, task.host, jobs[0], task.silence_ps)
     station = Station(names[task.host], link, peers, settings, session=task.session)
-    workers: dict[int, Worker] = {}
+    workers: list[tuple[int, Worker]] = []
     for job in jobs:
-        placed = plan.scenario.jobs[job]
-        if task.host in placed.servers:
-            Server(station, plan, job, task.host)
-        if task.host in placed.workers:
-            index = placed.workers.index(task.host)
-            kind = RingWorker if placed.architecture == "ring" else ServedWorker
-            workers[job] = kind(
-                station, plan, job, index, progress=lambda iteration: parent.tell({"iteration": iteration})
+        placed, exchange = plan.scenario.jobs[job], Exchange(station, plan, job, task.host)
+        own = [index for index, host in enumerate(placed.workers) if host == task.host]
+        for index in own:
+            worker = Worker(
+                station, plan, job, index, exchange, progress=lambda iteration: parent.tell({"iteration": iteration})
             )
-            workers[job].start(start_ps + placed.start_ps)
+            worker.start(start_ps + placed.start_ps)
+            workers.append((job, worker))
     with station.endpoint:
         station.run()
     content = io.BytesIO()
@@ -182,16 +177,16 @@ def _take_part(task: Task, parent: _Parent) -> None:
     parent.tell({"result": content.tell()}, content.getvalue())
 
 
-def _observations(station: Station, workers: Mapping[int, Worker]) -> dict[str, NDArray[np.int64]]:
-    """Return all that a host saw, by names such as "0/sent": the job and what it is."""
+def _observations(station: Station, workers: Sequence[tuple[int, Worker]]) -> dict[str, NDArray[np.int64]]:
+    """Return all that a host saw, by names such as "0/sent" and "0/3/updated": job, worker and what it is."""
     seen = {
         f"{job}/{name}": rows
         for job, transfers in station.transfers.items()
         for name, rows in transfers.arrays().items()
     }
-    for job, worker in workers.items():
-        seen[f"{job}/worker"] = np.array(worker.index)
-        seen[f"{job}/forward_start"], seen[f"{job}/updated"] = worker.forward_start_ps, worker.updated_ps
+    for job, worker in workers:
+        seen[f"{job}/{worker.index}/forward_start"] = worker.forward_start_ps
+        seen[f"{job}/{worker.index}/updated"] = worker.updated_ps
     endpoint = station.endpoint
     counts = (endpoint.counters.sent + endpoint.counters.acks_sent, endpoint.retransmissions, endpoint.timeouts)
     return {**seen, "counts": np.array(counts, dtype=np.int64)}

@@ -21,16 +21,8 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorexpress.framing import SEGMENT_HEADER_BYTES, TRANSPORT_BYTES
 from tensorexpress.wire.header import HEADER_BYTES, MAGIC, VERSION
-
-#: Bytes before the payload of a segment: the header of the wire and that of the transport.
-SEGMENT_HEADER_BYTES = 64
-
-#: Those of the transport; for the header of the wire they are part of its payload.
-_OWN_BYTES = SEGMENT_HEADER_BYTES - HEADER_BYTES
-
-#: Bytes of a full segment on the wire that are not payload: preamble, gap, Ethernet, IPv4, UDP and both headers.
-WIRE_OVERHEAD_BYTES = 38 + 20 + 8 + SEGMENT_HEADER_BYTES
 
 #: The longest payload of an IPv4 UDP datagram.
 LONGEST_DATAGRAM_BYTES = 65_507
@@ -227,7 +219,7 @@ class SegmentBuffer:
             run.chunk + index,
             run.chunks,
             0,
-            _OWN_BYTES + run.payload_bytes,
+            TRANSPORT_BYTES + run.payload_bytes,
             0,
             run.session,
             run.flow,
@@ -295,7 +287,8 @@ class SegmentBuffer:
         ) = _FORMAT.unpack_from(self.memory, start)  # fmt: skip
         return Run(
             version_kind & 15, flags, job, worker, iteration, tensor, queue, chunk, chunks, slack_us,
-            payload_bytes - _OWN_BYTES, session, flow, sequence, transmission, message, offset, total_bytes, 1, start,
+            payload_bytes - TRANSPORT_BYTES, session, flow, sequence, transmission, message, offset, total_bytes, 1,
+            start,
         )  # fmt: skip
 
     def payloads(self, run: Run) -> NDArray[np.uint8]:

@@ -131,7 +131,7 @@ class Tagger:
         self.plan: JobPlan = plan.jobs[self.job]
         self.worker = _index(f"worker of {self.plan.job.name}", worker, len(self.plan.job.workers))
         self.iteration = 0
-        self.payload_bytes = plan.payload_bytes if payload_bytes is None else payload_bytes
+        self.payload_bytes = plan.framing.payload_bytes if payload_bytes is None else payload_bytes
         if type(self.payload_bytes) is not int or self.payload_bytes < 1:
             raise PlanError(f"payload_bytes is {shown(payload_bytes)}; accepted: a whole number of 1 or more")
         self._clock_ps = clock_ps

@@ -1,8 +1,8 @@
 """A host in training: the roles that it plays in jobs, on one endpoint, and the times that it saw.
 
-A role is a worker (worker.py) or a server (server.py) of one job. It is a state machine without a loop: messages and
-timers of the endpoint move it on. A host may have several roles; what two roles of one host send each other does not
-touch the network.
+Its role in a job is its part of the exchange (exchange.py), for its workers (worker.py) if it has any. Both are state
+machines without a loop: messages and timers of the endpoint move them on. What a host sends itself does not touch the
+network.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorexpress.host.assembly import Incoming
-from tensorexpress.host.endpoint import Endpoint, EndpointSettings, payload_bytes, settings_of
+from tensorexpress.host.endpoint import Endpoint, EndpointSettings, settings_of
 from tensorexpress.host.flow import Outgoing
 from tensorexpress.host.links import Address, Link
 from tensorexpress.host.tagging import Tag, Tagger, monotonic_ps
@@ -82,6 +82,7 @@ class Station:
         #: By number of the job.
         self.transfers: dict[int, Transfers] = {}
         self._roles: dict[tuple[int, int], Role] = {}
+        self._until: list[Callable[[], bool]] = []
         self._on_the_way: deque[tuple[int, int, int, Outgoing]] = deque()
 
     def play(self, role: Role, job: int, receives: Kind) -> None:
@@ -89,9 +90,15 @@ class Station:
         self._roles[job, int(receives)] = role
         self.transfers.setdefault(job, Transfers())
 
+    def keep_until(self, is_done: Callable[[], bool]) -> None:
+        """Run until this, too, is so."""
+        self._until.append(is_done)
+
     def run(self) -> None:
         """Run until every role is done and everybody has what was sent to them."""
-        self.endpoint.run(until=lambda: all(role.done for role in self._roles.values()))
+        self.endpoint.run(
+            until=lambda: all(role.done for role in self._roles.values()) and all(done() for done in self._until)
+        )
         self.endpoint.leave()
         # Who has left has got everything, even if word of that did not reach us.
         while self._on_the_way:
@@ -125,7 +132,7 @@ class Station:
         self.transfers[job].sent.append((iteration, number, message.sent_ps))
 
     def _hand_over(self, tag: Tag, payload: NDArray[np.float32]) -> None:
-        """Move a message from one role of this host to another."""
+        """Give a message to the role of this host that it is for."""
         role = self._roles[tag.job, int(tag.kind)]
         role.buffer_for(self.name, tag, payload.nbytes)[:] = payload
         role.delivered(self.name, tag)
@@ -153,7 +160,7 @@ def slice_tags(plan: Plan, tagger: Tagger, kind: Kind) -> list[Tag]:
 
 def host_settings(plan: Plan, host: int, job: int, silence_ps: int) -> EndpointSettings:
     """Return how a host of a plan sends: as its policy says, at the rate of its link."""
-    tagger = Tagger(plan, job=job, payload_bytes=payload_bytes(plan.scenario.cluster.mtu))
+    tagger = Tagger(plan, job=job)
     directed = plan.scenario.cluster.directed()
     rate_bps = directed.rate_bps[directed.source.index(host)]
     return settings_of(plan, tagger, rate_bps=rate_bps, silence_ps=silence_ps)

@@ -20,18 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorexpress.cluster import Cluster
-from tensorexpress.compute import compute_times
 from tensorexpress.errors import InputError, NetworkError
-from tensorexpress.host.endpoint import payload_bytes
+from tensorexpress.framing import ETHERNET_BYTES
 from tensorexpress.host.process import Task, Wire, check_runnable, jobs_of
-from tensorexpress.host.segments import WIRE_OVERHEAD_BYTES
-from tensorexpress.plan import ETHERNET_BYTES, JobPlan, Plan, ring_segments
+from tensorexpress.observed import ObservedJob, ObservedNetwork, make_trace
+from tensorexpress.plan import Plan
 from tensorexpress.scaling import factor_for
 from tensorexpress.scenario import Scenario
 from tensorexpress.switch.device import NOT_TAKEN
 from tensorexpress.target import NO_ROOM, HostAccess, Network, PortReport, Target, WireAccess
 from tensorexpress.target.machine import MachineWatch
-from tensorexpress.trace import KINDS, LINK, TRANSFER, JobTrace, Trace
+from tensorexpress.trace import LINK, Trace
 from tensorexpress.units import PS_PER_SECOND, format_rate, serialisation_ps
 
 #: A host that is not heard of for so long is gone; a switch that restarts in this time is survived.
@@ -60,17 +59,6 @@ class Run:
     attempts: int = 1
 
 
-def for_hosts(scenario: Scenario) -> Scenario:
-    """Return the scenario with the packets that hosts really send, so that a prediction of it is one of the run."""
-    if payload_bytes(scenario.cluster.mtu) < 1:
-        raise InputError(
-            f"{scenario.name}: cluster.mtu is {scenario.cluster.mtu}; accepted: more than the headers need"
-        )
-    # An acknowledgement says all that it has to say in the header of a segment.
-    transport = replace(scenario.transport, header_bytes=WIRE_OVERHEAD_BYTES, ack_bytes=WIRE_OVERHEAD_BYTES)
-    return replace(scenario, transport=transport)
-
-
 def fastest_bps(scenario: Scenario, target: Target) -> int:
     """Return the fastest link that a target keeps up with in a scenario.
 
@@ -81,7 +69,7 @@ def fastest_bps(scenario: Scenario, target: Target) -> int:
     directed = cluster.directed()
     rates = dict(zip(directed.source, directed.rate_bps, strict=True))
     busy_bps = sum(
-        min(sum(rates[host] for host in hosts) for hosts in (job.workers, job.servers or job.workers))
+        min(sum(rates[host] for host in hosts) for hosts in (job.hosts, job.servers or job.hosts))
         for job in scenario.jobs
     )
     links_at_once = max(1.0, busy_bps / max(directed.rate_bps))
@@ -293,7 +281,7 @@ def _called(plan: Plan, host: int) -> str:
     """
     roles = []
     for job in plan.scenario.jobs:
-        roles += [f"worker {job.workers.index(host)} of {job.name}"] if host in job.workers else []
+        roles += [f"worker {index} of {job.name}" for index, worker in enumerate(job.workers) if worker == host]
         roles += [f"server of {job.name}"] if host in job.servers else []
     return f"{plan.scenario.cluster.hosts[host]} ({', '.join(roles)})"
 
@@ -340,88 +328,23 @@ def _trace(
     plan: Plan, observed: Sequence[Mapping[str, NDArray[np.int64]]], ports: Sequence[PortReport], start_ps: int
 ) -> Trace:
     """Put together what all hosts and ports saw; times count from the start."""
-    cluster = plan.scenario.cluster
-    jobs = tuple(_job_trace(plan, number, observed, start_ps) for number in range(len(plan.jobs)))
-    transmissions, retransmissions, timeouts = np.sum([each["counts"] for each in observed], axis=0).tolist()
-    return Trace(
-        source="measured",
-        policy=plan.policy.name,
-        warmup=plan.scenario.warmup,
-        hosts=cluster.hosts,
-        jobs=jobs,
-        link_names=cluster.link_names,
-        links=_links(cluster, ports),
-        end_ps=max(int(job.forward_end_ps.max()) for job in jobs),
-        transmissions=transmissions,
-        retransmissions=retransmissions,
-        timeouts=timeouts,
-    )
+    jobs = [_job(plan, number, observed, start_ps) for number in range(len(plan.jobs))]
+    counts = np.sum([each["counts"] for each in observed], axis=0).tolist()
+    return make_trace(plan, "measured", jobs, ObservedNetwork(_links(plan.scenario.cluster, ports), *counts))
 
 
-def _job_trace(plan: Plan, number: int, observed: Sequence[Mapping[str, NDArray[np.int64]]], start_ps: int) -> JobTrace:
-    job, hosts = plan.scenario.jobs[number], plan.scenario.cluster.hosts
-    rounds = plan.scenario.rounds
-    own = [each for each in observed if f"{number}/ready" in each]
-    passes = {int(each[f"{number}/worker"]): each for each in own if f"{number}/worker" in each}
+def _job(plan: Plan, number: int, observed: Sequence[Mapping[str, NDArray[np.int64]]], start_ps: int) -> ObservedJob:
+    seen = {name: rows for each in observed for name, rows in each.items() if name.startswith(f"{number}/")}
     starts, updates = (
-        np.stack([passes[worker][f"{number}/{name}"] for worker in range(len(job.workers))], axis=1) - start_ps
+        np.stack([seen[f"{number}/{worker}/{name}"] for worker in range(len(plan.jobs[number].job.workers))], axis=1)
         for name in ("forward_start", "updated")
     )
-    forward, backward = compute_times(plan.scenario, rounds)[number]
-    return JobTrace(
-        name=job.name,
-        layers=tuple(layer.name for layer in job.workload.layers),
-        workers=tuple(hosts[host] for host in job.workers),
-        forward_ps=forward,
-        backward_ps=backward[:-1],
-        forward_start_ps=starts,
-        updated_ps=updates,
-        transfers=_transfers(plan, number, own, rounds, start_ps),
-    )
-
-
-def _transfers(
-    plan: Plan, number: int, observed: Sequence[Mapping[str, NDArray[np.int64]]], rounds: int, start_ps: int
-) -> NDArray[np.void]:
-    """Return a row for every message of every iteration, numbered as hosts and simulator do."""
-    planned = plan.jobs[number]
-    messages = (_ring_messages if planned.job.architecture == "ring" else _served_messages)(planned)
-    rows = np.zeros((rounds, len(messages)), dtype=TRANSFER)
-    rows[:] = messages
-    rows["iteration"] = np.arange(rounds)[:, None]
-    rows["queue"] = np.array(planned.queues)[rows["tensor"]]
-    for name in ("ready", "sent", "delivered"):
-        for each in observed:
-            iteration, message, time_ps = each[f"{number}/{name}"].T
-            rows[f"{name}_ps"][iteration, message] = time_ps - start_ps
-    return rows.ravel()
-
-
-def _served_messages(plan: JobPlan) -> NDArray[np.void]:
-    """Return the messages of an iteration with parameter servers: the pushes of all slices, then the pulls."""
-    tensor, size, server = (
-        np.repeat([getattr(piece, name) for piece in plan.slices], len(plan.job.workers))
-        for name in ("tensor", "bytes", "server")
-    )
-    worker = np.tile(plan.job.workers, len(plan.slices))
-    rows = np.zeros(2 * len(worker), dtype=TRANSFER)
-    rows["kind"] = np.repeat([KINDS.index("push"), KINDS.index("pull")], len(worker))
-    rows["src"], rows["dst"] = np.concatenate([worker, server]), np.concatenate([server, worker])
-    rows["tensor"], rows["bytes"] = np.tile(tensor, 2), np.tile(size, 2)
-    return rows
-
-
-def _ring_messages(plan: JobPlan) -> NDArray[np.void]:
-    """Return the messages of an iteration in a ring: by slice, segment and step."""
-    workers = np.array(plan.job.workers)
-    count, steps = len(workers), 2 * (len(workers) - 1)
-    piece, segment, step = (axis.ravel() for axis in np.indices((len(plan.slices), count, steps)))
-    rows = np.zeros(len(piece), dtype=TRANSFER)
-    rows["kind"] = np.where(step < count - 1, KINDS.index("reduce"), KINDS.index("gather"))
-    rows["src"], rows["dst"] = workers[(segment + step) % count], workers[(segment + step + 1) % count]
-    rows["tensor"] = np.array([each.tensor for each in plan.slices])[piece]
-    rows["bytes"] = np.array([ring_segments(each.bytes, count) for each in plan.slices])[piece, segment]
-    return rows
+    times = np.zeros((3, plan.scenario.rounds, len(plan.jobs[number].graph.kind)), dtype=np.int64)
+    for each in observed:
+        for index, name in enumerate(("ready", "sent", "delivered")):
+            iteration, message, time_ps = each.get(f"{number}/{name}", np.zeros((0, 3), dtype=np.int64)).T
+            times[index, iteration, message] = time_ps - start_ps
+    return ObservedJob(starts - start_ps, updates - start_ps, *times)
 
 
 def _links(cluster: Cluster, ports: Sequence[PortReport]) -> NDArray[np.void]:

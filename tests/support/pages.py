@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from tensorexpress.cli import main
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 
 _BLOCK = re.compile(r"^```(python|sh|text)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 

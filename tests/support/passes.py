@@ -7,7 +7,7 @@ from pathlib import Path
 from tensorexpress.switch.packet import DROP_PORT, Packet
 from tensorexpress.switch.program.pipeline import Pipeline
 
-BUILD = Path(__file__).parent / "programs" / "build"
+BUILD = Path(__file__).parents[1] / "programs" / "build"
 
 #: The programs that the pipeline's tests run; each covers a group of features.
 PROGRAMS = sorted(path.stem for path in BUILD.glob("*.json"))

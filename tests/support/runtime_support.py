@@ -20,7 +20,7 @@ from tensorexpress.switch.p4runtime.p4info import read_p4info
 from tensorexpress.switch.p4runtime.store import Store
 from tensorexpress.switch.program.bmv2 import read_program
 
-PROGRAMS = Path(__file__).parent / "programs" / "build"
+PROGRAMS = Path(__file__).parents[1] / "programs" / "build"
 DOCUMENT = (PROGRAMS / "runtime.json").read_bytes()
 P4INFO_TEXT = (PROGRAMS / "runtime.p4info.txtpb").read_text()
 P4INFO = text_format.Parse(P4INFO_TEXT, p4info_pb2.P4Info(), allow_unknown_field=True)

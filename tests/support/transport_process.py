@@ -11,10 +11,10 @@ import numpy as np
 
 from tensorexpress.addresses import GATEWAY_MAC
 from tensorexpress.errors import NetworkError
+from tensorexpress.framing import SEGMENT_OVERHEAD_BYTES
 from tensorexpress.host.endpoint import Endpoint, EndpointSettings
 from tensorexpress.host.flow import FlowSettings
 from tensorexpress.host.links import KernelLink, WireLink
-from tensorexpress.host.segments import WIRE_OVERHEAD_BYTES
 from tensorexpress.host.tagging import Tag, traffic_class
 from tensorexpress.wire.dscp import default_dscps
 from tensorexpress.wire.frame import Endpoint as Host
@@ -47,7 +47,7 @@ def run(given: dict) -> Endpoint:
         return begun.setdefault((source, tag.iteration), np.empty(size, dtype=np.float32))
 
     settings = EndpointSettings(
-        FlowSettings(given["payload_bytes"], WIRE_OVERHEAD_BYTES, window_bytes=200_000, rto_min_ps=50 * MS),
+        FlowSettings(given["payload_bytes"], SEGMENT_OVERHEAD_BYTES, window_bytes=200_000, rto_min_ps=50 * MS),
         silence_ps=given["silence_ms"] * MS,
     )
     endpoint = Endpoint(

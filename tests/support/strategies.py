@@ -58,23 +58,29 @@ def clusters(draw: st.DrawFn, hosts: int, lossy: bool) -> Cluster:
 def jobs(draw: st.DrawFn, name: str, hosts: int) -> Job:
     """A job on some of the hosts: separate servers, servers on workers' hosts, or a ring."""
     order = draw(st.permutations(range(hosts)))
-    kind = draw(st.sampled_from(["separate", "colocated", "ring"]))
+    kind = draw(st.sampled_from(["separate", "colocated", "ring", "tree"]))
     workload = draw(workloads())
     common = {
         "sum_rate_bps": draw(st.sampled_from([0, 500 * MBPS])),
         "shard_bytes": draw(st.sampled_from([0, 1000, 10**6])),
         "start_ps": draw(st.sampled_from([0, 70 * US])),
     }
-    if kind == "ring":
+    gpus = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    common |= {"gpus_per_host": gpus, "local_rate_bps": draw(st.sampled_from([0, 200_000 * MBPS]))}
+
+    def on_gpus(own: list[int]) -> tuple[int, ...]:
+        return tuple(host for host in own for _ in range(gpus))
+
+    if kind in ("ring", "tree"):
         workers = draw(st.integers(2, min(5, hosts)))
-        return Job(name, workload, tuple(order[:workers]), (), "ring", **common)
+        return Job(name, workload, on_gpus(order[:workers]), (), kind, **common)
     if kind == "colocated":
         workers = draw(st.integers(2, min(5, hosts)))
         servers = draw(st.integers(1, min(3, workers)))
-        return Job(name, workload, tuple(order[:workers]), tuple(order[:servers]), **common)
+        return Job(name, workload, on_gpus(order[:workers]), tuple(order[:servers]), **common)
     servers = draw(st.integers(1, min(3, hosts - 1)))
     workers = draw(st.integers(1, min(5, hosts - servers)))
-    return Job(name, workload, tuple(order[servers : servers + workers]), tuple(order[:servers]), **common)
+    return Job(name, workload, on_gpus(order[servers : servers + workers]), tuple(order[:servers]), **common)
 
 
 @st.composite

@@ -8,11 +8,11 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from tensorexpress.plan import make_plan, payload_bytes
+from tensorexpress.plan import make_plan
 from tensorexpress.policy import parse_policy
 from tensorexpress.scenario import read_scenario
 from tensorexpress.target.embedded import EmbeddedNetwork, EmbeddedTarget
-from tensorexpress.target.runner import for_hosts, run_plan
+from tensorexpress.target.runner import run_plan
 
 #: The last layers are the largest, so that what is needed first waits behind them.
 LAYERS = ((2_000, 2), (3_000, 2), (30_000, 2), (60_000, 2))
@@ -30,14 +30,14 @@ def small_plan(directory: Path, *overrides: str, policy: str = "tensorexpress", 
     """Return a plan for 2 workers and a server at 40 Mbps, with keys of its scenario changed."""
     usual = ["job.workers=2", "job.servers=1", "cluster.bandwidth=40 Mbps", "iterations=2", "warmup=1"]
     workload = ["job.model=", f"job.csv={write_workload(directory, scale)}"]
-    return make_plan(for_hosts(read_scenario(None, [*workload, *usual, *overrides])), parse_policy(policy))
+    return make_plan(read_scenario(None, [*workload, *usual, *overrides]), parse_policy(policy))
 
 
 def check_queues(run) -> None:
     """Check that the switch served each packet of each tensor in the queue of the plan, by its own counters."""
     (served,) = [report.served for report in run.ports if report.port is None]
     transfers, planned = run.trace.jobs[0].transfers, Counter()
-    payload = payload_bytes(run.plan.scenario)
+    payload = run.plan.framing.payload_bytes
     for queue, size in transfers[["queue", "bytes"]].tolist():
         planned[queue] += -(-size // payload)
     counted = {queue: packets for (slot, queue), packets in served.items() if slot == 1}

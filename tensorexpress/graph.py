@@ -1,0 +1,379 @@
+"""Communication graphs: who sends what to whom in one iteration of a job, after what, and where it is summed.
+
+A graph has four kinds of node and repeats in every iteration:
+
+    message   a part of a slice from one host to another; done when its last byte has arrived
+    sum       an addition at a host; done after its delay
+    gate      the parameters of one layer at one worker, for which its forward pass waits
+    gradient  one layer's gradient at one worker, made by its backward pass
+
+A node fires when all its predecessors are done, and carries the sum of what they carry; a gradient carries itself. So
+the graph says both when things may happen, which is what a simulator wants to know, and what they are, which is what
+hosts need. An architecture is a way to draw this graph: to add one, write a function like `_ring` and give it a row in
+ARCHITECTURES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorexpress.units import serialisation_ps
+
+Ints = NDArray[np.int64]
+Edges = tuple[Ints, Ints]
+
+#: What a message does: push and pull with servers, reduce and gather between workers. By index in `Graph.kind`.
+KINDS = ("push", "pull", "reduce", "gather")
+
+#: Those that bring sums: they belong to the worker that receives them, the others to the one that sends.
+BRINGS_SUMS = ("pull", "gather")
+
+#: A node is its kind and an index: a message or a sum by number, a gate or a gradient by worker * layers + tensor.
+MESSAGE, SUM, GATE, GRADIENT = (kind << 40 for kind in range(4))
+_INDEX = (1 << 40) - 1
+
+
+@dataclass(frozen=True)
+class Cargo:
+    """What a job has to exchange in one iteration."""
+
+    #: Hosts that compute.
+    hosts: tuple[int, ...]
+    layers: int
+    #: Of every slice: its tensor, its size, and the host that sums it where there are servers.
+    tensor: Ints
+    bytes: Ints
+    server: Ints
+    #: Bit/s at which a server sums; 0 is at once.
+    sum_rate_bps: int = 0
+    #: Workers on every host, and bit/s between them; 0 is at once.
+    gpus_per_host: int = 1
+    local_rate_bps: int = 0
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The messages and sums of one iteration and what follows what; columns have one entry for each."""
+
+    kind: Ints
+    src: Ints
+    dst: Ints
+    #: What a message carries: part `part` of `parts` equal ones of a slice.
+    slice: Ints
+    part: Ints
+    parts: Ints
+    tensor: Ints
+    bytes: Ints
+    sum_host: Ints
+    sum_slice: Ints
+    sum_part: Ints
+    sum_parts: Ints
+    sum_delay_ps: Ints
+    #: From nodes to those that carry them on.
+    edges: tuple[Edges, ...]
+    #: From nodes to those that come later for no other reason than that they share something that is busy.
+    orders: tuple[Edges, ...] = ()
+
+    @cached_property
+    def brings_sums(self) -> NDArray[np.bool_]:
+        """Whether each message comes after the sum, and so concerns the worker that receives it alone."""
+        return np.isin(self.kind, [KINDS.index(kind) for kind in BRINGS_SUMS])
+
+    @cached_property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """Hosts that send to others, and to whom, in order."""
+        apart = self.src != self.dst
+        pairs = np.unique(np.stack([self.src[apart], self.dst[apart]], axis=1), axis=0)
+        return tuple((src, dst) for src, dst in pairs.tolist())
+
+    @cached_property
+    def hosts(self) -> frozenset[int]:
+        """Hosts that send, receive or sum."""
+        return frozenset(np.concatenate([self.src, self.dst, self.sum_host]).tolist())
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A way to sum gradients."""
+
+    #: What people call it, and what it is called between "8 workers," and the end of a line.
+    words: str
+    short: str
+    draw: Callable[[Cargo], Graph]
+    #: Messages of one slice among so many hosts that compute.
+    messages_per_slice: Callable[[int], int]
+    has_servers: bool = False
+    fewest_hosts: int = 2
+
+
+_Nodes = TypeVar("_Nodes", int, Ints)
+
+
+def index_of(nodes: _Nodes) -> _Nodes:
+    """Return the indices of nodes inside their kind."""
+    return nodes & _INDEX
+
+
+def kind_of(nodes: _Nodes) -> _Nodes:
+    """Return the kinds of nodes: 0 for a message, then sum, gate and gradient."""
+    return nodes >> 40
+
+
+def cut(total: int, parts: int) -> list[int]:
+    """Cut a number into parts that are as equal as whole numbers allow; some are 0 where there are more parts.
+
+    >>> cut(10, 4)
+    [2, 3, 2, 3]
+    """
+    return [total * (i + 1) // parts - total * i // parts for i in range(parts)]
+
+
+def draw(architecture: str, cargo: Cargo) -> Graph:
+    """Return the graph of a job."""
+    graph = ARCHITECTURES[architecture].draw(cargo)
+    return graph if cargo.gpus_per_host == 1 else _through_gpus(graph, cargo)
+
+
+def _delays_ps(sizes: Sequence[int] | Ints, rate_bps: int) -> Ints:
+    return np.array([serialisation_ps(int(size), rate_bps) if rate_bps else 0 for size in sizes], dtype=np.int64)
+
+
+def _servers(cargo: Cargo) -> Graph:
+    """Every worker pushes every slice to its server, which sums it and sends the sum back."""
+    workers, slices = len(cargo.hosts), len(cargo.tensor)
+    piece = np.repeat(np.arange(slices), workers)
+    index = np.tile(np.arange(workers), slices)
+    host, server = np.array(cargo.hosts)[index], cargo.server[piece]
+    push = np.arange(slices * workers)
+    pull = push + slices * workers
+    own = index * cargo.layers + cargo.tensor[piece]
+    zeros, ones = np.zeros(slices, dtype=np.int64), np.ones(slices, dtype=np.int64)
+    return Graph(
+        kind=np.repeat([KINDS.index("push"), KINDS.index("pull")], slices * workers),
+        src=np.concatenate([host, server]),
+        dst=np.concatenate([server, host]),
+        slice=np.tile(piece, 2),
+        part=np.zeros(2 * len(push), dtype=np.int64),
+        parts=np.ones(2 * len(push), dtype=np.int64),
+        tensor=np.tile(cargo.tensor[piece], 2),
+        bytes=np.tile(cargo.bytes[piece], 2),
+        sum_host=cargo.server,
+        sum_slice=np.arange(slices),
+        sum_part=zeros,
+        sum_parts=ones,
+        sum_delay_ps=_delays_ps(cargo.bytes, cargo.sum_rate_bps),
+        edges=(
+            (GRADIENT + own, MESSAGE + push),
+            (MESSAGE + push, SUM + piece),
+            (SUM + piece, MESSAGE + pull),
+            (MESSAGE + pull, GATE + own),
+        ),
+    )
+
+
+def _ring(cargo: Cargo) -> Graph:
+    """Reduce-scatter, then all-gather: at step k, worker s + k passes part s on to worker s + k + 1."""
+    n, slices = len(cargo.hosts), len(cargo.tensor)
+    steps = 2 * (n - 1)
+    piece, part, step = (axis.ravel() for axis in np.indices((slices, n, steps)))
+    message = np.arange(len(piece))
+    sender, receiver = (part + step) % n, (part + step + 1) % n
+    tensor, hosts = cargo.tensor[piece], np.array(cargo.hosts)
+    reduces, gathers = step < n - 1, step >= n - 1
+    starts_gather, ends_reduce = step == n - 1, step == n - 2
+    goes_on = ~starts_gather & (step > 0)
+    total = piece * n + part
+    sums = np.arange(slices * n)
+    # The worker before the part's first one adds the last gradient and so holds the sum first.
+    last = (sums % n + n - 1) % n
+    last_own = last * cargo.layers + cargo.tensor[sums // n]
+    return Graph(
+        kind=np.where(reduces, KINDS.index("reduce"), KINDS.index("gather")),
+        src=hosts[sender],
+        dst=hosts[receiver],
+        slice=piece,
+        part=part,
+        parts=np.full(len(piece), n),
+        tensor=tensor,
+        bytes=_part_bytes(cargo, n)[piece, part],
+        sum_host=hosts[last],
+        sum_slice=sums // n,
+        sum_part=sums % n,
+        sum_parts=np.full(len(sums), n),
+        sum_delay_ps=np.zeros(len(sums), dtype=np.int64),
+        edges=(
+            (GRADIENT + (sender * cargo.layers + tensor)[reduces], MESSAGE + message[reduces]),
+            (MESSAGE + (message - 1)[goes_on], MESSAGE + message[goes_on]),
+            (MESSAGE + message[ends_reduce], SUM + total[ends_reduce]),
+            (GRADIENT + last_own, SUM + sums),
+            (SUM + total[starts_gather], MESSAGE + message[starts_gather]),
+            (SUM + sums, GATE + last_own),
+            (MESSAGE + message[gathers], GATE + (receiver * cargo.layers + tensor)[gathers]),
+        ),
+    )
+
+
+def _part_bytes(cargo: Cargo, parts: int) -> Ints:
+    """Return the size of every part of every slice."""
+    return np.array([cut(size, parts) for size in cargo.bytes.tolist()], dtype=np.int64).reshape(-1, parts)
+
+
+#: Trees of a tree all-reduce: with two, who passes on in one is a leaf of the other, and both directions of all links
+#: work.
+TREES = 2
+
+
+def tree_parents(workers: int, tree: int) -> list[int]:
+    """Return the parent of every worker in one of the two trees, -1 for the root.
+
+    The first tree numbers workers from 1 in order: who has an odd number is a leaf, and above a number whose lowest
+    set bit is b there is the one nearest with the lowest set bit 2b. The second is the first in a mirror, or, for an
+    odd number of workers, shifted by one, so that leaves become inner nodes.
+
+    >>> tree_parents(4, 0), tree_parents(4, 1)
+    ([1, 3, 1, -1], [-1, 2, 0, 2])
+    """
+    parents = []
+    for worker in range(workers):
+        position = worker + 1
+        if tree:
+            position = workers + 1 - position if workers % 2 == 0 else position % workers + 1
+        lowest = position & -position
+        above = (position ^ lowest) | lowest << 1
+        if above > workers:
+            above = position ^ lowest
+        if tree and above:
+            above = workers + 1 - above if workers % 2 == 0 else (above - 2) % workers + 1
+        parents.append(above - 1)
+    return parents
+
+
+def _tree(cargo: Cargo) -> Graph:
+    """Half of every slice is summed up one binary tree and handed down it again, the other half another one."""
+    n, slices = len(cargo.hosts), len(cargo.tensor)
+    hosts = np.array(cargo.hosts)
+    parents = np.array([tree_parents(n, tree) for tree in range(TREES)])
+    roots = parents.argmin(axis=1)
+    # By slice, tree and child, first all that go up and then all that go down; a root is no child.
+    place = np.full((TREES, n), -1)
+    child_tree, child = np.nonzero(parents >= 0)
+    place[child_tree, child] = np.arange(len(child))
+    each = len(child)
+    piece = np.repeat(np.arange(slices), each)
+    tree, below = np.tile(child_tree, slices), np.tile(child, slices)
+    above = parents[tree, below]
+    up = np.arange(slices * each)
+    down = up + slices * each
+    total = piece * TREES + tree
+    tensor = cargo.tensor[piece]
+    to_root = above == roots[tree]
+    # What a child sends up is carried on by what its parent sends up, and what the parent gets from above by what it
+    # hands down.
+    carried_on = (piece * each + place[tree, above])[~to_root]
+    sums = np.arange(slices * TREES)
+    root_own = roots[sums % TREES] * cargo.layers + cargo.tensor[sums // TREES]
+    own = below * cargo.layers + tensor
+    return Graph(
+        kind=np.repeat([KINDS.index("reduce"), KINDS.index("gather")], len(up)),
+        src=np.concatenate([hosts[below], hosts[above]]),
+        dst=np.concatenate([hosts[above], hosts[below]]),
+        slice=np.tile(piece, 2),
+        part=np.tile(tree, 2),
+        parts=np.full(2 * len(up), TREES),
+        tensor=np.tile(tensor, 2),
+        bytes=np.tile(_part_bytes(cargo, TREES)[piece, tree], 2),
+        sum_host=hosts[roots[sums % TREES]],
+        sum_slice=sums // TREES,
+        sum_part=sums % TREES,
+        sum_parts=np.full(len(sums), TREES),
+        sum_delay_ps=np.zeros(len(sums), dtype=np.int64),
+        edges=(
+            (GRADIENT + own, MESSAGE + up),
+            (MESSAGE + up[~to_root], MESSAGE + carried_on),
+            (MESSAGE + up[to_root], SUM + total[to_root]),
+            (GRADIENT + root_own, SUM + sums),
+            (SUM + sums, GATE + root_own),
+            (SUM + total[to_root], MESSAGE + down[to_root]),
+            (MESSAGE + carried_on + len(up), MESSAGE + down[~to_root]),
+            (MESSAGE + down, GATE + own),
+        ),
+    )
+
+
+#: By the name that a scenario gives them.
+ARCHITECTURES = {
+    "ps": Architecture("parameter servers", "servers", _servers, lambda n: 2 * n, has_servers=True, fewest_hosts=1),
+    "ring": Architecture("ring all-reduce", "ring", _ring, lambda n: 2 * n * (n - 1)),
+    "tree": Architecture("double binary tree all-reduce", "tree", _tree, lambda n: 2 * TREES * (n - 1)),
+}
+
+
+def _through_gpus(graph: Graph, cargo: Cargo) -> Graph:
+    """Return the graph among hosts as one among all their GPUs.
+
+    The gradients of a host's GPUs are summed there before its one gradient of the graph goes on, and what comes to its
+    gate goes on to all of them; each takes what a ring of them takes, (g - 1) / g of the bytes at the local rate. The
+    way to the network is shared, so parts are summed one after another, in the order in which a backward pass makes
+    them.
+    """
+    gpus, layers = cargo.gpus_per_host, cargo.layers
+    sources, targets = (np.concatenate([edge[end] for edge in graph.edges]) for end in (0, 1))
+    leaves, comes = kind_of(sources) == kind_of(GRADIENT), kind_of(targets) == kind_of(GATE)
+    kept = ~leaves & ~comes
+
+    def carried(nodes: Ints) -> Ints:
+        """Return (slice, part, parts) of messages and sums, one row each."""
+        index, is_sum = index_of(nodes), kind_of(nodes) == kind_of(SUM)
+        columns = ((graph.slice, graph.sum_slice), (graph.part, graph.sum_part), (graph.parts, graph.sum_parts))
+        return np.stack(
+            [np.where(is_sum, total[index * is_sum], one[index * ~is_sum]) for one, total in columns], axis=1
+        )
+
+    first = len(graph.sum_host)
+    hosts = np.array(cargo.hosts)
+
+    # Up: one sum for every host and part of a slice that leaves it, however many nodes take it on.
+    source, target = sources[leaves], targets[leaves]
+    what = carried(target)
+    tensor = cargo.tensor[what[:, 0]]
+    # Backward passes make the last tensor first.
+    keys = np.stack([index_of(source) // layers, -tensor, *what.T], axis=1)
+    ups, up_of = np.unique(keys, axis=0, return_inverse=True)
+    up_of = up_of.ravel()
+    up_sum = first + np.arange(len(ups))
+    up_gpus = ((ups[:, 0] * gpus)[:, None] + np.arange(gpus)) * layers - ups[:, 1][:, None]
+
+    # Down: one sum for every part that comes to a gate.
+    in_source, in_gate = sources[comes], targets[comes]
+    come = carried(in_source)
+    down_sum = first + len(ups) + np.arange(len(in_source))
+    host, layer = index_of(in_gate) // layers, index_of(in_gate) % layers
+    down_gpus = ((host * gpus)[:, None] + np.arange(gpus)) * layers + layer[:, None]
+
+    added = np.concatenate([ups[:, 2:], come])
+    of_slice, part, parts = added.T
+    whole = cargo.bytes[of_slice]
+    size = whole * (part + 1) // parts - whole * part // parts
+    follows = ups[1:, 0] == ups[:-1, 0]
+    return replace(
+        graph,
+        sum_host=np.concatenate([graph.sum_host, hosts[ups[:, 0]], hosts[host]]),
+        sum_slice=np.concatenate([graph.sum_slice, of_slice]),
+        sum_part=np.concatenate([graph.sum_part, part]),
+        sum_parts=np.concatenate([graph.sum_parts, parts]),
+        sum_delay_ps=np.concatenate([graph.sum_delay_ps, _delays_ps(size * (gpus - 1) // gpus, cargo.local_rate_bps)]),
+        edges=(
+            (sources[kept], targets[kept]),
+            ((GRADIENT + up_gpus).ravel(), np.repeat(SUM + up_sum, gpus)),
+            (SUM + up_sum[up_of], target),
+            (in_source, SUM + down_sum),
+            (np.repeat(SUM + down_sum, gpus), (GATE + down_gpus).ravel()),
+        ),
+        orders=((SUM + up_sum[:-1][follows], SUM + up_sum[1:][follows]),) if cargo.local_rate_bps else (),
+    )

@@ -1,0 +1,85 @@
+"""What executors of a plan observe, and the trace that follows: simulated or measured, it is put together here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorexpress.compute import compute_times
+from tensorexpress.plan import Plan
+from tensorexpress.trace import TRANSFER, Ints, JobTrace, Trace
+
+
+@dataclass(frozen=True)
+class ObservedJob:
+    """When things happened in one job, in ps from the start."""
+
+    #: By (pass, worker, layer), and by (iteration, worker, layer).
+    forward_start_ps: Ints
+    updated_ps: Ints
+    #: By (iteration, message); messages are those of the job's graph.
+    ready_ps: Ints
+    sent_ps: Ints
+    delivered_ps: Ints
+
+
+@dataclass(frozen=True)
+class ObservedNetwork:
+    """What the links saw, and what the transport did."""
+
+    links: NDArray[np.void]
+    transmissions: int
+    retransmissions: int
+    timeouts: int
+
+
+def make_trace(
+    plan: Plan, source: str, jobs: Sequence[ObservedJob], network: ObservedNetwork, end_ps: int = 0
+) -> Trace:
+    """Return the trace of a plan; it ends with the last forward pass where no later end is given."""
+    cluster = plan.scenario.cluster
+    traces = tuple(_job_trace(plan, number, job) for number, job in enumerate(jobs))
+    return Trace(
+        source=source,
+        policy=plan.policy.name,
+        warmup=plan.scenario.warmup,
+        hosts=cluster.hosts,
+        jobs=traces,
+        link_names=cluster.link_names,
+        links=network.links,
+        end_ps=max(end_ps, *(int(job.forward_end_ps.max()) for job in traces)),
+        transmissions=network.transmissions,
+        retransmissions=network.retransmissions,
+        timeouts=network.timeouts,
+    )
+
+
+def _job_trace(plan: Plan, number: int, seen: ObservedJob) -> JobTrace:
+    job, scenario = plan.scenario.jobs[number], plan.scenario
+    forward, backward = compute_times(scenario, scenario.rounds)[number]
+    return JobTrace(
+        name=job.name,
+        layers=tuple(layer.name for layer in job.workload.layers),
+        workers=tuple(scenario.cluster.hosts[host] for host in job.workers),
+        forward_ps=forward,
+        backward_ps=backward[:-1],
+        forward_start_ps=seen.forward_start_ps,
+        updated_ps=seen.updated_ps,
+        transfers=_transfers(plan, number, seen),
+    )
+
+
+def _transfers(plan: Plan, number: int, seen: ObservedJob) -> NDArray[np.void]:
+    """Return a row for every message of every iteration."""
+    graph = plan.jobs[number].graph
+    rows = np.zeros(seen.ready_ps.shape, dtype=TRANSFER)
+    rows["iteration"] = np.arange(len(rows))[:, None]
+    for name in ("kind", "tensor", "src", "dst", "bytes"):
+        rows[name] = getattr(graph, name)
+    rows["queue"] = np.array(plan.jobs[number].queues)[graph.tensor]
+    for name in ("ready_ps", "sent_ps", "delivered_ps"):
+        rows[name] = getattr(seen, name)
+    return rows.ravel()
