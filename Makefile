@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# p4runtime-shell demands an old protobuf; what needs only P4Runtime is tested with a current one as well.
+CURRENT ?= .venv-current
 
-.PHONY: demo test check bench clean
+.PHONY: demo test test-current check bench clean
 
 demo: $(READY)
 	$(BIN)/tensorexpress predict --plot demo.png
@@ -14,6 +16,10 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest
+
+test-current: $(CURRENT)/.ready
+	$(CURRENT)/bin/python -m pytest tests/test_control.py tests/test_deploy.py tests/test_device.py \
+		tests/test_p4runtime_*.py tests/test_replay_pcap.py
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -29,11 +35,13 @@ bench: $(READY)
 	$(BIN)/python benchmarks/pauses.py
 	$(BIN)/python benchmarks/host.py
 
-$(READY): setup.cfg
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet 'setuptools>=68' wheel
-	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[dev]'
+$(READY): EXTRAS = dev
+$(CURRENT)/.ready: EXTRAS = p4,scapy,suite
+$(READY) $(CURRENT)/.ready: setup.cfg
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet 'setuptools>=68' wheel
+	$(@D)/bin/python -m pip install --quiet --no-build-isolation --editable '.[$(EXTRAS)]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info demo demo.png demo-run.png
+	rm -rf $(VENV) $(CURRENT) build *.egg-info demo demo.png demo-run.png

@@ -27,11 +27,10 @@ from typing import Any
 
 import grpc
 from google.protobuf import text_format
-from p4.config.v1 import p4info_pb2
-from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 from switch import deploy_to, make_frames
 
 from tensorexpress import p4
+from tensorexpress.p4runtime_messages import P4RuntimeStub, p4info_pb2, p4runtime_pb2
 
 PROGRAMS = Path(__file__).parents[1] / "tests" / "programs" / "build"
 TARGET_MS = 20
@@ -111,7 +110,7 @@ class Client:
 
     def __init__(self, address: str):
         self._channel = grpc.insecure_channel(address, options=[("grpc.max_receive_message_length", -1)])
-        self._stub = p4runtime_pb2_grpc.P4RuntimeStub(self._channel)
+        self._stub = P4RuntimeStub(self._channel)
         # Requests are serialised before they are timed: in pure Python that takes as long as the switch does.
         self._write = self._channel.unary_unary("/p4.v1.P4Runtime/Write")
         claim = p4runtime_pb2.StreamMessageRequest(arbitration=p4runtime_pb2.MasterArbitrationUpdate(**WHO))
@@ -234,7 +233,6 @@ def probed_switch(frames: str) -> Iterator[tuple[str, Callable[[], list[list[Any
     wires = [f"{port}@udp:{ends[2 * port]}-{ends[2 * port + 1]}" for port in range(2)]
     start = [
         sys.executable,
-        "-P",
         "-c",
         "from tensorexpress.cli import main; main()",
         "switch",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tensorexpress.cli.deploy_linux import check_options, deploy_linux
-from tensorexpress.cli.deploy_p4 import deploy_p4
+from tensorexpress.cli.deploy_p4 import check_no_switches, deploy_p4, write_entries
 from tensorexpress.cli.linux_options import linux_options
 from tensorexpress.cli.options import check_outputs
 from tensorexpress.cli.targets import read_targets, target_options
@@ -60,6 +60,12 @@ from tensorexpress.errors import InputError
 )
 @click.option("--hosts", "hosts_path", metavar="FILE", help="TOML file of hosts' addresses that are not the default.")
 @click.option("--trust-dscp", is_flag=True, help="Let the DSCP of packets without our header say their queue.")
+@click.option(
+    "--entries",
+    "entries_directory",
+    metavar="DIR",
+    help="Ask no switch: write the program and the entries of every switch of the plan there, for `switch replay`.",
+)
 @click.option("--stay", is_flag=True, help="Stay, as primary or as backup, and deploy again when a switch comes back.")
 @click.option(
     "--json", "json_path", metavar="FILE", help="Write every change as JSON; - prints it instead of the table."
@@ -85,6 +91,7 @@ def deploy(
     miss: str,
     hosts_path: str | None,
     trust_dscp: bool,
+    entries_directory: str | None,
     stay: bool,
     json_path: str | None,
     device: str | None,
@@ -101,11 +108,17 @@ def deploy(
     \b
       tensorexpress plan -o plan.json
       tensorexpress deploy plan.json --switch s0=127.0.0.1:9559 --dry-run
+      tensorexpress deploy plan.json --entries entries
       tensorexpress deploy plan.json --target linux --dev eth0 --dry-run
     """
     check_options(context, target)
     if target == "linux":
         deploy_linux(plan_path, device, rate, remove=remove, dry_run=dry_run, json_path=json_path)
+        return
+    choices = {"bind_sources": bind_sources, "strangers": strangers, "miss": miss, "trust_dscp": trust_dscp}
+    if entries_directory is not None:
+        check_no_switches(context)
+        write_entries(plan_path, entries_directory, hosts_path, limits, **choices)
         return
     if stay and (dry_run or json_path):
         raise InputError("--stay goes with neither --dry-run nor --json; leave one of them out")
@@ -119,8 +132,5 @@ def deploy(
         dry_run=dry_run,
         stay=stay,
         json_path=json_path,
-        bind_sources=bind_sources,
-        strangers=strangers,
-        miss=miss,
-        trust_dscp=trust_dscp,
+        **choices,
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +13,20 @@ import click
 
 from tensorexpress.cli.options import with_option, write_json
 from tensorexpress.errors import InputError, PlanError
+from tensorexpress.files import make_directory, write_atomic
 from tensorexpress.units import parse_rate
 
 if TYPE_CHECKING:
     from tensorexpress.control.client import RemoteSwitch
     from tensorexpress.control.deploy import Deployment, Event
+    from tensorexpress.control.intent import Options
     from tensorexpress.plan import Plan
+
+#: Options of deploy that say how to talk to switches, and what to tell of it.
+_OF_SWITCHES = {
+    *("switches", "device_ids", "tls_ca", "tls_cert", "tls_key", "election_id"),
+    *("partial", "dry_run", "stay", "json_path"),
+}
 
 
 def deploy_p4(
@@ -42,16 +51,10 @@ def deploy_p4(
     plan = read_plan(plan_path)
     _check_switches(plan, [target.name for target in targets], partial)
 
-    from tensorexpress.addresses import read_addresses
     from tensorexpress.control import deploy as control
-    from tensorexpress.control.intent import Options
     from tensorexpress.control.report import changes_json, changes_table
 
-    options = Options(
-        addresses=read_addresses(hosts_path, plan.scenario.cluster) if hosts_path else None,
-        limits=dict(map(_limit, limits)),
-        **choices,
-    )
+    options = _options(plan, hosts_path, limits, choices)
     deployment = control.prepare(plan, [target.name for target in targets], options, p4.load())
     if stay:
         _stay(deployment, targets)
@@ -64,6 +67,47 @@ def deploy_p4(
     error = control.failures(outcomes)
     if error is not None:
         raise error
+
+
+def check_no_switches(context: click.Context) -> None:
+    """Refuse options that say how to talk to switches, where none is asked."""
+    for option in context.command.params:
+        given = context.get_parameter_source(option.name or "") is click.core.ParameterSource.COMMANDLINE
+        if given and option.name in _OF_SWITCHES:
+            raise InputError(f"{option.opts[0]} goes with switches, and --entries asks none; leave one of them out")
+
+
+def write_entries(
+    plan_path: str, directory: str, hosts_path: str | None, limits: Sequence[str], **choices: Any
+) -> None:
+    """Write the program and what every switch of a plan is to hold as files, and print their names."""
+    from tensorexpress import p4
+    from tensorexpress.plan_file import read_plan
+    from tensorexpress.target.controlled import check_p4runtime
+
+    check_p4runtime()
+    from tensorexpress.control.deploy import prepare
+    from tensorexpress.control.entries_file import entries_text
+
+    plan, program = read_plan(plan_path), p4.load()
+    deployment = prepare(plan, plan.scenario.cluster.switches, _options(plan, hosts_path, limits, choices), program)
+    files = {f"{p4.NAME}.json": program.document.decode(), f"{p4.NAME}.p4info.txtpb": program.p4info}
+    files |= {f"{switch}.entries.txtpb": entries_text(deployment, switch) for switch in deployment.wanted}
+    make_directory(directory)
+    for name, text in files.items():
+        write_atomic(Path(directory, name), text)
+        click.echo(Path(directory, name))
+
+
+def _options(plan: Plan, hosts_path: str | None, limits: Sequence[str], choices: Mapping[str, Any]) -> Options:
+    from tensorexpress.addresses import read_addresses
+    from tensorexpress.control.intent import Options
+
+    return Options(
+        addresses=read_addresses(hosts_path, plan.scenario.cluster) if hosts_path else None,
+        limits=dict(map(_limit, limits)),
+        **choices,
+    )
 
 
 def _check_switches(plan: Plan, named: Sequence[str], partial: bool) -> None:

@@ -10,7 +10,7 @@ import click
 
 from tensorexpress.cli import Command
 from tensorexpress.control_address import DEFAULT_PORT, parse_address
-from tensorexpress.errors import InputError, MachineError
+from tensorexpress.errors import InputError
 
 if TYPE_CHECKING:
     from tensorexpress.control.client import RemoteSwitch
@@ -53,7 +53,9 @@ def read_targets(
     """Return the switches that the options name."""
     if not switches:
         raise InputError(f"no switch is named; give --switch NAME=HOST:PORT, such as s0=127.0.0.1:{DEFAULT_PORT}")
-    require_p4runtime()
+    from tensorexpress.target.controlled import check_p4runtime
+
+    check_p4runtime()
     from tensorexpress.control.client import ClientTls, RemoteSwitch, check_files
 
     tls = ClientTls(tls_ca, tls_cert, tls_key) if tls_ca or tls_cert or tls_key else None
@@ -63,14 +65,6 @@ def read_targets(
     return [
         RemoteSwitch(name, address, of_one.get(name, of_all), election_id, tls) for name, address in addresses.items()
     ]
-
-
-def require_p4runtime() -> None:
-    """Refuse to go on where the optional packages are not installed."""
-    try:
-        import p4runtime_sh.p4runtime  # noqa: F401
-    except ImportError:
-        raise MachineError("P4Runtime is not installed; run `pip install 'tensorexpress[p4]'`") from None
 
 
 def _addresses(switches: Sequence[str]) -> dict[str, str]:

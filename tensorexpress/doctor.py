@@ -127,7 +127,7 @@ def check_python() -> Finding:
 def check_p4runtime() -> Finding:
     """Whether a P4Runtime switch can be served and programmed."""
     return _check_packages(
-        "P4Runtime", "p4", ("grpcio", "p4runtime-shell", "protobuf"), ("grpc", "p4runtime_sh.p4runtime")
+        "P4Runtime", "p4", ("grpcio", "p4runtime", "protobuf"), ("grpc", "tensorexpress.p4runtime_messages")
     )
 
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from support.switches import TargetSwitch
 
-# `python -m pytest` puts the checkout on the path, where our p4/ would hide the package of P4Runtime's messages.
+# `python -m pytest` puts the checkout on the path, and with it the half of the package that lies in tensorexpress/.
 sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).parents[1]]
 
 settings.register_profile(

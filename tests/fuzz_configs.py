@@ -1,6 +1,6 @@
 """Damaged pipeline configs, P4Info and BMv2 JSON, for everything between a client's message and a packet.
 
-Run by hand with as many as there is time for: python -P tests/fuzz_configs.py --count 10000
+Run by hand with as many as there is time for: python tests/fuzz_configs.py --count 10000
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from p4.v1 import p4runtime_pb2
-
 from tensorexpress.errors import ProgramError
 from tensorexpress.p4 import load as load_own
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.device import Switch
 from tensorexpress.switch.p4runtime.p4info import parse_p4info
 from tensorexpress.switch.p4runtime.pipeline_config import read_config

@@ -66,7 +66,7 @@ def wires(stack, count):
 def command(*arguments):
     """Run `tensorexpress switch` and give the process and the line it prints when it is ready."""
     process = subprocess.Popen(
-        [sys.executable, "-P", "-c", "from tensorexpress.cli import main; main()", "switch", *arguments],
+        [sys.executable, "-c", "from tensorexpress.cli import main; main()", "switch", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -173,7 +173,7 @@ link.start(Loop())
 
 
 def test_a_forwarding_process_that_is_in_an_endless_loop_ends_with_the_controlling_one():
-    with subprocess.Popen([sys.executable, "-P", "-c", SPIN], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE, text=True) as process:
         forwarding = int(process.stdout.readline())
         assert process.stdout.readline() == "spins\n"
         process.kill()
@@ -424,7 +424,7 @@ def test_standard_error_that_nobody_reads_stops_no_packet():
         "for _ in range(1000): handler.emit(logging.makeLogRecord(eval(sys.argv[1])))\n"
         "print('done', flush=True)\n"
     )
-    command = [sys.executable, "-P", "-c", script, repr({"msg": log.getMessage()})]
+    command = [sys.executable, "-c", script, repr({"msg": log.getMessage()})]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "done\n"
         said = process.stderr.read()
@@ -491,9 +491,9 @@ entity { table_entry { table_id: %s
 def test_a_p4runtime_client_programs_the_switch_and_exchanges_packets_with_it():
     pytest.importorskip("grpc")
     from google.protobuf import text_format
-    from p4.config.v1 import p4info_pb2
-    from p4.v1 import p4runtime_pb2
     from support.runtime_support import Client
+
+    from tensorexpress.p4runtime_messages import p4info_pb2, p4runtime_pb2
 
     p4info = text_format.Parse(P4INFO.read_text(), p4info_pb2.P4Info())
     table = p4info.tables[0].preamble.id
@@ -524,9 +524,9 @@ def test_a_p4runtime_client_programs_the_switch_and_exchanges_packets_with_it():
 def test_a_controller_finds_the_program_and_entries_that_a_switch_started_with(tmp_path):
     pytest.importorskip("grpc")
     from google.protobuf import text_format
-    from p4.config.v1 import p4info_pb2
-    from p4.v1 import p4runtime_pb2
     from support.runtime_support import Client
+
+    from tensorexpress.p4runtime_messages import p4info_pb2, p4runtime_pb2
 
     p4info = text_format.Parse(P4INFO.read_text(), p4info_pb2.P4Info())
     table = p4info.tables[0].preamble.id

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from p4.v1 import p4runtime_pb2
 from support.deployed import PROGRAM, framed, planned, tagged
 from support.network import cable, needs_root
 from support.switches import Bmv2Switch
@@ -23,6 +22,7 @@ from tensorexpress.control.deploy import deploy, entries, prepare
 from tensorexpress.control.entities import Call, DefaultEntry, TableEntry
 from tensorexpress.control.intent import Intent, Options
 from tensorexpress.control.messages import ProgramSchema, encode, parse_p4info
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.device import Switch
 from tensorexpress.switch.p4runtime.service import serve
 from tensorexpress.switch.ports import InterfacePort

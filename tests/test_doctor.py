@@ -240,9 +240,8 @@ def test_missing_queues_are_a_problem_and_status_1(queues):
 
 
 def test_queues_that_the_program_does_not_use_are_not_missed():
-    from p4.v1 import p4runtime_pb2
-
     from tensorexpress.control.entities import Call, DefaultEntry
+    from tensorexpress.p4runtime_messages import p4runtime_pb2
 
     entry = DefaultEntry("classify.queues", Call("classify.use_queues", (("lowest", 2),)))
     with embedded(QueuedSwitch(queues=3)) as target:

@@ -82,7 +82,7 @@ def test_a_device_that_is_full_is_said_so() -> None:
 
 @pytest.mark.parametrize("command", [["models"], ["predict", *SMALL, "--json", "-"]])
 def test_a_full_disk_behind_standard_output_is_one_line(command: list[str]) -> None:
-    program = [sys.executable, "-P", "-c", "from tensorexpress.cli import main; main()", *command]
+    program = [sys.executable, "-c", "from tensorexpress.cli import main; main()", *command]
     with open("/dev/full", "w") as full:
         ran = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (1, f"tensorexpress: error: cannot write to standard output: {FULL}\n")
@@ -102,7 +102,7 @@ def test_other_files_are_written_where_one_has_no_room(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("strace") is None, reason="looks at system calls with strace")
 def test_data_is_on_the_disk_before_the_file_has_its_name(tmp_path: Path) -> None:
     script = "import sys; from tensorexpress.files import write_atomic; write_atomic(sys.argv[1], 'new')"
-    log, program = tmp_path / "calls", [sys.executable, "-P", "-c", script, str(tmp_path / "file")]
+    log, program = tmp_path / "calls", [sys.executable, "-c", script, str(tmp_path / "file")]
     looking = ["strace", "-f", "-o", str(log), "-e", "trace=fsync,rename,renameat,renameat2"]
     if subprocess.run([*looking, *program], capture_output=True, check=False).returncode:
         pytest.skip("strace may not look here")
@@ -122,7 +122,7 @@ with locked_directory(sys.argv[1]):
 def test_a_directory_that_another_process_writes_to_is_refused(tmp_path: Path) -> None:
     place = tmp_path / "runs"
     with subprocess.Popen(
-        [sys.executable, "-P", "-c", HOLDS, place], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLDS, place], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"

@@ -21,8 +21,6 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf import text_format
-from p4.config.v1 import p4info_pb2
-from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 from support.runtime_support import Client, status_of
 from test_device_process import (
     FORWARD_TO_0,
@@ -36,6 +34,7 @@ from test_device_process import (
     wires,
 )
 
+from tensorexpress.p4runtime_messages import P4RuntimeStub, p4info_pb2, p4runtime_pb2
 from tensorexpress.switch.p4runtime.answers import LARGEST_DETAILED_BATCH
 from tensorexpress.switch.p4runtime.runtime import LARGEST_NUMBER_OF_READS
 from tensorexpress.switch.p4runtime.service import LARGEST_REQUEST_BYTES
@@ -417,7 +416,7 @@ def test_the_largest_messages_of_many_clients_at_once(victim: Victim) -> None:
 
 def test_a_stranger_may_not_write(victim: Victim) -> None:
     with victim.raw() as channel:
-        stub = p4runtime_pb2_grpc.P4RuntimeStub(channel)
+        stub = P4RuntimeStub(channel)
         deeds: list[Callable[[], Any]] = [
             lambda: stub.Write(p4runtime_pb2.WriteRequest(device_id=1, updates=[modify_default()])),
             lambda: stub.SetForwardingPipelineConfig(p4runtime_pb2.SetForwardingPipelineConfigRequest(device_id=1)),

@@ -14,12 +14,12 @@ import pytest
 from fuzz_configs import fuzz, peak_bytes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from p4.v1 import p4runtime_pb2
 from support.passes import PROGRAMS, document, through
 from support.runtime_support import DOCUMENT, P4INFO, Client, StrictDataPath
 
 from tensorexpress.errors import ProgramError
 from tensorexpress.p4 import load as load_own
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.counted import LOOP
 from tensorexpress.switch.device import Switch
 from tensorexpress.switch.p4runtime.service import serve
@@ -469,7 +469,7 @@ def test_a_push_by_any_number_of_elements_is_one_by_all_of_them() -> None:
 
 
 def test_damaged_configs_run_or_are_refused_in_one_line_with_bounded_source_and_memory() -> None:
-    """A bounded run; `python -P tests/fuzz_configs.py --count 10000` is the long one."""
+    """A bounded run; `python tests/fuzz_configs.py --count 10000` is the long one."""
     before = peak_bytes()
     seen = fuzz(int(os.environ.get("TENSOREXPRESS_FUZZ_CONFIGS", "80")), seed=7)
     assert seen["taken"] > 0 < seen["program refused"]

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pytest
-from p4.v1 import p4runtime_pb2
 from scapy.layers.inet import ICMP, IP, TCP, UDP, IPOption_NOP
 from scapy.layers.inet6 import (
     IPv6,
@@ -36,6 +35,7 @@ from tensorexpress.control.controls import exception_names
 from tensorexpress.control.deploy import deploy, prepare
 from tensorexpress.control.intent import Options
 from tensorexpress.control.messages import ProgramSchema
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.device import Switch
 from tensorexpress.switch.operations import ReadCounter
 from tensorexpress.switch.p4runtime.service import serve

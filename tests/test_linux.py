@@ -152,7 +152,7 @@ except NetworkError as error:
 
 @pytest.mark.skipif(not os.path.exists("/usr/sbin/ip") and not os.path.exists("/sbin/ip"), reason="needs iproute2")
 def test_who_is_not_root_is_told_so_in_one_line():
-    said = subprocess.run([sys.executable, "-P", "-c", NO_RIGHTS], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run([sys.executable, "-c", NO_RIGHTS], capture_output=True, text=True, check=True).stdout
     assert "need root" in said
     assert said.count("\n") == 1
 
@@ -330,7 +330,7 @@ with LinuxTarget().start(plan_on(star(hosts=2))) as network:
 @needs_root
 def test_after_a_kill_the_next_start_cleans_up():
     with subprocess.Popen(
-        [sys.executable, "-P", "-c", STAYS, os.path.dirname(__file__)],
+        [sys.executable, "-c", STAYS, os.path.dirname(__file__)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

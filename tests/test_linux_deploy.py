@@ -19,7 +19,7 @@ from tensorexpress.plan_file import plan_text
 from tensorexpress.target import namespaces
 from tensorexpress.topologies import custom, star
 
-TENSOREXPRESS = [sys.executable, "-P", "-c", "from tensorexpress.cli import main; main()"]
+TENSOREXPRESS = [sys.executable, "-c", "from tensorexpress.cli import main; main()"]
 
 
 def run(*arguments):

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from p4.v1 import p4runtime_pb2
 from support.runtime_support import DELETE, INSERT, MODIFY, SCHEMA, StrictDataPath, entity, id_of, new_store, update
 
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch import operations as ops
 from tensorexpress.switch.p4runtime.status import Code, Refused
 from tensorexpress.switch.p4runtime.store import Store

@@ -9,11 +9,10 @@ from typing import Any
 
 import grpc
 import pytest
-from p4.config.v1 import p4info_pb2
-from p4.v1 import p4runtime_pb2
 from support.runtime_support import DOCUMENT, P4INFO, Client, StrictDataPath, id_of, status_of, unpacked
 
 from tensorexpress.errors import ProgramError
+from tensorexpress.p4runtime_messages import p4info_pb2, p4runtime_pb2
 from tensorexpress.switch.p4runtime.fitting import fit
 from tensorexpress.switch.p4runtime.p4info import parse_p4info, read_p4info
 from tensorexpress.switch.p4runtime.pipeline_config import read_config

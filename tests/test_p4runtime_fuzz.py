@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
-from p4.v1 import p4runtime_pb2
 from support.runtime_oracle import Oracle, normal
 from support.runtime_support import DOCUMENT, P4INFO, Client, entity, new_store
 
+from tensorexpress.p4runtime_messages import is_repeated, p4runtime_pb2
 from tensorexpress.switch.device import Switch
 from tensorexpress.switch.p4runtime.service import serve
 
@@ -255,7 +255,7 @@ def parts(message: Any) -> list[Any]:
     found = [message]
     for field, value in message.ListFields():
         if field.type == field.TYPE_MESSAGE:
-            for one in value if field.label == field.LABEL_REPEATED else [value]:
+            for one in value if is_repeated(field) else [value]:
                 found += parts(one)
     return found
 
@@ -266,7 +266,7 @@ def mutate(rng: random.Random, update: Any) -> None:
     field = rng.choice(message.DESCRIPTOR.fields)
     if field.message_type is not None and field.message_type.full_name == "google.protobuf.Any":
         return
-    if field.label == field.LABEL_REPEATED:
+    if is_repeated(field):
         change_list(rng, getattr(message, field.name))
     elif rng.random() < 0.3:
         message.ClearField(field.name)

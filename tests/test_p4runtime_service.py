@@ -15,8 +15,6 @@ import pytest
 from google.protobuf import text_format
 from hypothesis import given
 from hypothesis import strategies as st
-from p4.config.v1 import p4info_pb2
-from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 from support.runtime_support import (
     DELETE,
     DOCUMENT,
@@ -35,6 +33,7 @@ from support.runtime_support import (
 )
 
 from tensorexpress.errors import InputError, NetworkError
+from tensorexpress.p4runtime_messages import P4RuntimeStub, p4info_pb2, p4runtime_pb2
 from tensorexpress.switch import operations as ops
 from tensorexpress.switch.p4runtime import streams
 from tensorexpress.switch.p4runtime.answers import LARGEST_DETAILED_BATCH
@@ -464,7 +463,7 @@ def test_a_refusal_of_many_updates_still_reaches_a_client_with_default_limits(
 ) -> None:
     loaded.write(*(l2(INSERT, number) for number in range(1, 11)))
     with grpc.insecure_channel(server.address) as channel:
-        stub = p4runtime_pb2_grpc.P4RuntimeStub(channel)
+        stub = P4RuntimeStub(channel)
         updates = [l2(INSERT, 1 + number % 10) for number in range(100)]
         with pytest.raises(grpc.RpcError) as error:
             stub.Write(p4runtime_pb2.WriteRequest(updates=updates, **loaded.identity()))
@@ -885,7 +884,7 @@ def version_over_tls(server: RuntimeServer, authority: Path, *, certified: bool)
     read = [(authority / name).read_bytes() for name in ("ca.pem", "client.key", "client.pem")]
     credentials = grpc.ssl_channel_credentials(*(read if certified else read[:1]))
     with grpc.secure_channel(server.address.replace("127.0.0.1", "localhost"), credentials) as channel:
-        stub = p4runtime_pb2_grpc.P4RuntimeStub(channel)
+        stub = P4RuntimeStub(channel)
         response = stub.Capabilities(p4runtime_pb2.CapabilitiesRequest(), timeout=20)
     return str(response.p4runtime_api_version)
 

@@ -60,7 +60,7 @@ def ids():
 
 @pytest.fixture
 def entries(tmp_path):
-    pytest.importorskip("p4.v1.p4runtime_pb2")
+    pytest.importorskip("tensorexpress.p4runtime_messages")
     path = tmp_path / "entries.txtpb"
     path.write_text(ENTRIES.format(table=ids()["Choose.l2"], action=ids()["Choose.forward"]))
     return path
@@ -188,7 +188,7 @@ def test_the_command_writes_one_capture_per_port(tmp_path, entries):
     ],
 )
 def test_what_cannot_be_read_is_said_in_one_line(arguments, message, tmp_path):
-    pytest.importorskip("p4.v1.p4runtime_pb2")
+    pytest.importorskip("tensorexpress.p4runtime_messages")
     result = run(*arguments, "--out", tmp_path)
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert message in result.stderr

@@ -141,7 +141,7 @@ def wait_for_end(pids):
 def killed_run(directory, cables):
     """Start a run in a process of its own, kill it when it runs, and return its pid and those of its children."""
     with subprocess.Popen(
-        [sys.executable, "-P", str(SCRIPT), str(directory), cables],
+        [sys.executable, str(SCRIPT), str(directory), cables],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     ) as process:

@@ -171,7 +171,7 @@ def test_a_run_that_is_stopped_takes_everything_down(running, number, scenario):
     code += "signal.signal(signal.SIGHUP, signal.SIG_DFL); "
     code += "from tensorexpress.cli import main; main()"
     with subprocess.Popen(
-        [sys.executable, "-P", "-c", code, "run", str(scenario), "--target", "linux", "--set", "iterations=500"],
+        [sys.executable, "-c", code, "run", str(scenario), "--target", "linux", "--set", "iterations=500"],
         stderr=subprocess.PIPE,
         text=True,
     ) as process:

@@ -42,7 +42,7 @@ def watched(folder, *arguments):
     """Start a verb whose standard error is a terminal, and give it with what waits for a piece of text there."""
     ours, theirs = pty.openpty()
     verb = subprocess.Popen(
-        [sys.executable, "-P", "-c", AS_IF_TYPED, *map(str, arguments)],
+        [sys.executable, "-c", AS_IF_TYPED, *map(str, arguments)],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=theirs,

@@ -97,7 +97,7 @@ def test_directories_of_dead_processes_go_and_those_of_living_ones_and_of_others
     open_to_all = tmp_path / "tensorexpress-run-open"
     open_to_all.mkdir(mode=0o755)
     with subprocess.Popen(
-        [sys.executable, "-P", "-c", HOLDS_DIRECTORY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLDS_DIRECTORY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         other = Path(process.stdout.readline().strip())
         assert stat.S_IMODE(other.stat().st_mode) == 0o700
@@ -126,7 +126,7 @@ def there(name):
 def process_with_a_network():
     """A process that has made a namespace and a cable; gives it and their names."""
     with subprocess.Popen(
-        [sys.executable, "-P", "-c", STAYS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", STAYS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         try:
             yield process, process.stdout.readline().split()
@@ -206,7 +206,7 @@ def test_a_program_that_is_tied_ends_with_who_started_it():
         "print(child.pid, flush=True)\n"
         "child.wait()\n"
     )
-    with subprocess.Popen([sys.executable, "-P", "-c", script], stdout=subprocess.PIPE) as parent:
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as parent:
         child = int(parent.stdout.readline())
         descriptor = os.pidfd_open(child)
         parent.kill()
@@ -244,7 +244,7 @@ def test_a_watch_sees_how_long_nothing_ran():
         "print(watch.longest_stall_ps, watch.stalled)\n"
     )
     with subprocess.Popen(
-        [sys.executable, "-P", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as watching:
         watching.stdout.readline()
         watching.send_signal(signal.SIGSTOP)

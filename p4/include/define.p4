@@ -73,8 +73,8 @@ const int HOSTS_L2 = 4096;
 const int ROUTES_IPV4 = 4096;
 const int ROUTES_IPV6 = 2048;
 const int NEXT_HOPS = 2048;
-// What an aggregation switch of a fat-tree of 8-port switches needs when each of its 128 hosts talks to every other: at most
-// 16 * 112 = 1,792; an edge switch 4 * 124 = 496. With 16-port switches and 1,024 hosts, an edge switch needs 8,128.
+// What an aggregation switch of a fat-tree of 8-port switches needs when each of its 128 hosts talks to every other: at
+// most 16 * 112 = 1,792; an edge switch 4 * 124 = 496. With 16-port switches and 1,024 hosts, an edge switch has 8,128.
 const int PATHS = 16384;
 const int ARP_ANSWERS = 4096;
 

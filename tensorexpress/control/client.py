@@ -1,7 +1,7 @@
 """One connection to one switch over P4Runtime, with errors that say which switch, what happened and what to do.
 
-Built on p4runtime-shell's client, of which it takes the channel and its credentials. Its stream, its error iterator
-and its time-outs are not used: they end the program, loop or wait where a caller needs an answer.
+p4runtime-shell's client is not used: its stream, its error iterator and its time-outs end the program, loop or wait
+where a caller needs an answer.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import grpc
-from google.rpc import code_pb2, status_pb2
-from p4.v1 import p4runtime_pb2
-from p4runtime_sh.p4runtime import P4RuntimeClient, SSLOptions
 
 from tensorexpress import lost_frames
 from tensorexpress.control.messages import decode, encode
 from tensorexpress.control_address import parse_address
 from tensorexpress.errors import InputError, NetworkError, ProgramError
+from tensorexpress.p4runtime_messages import P4RuntimeStub, code_pb2, p4runtime_pb2, status_pb2
 
 #: How long a switch may take: to answer at all, to answer a question, to load a program, to say goodbye.
 CONNECT_S = 5.0
@@ -91,25 +89,14 @@ class RefusedUpdate:
     message: str
 
 
-class _Channel(P4RuntimeClient):  # type: ignore[misc]
-    """p4runtime-shell's client without its stream, which it opens when made and whose end ends the program."""
-
-    def set_up_stream(self) -> None:
-        """Open none."""
-
-
 class Connection:
     """A connection to a switch, open until it is closed. Reading needs nothing else; writing needs `arbitrate`."""
 
     def __init__(self, target: RemoteSwitch):
         self.target = target
-        check_files(target.tls)
-        tls = target.tls
-        options = SSLOptions(False, tls.ca, tls.certificate, tls.key) if tls else SSLOptions(True)
         self._election_id = target.election_id
-        address = parse_address(target.address, str(target)).for_grpc
-        self._channel = _Channel(target.device_id, address, (0, 0), ssl_options=options)
-        self._stub = self._channel.stub
+        self._channel = _open_channel(target)
+        self._stub = P4RuntimeStub(self._channel)
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._messages: queue.Queue[Standing | ReceivedPacket | NetworkError | None] = queue.Queue()
         self._stream: Any = None
@@ -134,7 +121,7 @@ class Connection:
             self._receiver.join(CLOSE_S)
             self._stream.cancel()
             self._receiver.join()
-        self._channel.channel.close()
+        self._channel.close()
 
     # Who may write.
 
@@ -381,21 +368,40 @@ def _unreachable(target: RemoteSwitch, code: Any, details: str) -> str:
 
 
 def check_files(tls: ClientTls | None) -> None:
-    """Refuse what p4runtime-shell would end the program for."""
-    if tls is None:
-        return
-    for option, path in (("--tls-ca", tls.ca), ("--tls-cert", tls.certificate), ("--tls-key", tls.key)):
-        if path is None:
-            continue
-        try:
-            with open(path, "rb") as file:
-                content = file.read()
-        except OSError as error:
-            raise InputError(f"{option} {path!r}: cannot be read ({error.strerror}); give a PEM file") from None
-        if b"-----BEGIN" not in content:
-            raise InputError(f"{option} {path!r}: is no PEM file; give one that begins with '-----BEGIN'")
-    if (tls.certificate is None) != (tls.key is None):
+    """Refuse files that are none, or that do not go together."""
+    if tls is not None:
+        _read_files(tls)
+
+
+def _read_files(tls: ClientTls) -> tuple[bytes | None, bytes | None, bytes | None]:
+    """Return the contents of the certificate to trust, of our key and of our certificate, as gRPC takes them."""
+    ca, certificate, key = (
+        _read_pem(option, path)
+        for option, path in (("--tls-ca", tls.ca), ("--tls-cert", tls.certificate), ("--tls-key", tls.key))
+    )
+    if (certificate is None) != (key is None):
         raise InputError("--tls-cert and --tls-key go together; give both, or neither")
+    return ca, key, certificate
+
+
+def _read_pem(option: str, path: str | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except OSError as error:
+        raise InputError(f"{option} {path!r}: cannot be read ({error.strerror}); give a PEM file") from None
+    if b"-----BEGIN" not in content:
+        raise InputError(f"{option} {path!r}: is no PEM file; give one that begins with '-----BEGIN'")
+    return content
+
+
+def _open_channel(target: RemoteSwitch) -> Any:
+    address = parse_address(target.address, str(target)).for_grpc
+    if target.tls is None:
+        return grpc.insecure_channel(address)
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(*_read_files(target.tls)))
 
 
 def _uint128(value: int) -> Any:

@@ -10,10 +10,10 @@ from functools import lru_cache
 from typing import Any
 
 from google.protobuf import text_format
-from p4.config.v1 import p4info_pb2
 
 from tensorexpress.errors import PlanError, ProgramError
 from tensorexpress.p4 import Program
+from tensorexpress.p4runtime_messages import p4info_pb2
 
 #: What a program may have of its own that a controller speaks of -> where P4Info lists it.
 _LISTS = {

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import grpc
-from p4.v1 import p4runtime_pb2
 
 from tensorexpress.control.classify import QUEUES
 from tensorexpress.control.client import CONNECT_S, Connection, ReceivedPacket, RemoteSwitch, Standing
@@ -23,6 +22,7 @@ from tensorexpress.doctor import BMV2, Finding
 from tensorexpress.errors import NetworkError
 from tensorexpress.p4 import Program
 from tensorexpress.p4.define import CPU_PORT
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.units import counted
 
 #: How long a packet may take through the switch and back.

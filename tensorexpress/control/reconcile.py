@@ -8,14 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from p4.v1 import p4runtime_pb2
-
 from tensorexpress.control.client import Connection
 from tensorexpress.control.controls import controls, heights
 from tensorexpress.control.entities import KINDS, Entity, all_places, decode_entity, initial_entities
 from tensorexpress.control.messages import ProgramSchema
 from tensorexpress.errors import NetworkError
 from tensorexpress.p4 import Program
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 
 #: Whether a switch runs our program, another one, or none.
 OURS, OTHER, NONE = "ours", "other", "none"

@@ -18,7 +18,9 @@ _DEPLOYED_S = 60.0
 def check_p4runtime() -> None:
     """Raise MachineError, with what to do, where P4Runtime is not installed."""
     try:
-        import p4runtime_sh.p4runtime  # noqa: F401
+        import grpc  # noqa: F401
+
+        import tensorexpress.p4runtime_messages  # noqa: F401
     except ImportError:
         raise MachineError("P4Runtime is not installed; run `pip install 'tensorexpress[p4]'`") from None
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from p4.v1 import p4runtime_pb2
-
 from tensorexpress import p4
 from tensorexpress.addresses import GATEWAY_MAC, default_addresses
 from tensorexpress.control.deploy import entries
 from tensorexpress.control.entities import Entity
 from tensorexpress.control.intent import Intent, Options
 from tensorexpress.control.messages import ProgramSchema
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.plan import Plan, make_plan
 from tensorexpress.policy import parse_policy
 from tensorexpress.scenario import read_scenario

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from p4.v1 import p4runtime_pb2
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 
 OK, INVALID, NOT_FOUND, EXISTS, DENIED, FULL, IN_USE, ABORTED, RANGE, MISSING = 0, 3, 5, 6, 7, 8, 9, 10, 11, 12
 INSERT, MODIFY, DELETE = 1, 2, 3

@@ -12,10 +12,8 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf import text_format
-from google.rpc import status_pb2
-from p4.config.v1 import p4info_pb2
-from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 
+from tensorexpress.p4runtime_messages import P4RuntimeStub, is_repeated, p4info_pb2, p4runtime_pb2, status_pb2
 from tensorexpress.switch import operations as ops
 from tensorexpress.switch.p4runtime.fitting import fit
 from tensorexpress.switch.p4runtime.p4info import read_p4info
@@ -36,7 +34,7 @@ INSERT, MODIFY, DELETE = 1, 2, 3
 def id_of(alias: str) -> int:
     """Return the id that P4Info gives to anything, found by its alias."""
     for group in P4INFO.ListFields():
-        for one in group[1] if group[0].label == group[0].LABEL_REPEATED else ():
+        for one in group[1] if is_repeated(group[0]) else ():
             if hasattr(one, "preamble") and one.preamble.alias == alias:
                 return one.preamble.id
     raise KeyError(alias)
@@ -208,7 +206,7 @@ class Client:
     def __init__(self, address: str, election_id: int | None = 1, *, device_id: int = 1, role: str = ""):
         # A status for every update of a large batch does not fit the 8 KiB that a client takes by default.
         self.channel = grpc.insecure_channel(address, options=[("grpc.max_metadata_size", 1 << 20)])
-        self.stub = p4runtime_pb2_grpc.P4RuntimeStub(self.channel)
+        self.stub = P4RuntimeStub(self.channel)
         self.device_id, self.election_id, self.role = device_id, election_id, role
         self._outgoing: queue.Queue[Any] = queue.Queue()
         self.incoming: queue.Queue[Any] = queue.Queue()

@@ -1,7 +1,7 @@
 """STF, the language of p4c's own tests of BMv2 programs: a reader, and a run through the embedded switch.
 
 A directory holds NAME.json, which p4c-bm2-ss compiled, beside NAME.stf. Every test of it, by hand:
-python -P tests/support/stf.py DIRECTORY
+python tests/support/stf.py DIRECTORY
 """
 
 from __future__ import annotations

@@ -7,11 +7,10 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from p4.v1 import p4runtime_pb2
-
 from tensorexpress.control.entities.base import Entity
 from tensorexpress.control.messages import ProgramSchema, encode_signed, fitting
 from tensorexpress.errors import PlanError, ProgramError
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,9 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
-from p4.v1 import p4runtime_pb2
-
 from tensorexpress.control.entities.base import Entity
 from tensorexpress.control.messages import ProgramSchema, decode
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 
 #: (port, replication id) pairs.
 Replicas: TypeAlias = frozenset[tuple[int, int]]

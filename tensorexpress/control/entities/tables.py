@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, ClassVar, TypeAlias
 
-from p4.config.v1 import p4info_pb2
-from p4.v1 import p4runtime_pb2
-
 from tensorexpress.addresses import format_mac
 from tensorexpress.control.entities.base import Entity
 from tensorexpress.control.messages import ProgramSchema, decode, fitting, short
 from tensorexpress.errors import ProgramError
+from tensorexpress.p4runtime_messages import p4info_pb2, p4runtime_pb2
 
 #: One field of a key: a value where it must match exactly, (value, prefix length) for a longest prefix.
 Match: TypeAlias = int | tuple[int, int]

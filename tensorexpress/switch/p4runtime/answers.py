@@ -15,11 +15,9 @@ from itertools import groupby
 from typing import Any, NoReturn
 
 import grpc
-from google.protobuf import any_pb2
-from google.rpc import status_pb2
-from p4.v1 import p4runtime_pb2
 
 from tensorexpress.errors import NetworkError, ProgramError
+from tensorexpress.p4runtime_messages import p4runtime_pb2, status_pb2
 from tensorexpress.switch.p4runtime.status import Code, Refused, invalid
 
 #: Clients take 8 KiB of metadata; some 300 bytes of it are names and numbers.
@@ -137,7 +135,5 @@ def _status(message: str, refusals: Sequence[Refused | None]) -> bytes:
             room -= len(text) + 4
             # Once one has found no room, a shorter one behind it would only seem more important.
             error.message = text if room > 0 else ""
-        packed = any_pb2.Any()
-        packed.Pack(error)
-        status.details.append(packed)
+        status.details.add().Pack(error)
     return bytes(status.SerializeToString())

@@ -6,8 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from p4.v1 import p4runtime_pb2
-
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.operations import Operation, Query
 from tensorexpress.switch.p4runtime.messages.checks import find
 from tensorexpress.switch.p4runtime.status import Code, Refused, invalid

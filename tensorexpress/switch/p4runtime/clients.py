@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from p4.v1 import p4runtime_pb2
-
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.p4runtime.arbitration import Advice, Arbitration
 from tensorexpress.switch.p4runtime.mailbox import Mailbox
 from tensorexpress.switch.p4runtime.status import Code, Refused, invalid

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from google.protobuf import text_format
-from p4.v1 import p4runtime_pb2
 
 from tensorexpress.errors import ProgramError
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.operations import Operation
 from tensorexpress.switch.p4runtime.fitting import Fitted, fit
 from tensorexpress.switch.p4runtime.p4info import read_p4info

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from p4.v1 import p4runtime_pb2
-
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.operations import ActionCall, Key, MatchValue
 from tensorexpress.switch.p4runtime.p4info import ActionUse, MatchField, P4Action, P4Field, P4Schema, P4Table
 from tensorexpress.switch.p4runtime.status import Code, Refused, invalid

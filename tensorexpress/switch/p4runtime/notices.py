@@ -6,8 +6,7 @@ import threading
 import time
 from typing import Any
 
-from p4.v1 import p4runtime_pb2
-
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.operations import CpuFrame, Digest, IdleEntry, Notice
 from tensorexpress.switch.p4runtime.clients import Clients
 from tensorexpress.switch.p4runtime.digests import DigestQueue

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from google.protobuf import text_format
-from p4.config.v1 import p4info_pb2
 
 from tensorexpress.errors import ProgramError, one_line
+from tensorexpress.p4runtime_messages import p4info_pb2
 from tensorexpress.switch.p4runtime.data_types import checked_width, read_data_type
 from tensorexpress.switch.p4runtime.values import DataType
 from tensorexpress.switch.program.budgets import LARGEST_DOCUMENT, LONGEST_NAME, beyond

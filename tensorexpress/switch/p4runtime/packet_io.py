@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from p4.v1 import p4runtime_pb2
-
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.p4runtime.p4info import P4Field
 from tensorexpress.switch.p4runtime.status import invalid
 from tensorexpress.switch.p4runtime.values import decode_bits, encode_bits

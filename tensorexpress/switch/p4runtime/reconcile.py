@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from p4.v1 import p4runtime_pb2
-
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.p4runtime.batch import DELETE, INSERT, MODIFY
 from tensorexpress.switch.p4runtime.status import Code, invalid
 from tensorexpress.switch.p4runtime.store import Store

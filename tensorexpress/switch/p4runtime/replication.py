@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from p4.v1 import p4runtime_pb2
-
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.operations import SetCloneSession, SetMulticastGroup
 from tensorexpress.switch.p4runtime.batch import DELETE, Batch, Found, check_presence, stored_or_all
 from tensorexpress.switch.p4runtime.messages import replicas

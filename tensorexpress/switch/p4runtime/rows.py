@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from p4.v1 import p4runtime_pb2
-
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.operations import (
     ActionCall,
     DeleteEntry,

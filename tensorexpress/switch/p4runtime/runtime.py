@@ -18,10 +18,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from p4.v1 import p4runtime_pb2
-
 from tensorexpress import lost_frames
 from tensorexpress.errors import TensorExpressError
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.operations import DataPath, Notice
 from tensorexpress.switch.p4runtime.answers import abort_batch, refusing
 from tensorexpress.switch.p4runtime.clients import Clients

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from p4.v1 import p4runtime_pb2
-
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.operations import DataPath, Key, Operation, Query, SetValueSet
 from tensorexpress.switch.p4runtime.answers import LARGEST_DETAILED_BATCH, can_be_told, not_done
 from tensorexpress.switch.p4runtime.arrays import Arrays

@@ -7,9 +7,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from p4.v1 import p4runtime_pb2
-
 from tensorexpress.errors import NetworkError
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.operations import DataPath
 from tensorexpress.switch.p4runtime.answers import abort, refusing
 from tensorexpress.switch.p4runtime.clients import Clients

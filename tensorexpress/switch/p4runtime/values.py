@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from p4.v1 import p4data_pb2
-
+from tensorexpress.p4runtime_messages import p4data_pb2
 from tensorexpress.switch.p4runtime.status import Refused, invalid
 
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tensorexpress.p4runtime_messages import is_repeated
 from tensorexpress.switch.p4runtime.status import Code, Refused, invalid
 
 #: Parts that one parsed message may have: submessages, strings and repeated numbers. Each takes up to a kilobyte.
@@ -96,7 +97,7 @@ def _parts(data: bytes, descriptor: Any, start: int = 0, end: int | None = None,
         count += 1
         if field is not None and field.message_type is not None:
             count += _parts(data, field.message_type, content, stop, depth + 1)
-        elif field is not None and field.label == field.LABEL_REPEATED and field.type != field.TYPE_BYTES:
+        elif field is not None and is_repeated(field) and field.type != field.TYPE_BYTES:
             count += (stop - content) // 4  # numbers, packed
         if count > LARGEST_NUMBER_OF_PARTS:
             break

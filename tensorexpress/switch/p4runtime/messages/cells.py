@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from p4.v1 import p4runtime_pb2
-
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.operations import MeterRates
 from tensorexpress.switch.p4runtime.p4info import P4Array, P4Meter, P4Register
 from tensorexpress.switch.p4runtime.status import Code, Refused, invalid, unimplemented

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from p4.v1 import p4runtime_pb2
-
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.p4runtime.messages.checks import LARGEST_PORT, above_zero, check_metadata
 from tensorexpress.switch.p4runtime.status import Code, Refused, invalid
 from tensorexpress.switch.p4runtime.values import decode_bits, encode_bits

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from p4.v1 import p4runtime_pb2
-
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.operations import ActionCall
 from tensorexpress.switch.p4runtime.matching import read_action, write_action
 from tensorexpress.switch.p4runtime.messages.checks import LARGEST_PORT, above_zero

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from p4.v1 import p4runtime_pb2
-
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.operations import ActionCall, Entry, MeterRates, UseGroup, UseMember
 from tensorexpress.switch.p4runtime.matching import read_action, read_key, read_priority, write_action, write_key
 from tensorexpress.switch.p4runtime.messages.cells import read_counts

@@ -1,7 +1,9 @@
 """The P4 program: assembled from one control per file, and what p4c made of it.
 
-`build/` holds p4c's JSON for BMv2 and P4Info, so that nobody needs a P4 compiler, and a stamp that says which sources
-and which p4c they came from. `define.py` holds the constants of `include/define.p4` for Python.
+It is the directory `p4/` of a checkout, which installs as `tensorexpress/p4/program`. There is no Python in it: a
+package `p4` of ours would hide that of P4Runtime from whoever starts Python in a checkout. Its `build/` holds p4c's
+JSON for BMv2 and P4Info, so that nobody needs a P4 compiler, and a stamp that says which sources and which p4c they
+came from. `define.py` here holds the constants of its `include/define.p4` for Python.
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ from tensorexpress.errors import InputError, MachineError, ProgramError
 from tensorexpress.files import make_directory, write_atomic
 from tensorexpress.text import json_text
 
-HERE = Path(__file__).parent
+_PACKAGE = Path(__file__).parent
+HERE = next(path for path in (_PACKAGE / "program", _PACKAGE.parents[1] / "p4") if path.is_dir())
 BUILD = HERE / "build"
 NAME = "tensorexpress"
-DEFINE = HERE / "define.py"
+DEFINE = _PACKAGE / "define.py"
 
 
 @dataclass(frozen=True)

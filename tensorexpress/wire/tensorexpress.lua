@@ -1,0 +1,114 @@
+-- The TensorExpress header for Wireshark and tshark; docs/wire.md draws it, header.py is the codec.
+
+local UDP_PORT = 21592
+local MAGIC = 0x5458
+local VERSION = 1
+local HEADER_BYTES = 32
+
+local KINDS = { [0] = "gradient", [1] = "parameters", [2] = "acknowledgement", [3] = "control" }
+
+local tensorexpress = Proto("tensorexpress", "TensorExpress")
+
+local function field(make, name, label, ...)
+    return make("tensorexpress." .. name, label, ...)
+end
+
+local fields = {
+    magic = field(ProtoField.uint16, "magic", "Magic", base.HEX),
+    version = field(ProtoField.uint8, "version", "Version", base.DEC, nil, 0xF0),
+    kind = field(ProtoField.uint8, "kind", "Kind", base.DEC, KINDS, 0x0F),
+    flags = field(ProtoField.uint8, "flags", "Flags", base.HEX),
+    job = field(ProtoField.uint16, "job", "Job", base.DEC),
+    worker = field(ProtoField.uint16, "worker", "Worker", base.DEC),
+    iteration = field(ProtoField.uint32, "iteration", "Iteration", base.DEC),
+    tensor = field(ProtoField.uint16, "tensor", "Tensor", base.DEC),
+    queue = field(ProtoField.uint8, "queue", "Queue asked for", base.DEC),
+    reserved = field(ProtoField.uint8, "reserved", "Reserved", base.HEX),
+    chunk = field(ProtoField.uint32, "chunk", "Chunk", base.DEC),
+    chunks = field(ProtoField.uint32, "chunks", "Chunks of the tensor", base.DEC),
+    slack_us = field(ProtoField.int32, "slack_us", "Slack in microseconds", base.DEC),
+    payload_bytes = field(ProtoField.uint16, "payload_bytes", "Payload length in bytes", base.DEC),
+    reserved_tail = field(ProtoField.uint16, "reserved_tail", "Reserved", base.HEX),
+}
+
+-- The bits of `flags`, by their names in header.py.
+local flag_fields = {
+    field(ProtoField.bool, "flags.retransmitted", "Retransmitted", 8, nil, 0x01),
+    field(ProtoField.bool, "flags.last_of_slice", "Last chunk of a slice", 8, nil, 0x02),
+    field(ProtoField.bool, "flags.asks_ack", "Asks for an acknowledgement", 8, nil, 0x04),
+    field(ProtoField.bool, "flags.marked", "Marked on the way", 8, nil, 0x08),
+}
+
+-- Where each field lies: name, first byte, bytes.
+local LAYOUT = {
+    { "magic", 0, 2 },
+    { "version", 2, 1 },
+    { "kind", 2, 1 },
+    { "flags", 3, 1 },
+    { "job", 4, 2 },
+    { "worker", 6, 2 },
+    { "iteration", 8, 4 },
+    { "tensor", 12, 2 },
+    { "queue", 14, 1 },
+    { "reserved", 15, 1 },
+    { "chunk", 16, 4 },
+    { "chunks", 20, 4 },
+    { "slack_us", 24, 4 },
+    { "payload_bytes", 28, 2 },
+    { "reserved_tail", 30, 2 },
+}
+
+local declared = {}
+for _, place in ipairs(LAYOUT) do
+    table.insert(declared, fields[place[1]])
+end
+for _, flag in ipairs(flag_fields) do
+    table.insert(declared, flag)
+end
+tensorexpress.fields = declared
+
+local wrong_length = ProtoExpert.new(
+    "tensorexpress.wrong_length",
+    "The payload is not as long as the header says; switches and hosts take this for no tensor packet",
+    expert.group.MALFORMED,
+    expert.severity.ERROR
+)
+tensorexpress.experts = { wrong_length }
+
+function tensorexpress.dissector(buffer, packet, tree)
+    if buffer:len() < HEADER_BYTES or buffer(0, 2):uint() ~= MAGIC or buffer(2, 1):bitfield(0, 4) ~= VERSION then
+        return 0
+    end
+    local subtree = tree:add(tensorexpress, buffer(0, HEADER_BYTES))
+    for _, place in ipairs(LAYOUT) do
+        local name, first, bytes = place[1], place[2], place[3]
+        local item = subtree:add(fields[name], buffer(first, bytes))
+        if name == "flags" then
+            for _, flag in ipairs(flag_fields) do
+                item:add(flag, buffer(first, bytes))
+            end
+        elseif name == "payload_bytes" and buffer(first, bytes):uint() ~= buffer:reported_len() - HEADER_BYTES then
+            item:add_proto_expert_info(wrong_length)
+        end
+    end
+
+    packet.cols.protocol = "TensorExpress"
+    packet.cols.info = string.format(
+        "%s job %d worker %d iteration %d tensor %d chunk %d/%d queue %d slack %d us",
+        KINDS[buffer(2, 1):bitfield(4, 4)] or "unknown kind",
+        buffer(4, 2):uint(),
+        buffer(6, 2):uint(),
+        buffer(8, 4):uint(),
+        buffer(12, 2):uint(),
+        buffer(16, 4):uint(),
+        buffer(20, 4):uint(),
+        buffer(14, 1):uint(),
+        buffer(24, 4):int()
+    )
+    if buffer:len() > HEADER_BYTES then
+        Dissector.get("data"):call(buffer(HEADER_BYTES):tvb(), packet, tree)
+    end
+    return buffer:len()
+end
+
+DissectorTable.get("udp.port"):add(UDP_PORT, tensorexpress)
