@@ -77,7 +77,7 @@ def _about_job(prediction: Prediction, job: int) -> Iterator[str]:
 
 def _orders(result: Result) -> bool:
     """Whether a policy does more than to serve in the order of arrival."""
-    return (result.plan.policy.host_order, result.plan.policy.discipline) != ("fifo", "fifo")
+    return result.plan.policy.orders_in_hosts or result.plan.policy.orders_in_switches
 
 
 def _about_switch_order(prediction: Prediction, job: int) -> Iterator[str]:
@@ -85,9 +85,9 @@ def _about_switch_order(prediction: Prediction, job: int) -> Iterator[str]:
     in_hosts, in_switches = [], []
     for result in prediction.results.values():
         policy = result.plan.policy
-        if policy.discipline != "fifo":
+        if policy.orders_in_switches:
             in_switches.append(result)
-        elif policy.host_order != "fifo":
+        elif policy.orders_in_hosts:
             in_hosts.append(result)
     if not in_hosts or not in_switches:
         return

@@ -5,14 +5,16 @@ A thing (a port, a flow, a message, a packet ...) is the address of its row, and
 
 from __future__ import annotations
 
+from tensorexpress.queueing import HOST_ORDERS, Fifo, Pifo, SpPifo, StrictPriority
 from tensorexpress.sim.program import NEVER as NEVER
 
-FIFO, STRICT, SP_PIFO, PIFO = range(4)
+FIFO, STRICT, SP_PIFO, PIFO = Fifo.code, StrictPriority.code, SpPifo.code, Pifo.code
+BY_RANK = HOST_ORDERS["priority"].code
 NONE = -1
 
 # Fields at the start of the memory.
 (NOW, EVENTS, EVENT_COUNT, TOP_IS_FREE, STACK, FREE, FREE_COUNT, LOGGED, RUNNING, RETRANSMISSIONS, TIMEOUTS,
- TRANSMISSIONS, SEQUENCE, STATUS, DISCIPLINE, QUEUES, BUFFER, SLACK_MODE, ECN, LOSS, SEED, BY_RANK, CREDIT, PAYLOAD,
+ TRANSMISSIONS, SEQUENCE, STATUS, DISCIPLINE, QUEUES, BUFFER, SLACK_MODE, ECN, LOSS, SEED, HOST_ORDER, CREDIT, PAYLOAD,
  HEADER, ACK_SIZE, ACKS, ACK_EVERY, LARGEST_WINDOW, RTO_MIN, REORDERING, ROUNDS, OTHER_RANK, OTHER_SLACK, LOGGING,
  HEAD) = range(36)  # fmt: skip
 

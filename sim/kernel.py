@@ -585,7 +585,7 @@ def start_message(m: Memory, message: int, deadline: int) -> bool:
     for chunk in range(chunks):
         m[chunk_at(m, message, chunk) + C_STATE] = UNSENT
     m[message + M_ITERATION] = iteration
-    m[message + M_KEY] = m[message + M_RANK] if m[BY_RANK] else now
+    m[message + M_KEY] = m[message + M_RANK] if m[HOST_ORDER] == BY_RANK else now
     m[message + M_DEADLINE] = deadline
     for column in range(M_UNACKNOWLEDGED, M_FIRED):
         m[message + column] = 0

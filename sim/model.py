@@ -156,7 +156,7 @@ class SwitchPort(Port):
         self.other_bytes += packet.size if background else 0
         now = int(self.model.env.now)
         rank = now + packet.slack_ps if program.slack_mode else packet.rank
-        found = self.queue.push(packet, packet.size, rank)
+        found = self.queue.push(packet, packet.size, self.queue.place(rank))
         packet.enqueued_ps = now
         if program.ecn_bytes and packet.kind == DATA and found >= program.ecn_bytes:
             packet.marked = True
@@ -383,7 +383,7 @@ class Message:
         now = int(self.model.env.now)
         self._forget_in_flight()
         self.iteration, self.deadline_ps = iteration, deadline_ps
-        self.key = self.model.host_order(Slice(now, self.rank, self.bytes, deadline_ps - self.lead_ps))
+        self.key = self.model.host_key(Slice(now, self.rank, self.bytes, deadline_ps - self.lead_ps))
         # At the sender.
         self.state = bytearray(self.chunks)
         self.next_unsent = self.unacknowledged_from = 0
@@ -547,7 +547,7 @@ class Model:
         self.env = simpy.Environment(initial_time=0)
         self.record = empty_record(program)
         self.loss_threshold = loss_threshold(program.loss)
-        self.host_order = HOST_ORDERS[program.host_order]
+        self.host_key = HOST_ORDERS[program.host_order].key
         self._log: list[tuple[int, ...]] | None = [] if record_packets else None
         self.ports: list[Port] = [
             (Host if source < program.hosts else SwitchPort)(self, link)

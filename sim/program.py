@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from tensorexpress.compute import compute_times
 from tensorexpress.plan import ETHERNET_BYTES, JobPlan, Plan, ring_segments, slice_leads_ps
+from tensorexpress.queueing import DISCIPLINES
 from tensorexpress.scenario import Scenario
 from tensorexpress.trace import KINDS
 from tensorexpress.units import PS_PER_SECOND, serialisation_ps
@@ -44,10 +45,6 @@ NO_LIMIT = 1 << 40
 
 #: A time that does not come.
 NEVER = NO_LIMIT << 20
-
-#: Disciplines that keep a flow in order by their table or static ranks; under any other, and where ranks follow the
-#: clock, a gap says nothing and only the time-out tells a loss.
-_IN_ORDER = ("fifo", "strict", "pifo")
 
 
 @dataclass(frozen=True)
@@ -300,14 +297,13 @@ def _network(scenario: Scenario) -> dict[str, Any]:
 
 def _hosts(plan: Plan) -> dict[str, Any]:
     policy, transport = plan.policy, plan.scenario.transport
-    in_order = policy.discipline in _IN_ORDER and policy.queue_map != "slack"
-    # A PIFO is the reference, so it is not short of memory either; and where nothing can be lost, nothing times out.
-    buffer_bytes = 0 if policy.discipline == "pifo" else plan.scenario.cluster.buffer_bytes
+    # Where nothing can be lost, nothing times out.
+    buffer_bytes = plan.scenario.cluster.buffer_bytes if DISCIPLINES[policy.discipline].has_limit else 0
     return {
         "buffer_bytes": buffer_bytes,
         "rto_min_ps": transport.rto_min_ps if buffer_bytes or plan.scenario.loss else NEVER,
         "discipline": policy.discipline,
-        "slack_mode": policy.queue_map == "slack",
+        "slack_mode": policy.by_slack,
         "host_order": policy.host_order,
         "credit_bytes": policy.credit_bytes,
         "payload_bytes": plan.payload_bytes,
@@ -317,7 +313,7 @@ def _hosts(plan: Plan) -> dict[str, Any]:
         "ack_every": transport.ack_every,
         "window_bytes": transport.window_bytes,
         "initial_window_bytes": transport.initial_window_bytes,
-        "reordering": 3 if in_order else NO_LIMIT,
+        "reordering": 3 if policy.keeps_flows_in_order else NO_LIMIT,
     }
 
 
@@ -329,12 +325,14 @@ def _messages(plan: Plan, graphs: list[_Graph]) -> dict[str, Any]:
     jobs = list(zip(plan.jobs, graphs, strict=True))
     ranks = joined(np.array(job.ranks)[graph.tensor] for job, graph in jobs)
     queues = joined(np.array(job.queues)[graph.tensor] for job, graph in jobs)
+    tensors = joined(graph.tensor for graph in graphs)
+    discipline = DISCIPLINES[plan.policy.discipline]
     return {
         "message_bytes": sizes,
         "message_chunks": -(-sizes // plan.payload_bytes),
         "message_rank": ranks,
-        "message_switch_rank": queues if plan.policy.discipline == "strict" else ranks,
-        "message_tensor": joined(graph.tensor for graph in graphs),
+        "message_switch_rank": discipline.rank_of(queues, ranks),
+        "message_tensor": tensors,
         "message_lead_ps": joined(graph.lead_ps for graph in graphs),
         "message_kind": joined(graph.kind for graph in graphs),
         "join_delay_ps": joined(graph.join_delay_ps for graph in graphs),
@@ -391,14 +389,14 @@ def _workers(plan: Plan, rounds: int) -> dict[str, Any]:
 
 def build(plan: Plan) -> Program:
     """Turn a plan into the arrays that the engines execute."""
-    scenario, discipline = plan.scenario, plan.policy.discipline
+    scenario, discipline = plan.scenario, DISCIPLINES[plan.policy.discipline]
     rounds = scenario.rounds
     graphs = [_ARCHITECTURES[job.job.architecture](job) for job in plan.jobs]
     gates = [len(job.job.workers) * len(job.ranks) for job in plan.jobs]
     joins, need, successors_start, successors = _connect(graphs, gates)
     messages = _messages(plan, graphs)
     tensors, ranks = messages["message_tensor"], messages["message_switch_rank"]
-    classes = {"fifo": np.zeros_like(ranks), "strict": ranks}.get(discipline, tensors)
+    classes = np.broadcast_to(discipline.class_of(ranks, tensors), tensors.shape)
     return Program(
         iterations=rounds,
         joins=joins,
@@ -409,7 +407,7 @@ def build(plan: Plan) -> Program:
         background_bytes=np.array([b.packet_bytes + ETHERNET_BYTES for b in scenario.background], dtype=np.int64),
         background_gaps_ps=_background_gaps(scenario),
         # Best effort: less urgent than every tensor.
-        background_rank=scenario.cluster.queues - 1 if discipline == "strict" else int(tensors.max()) + 1,
+        background_rank=discipline.rank_of(scenario.cluster.queues - 1, int(tensors.max()) + 1),
         background_slack_ps=max(max(job.slack_ps) for job in plan.jobs),
         **_network(scenario),
         **_hosts(plan),

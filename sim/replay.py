@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tensorexpress.cluster import Cluster
 from tensorexpress.errors import InputError, unknown
-from tensorexpress.queueing import DISCIPLINES, Discipline, Fifo
+from tensorexpress.queueing import DISCIPLINES, Discipline, Fifo, Ranks
 from tensorexpress.sim.program import ARRIVE, BACKGROUND, PHASE, TRANSMIT, Ints
 from tensorexpress.units import serialisation_ps
 
@@ -130,10 +130,10 @@ def _check_ranges(columns: Columns, hosts: int, discipline: str, queues: int) ->
         "src": (0, hosts - 1),
         "dst": (0, hosts - 1),
         "bytes": (1, MOST_BYTES),
-        "rank": (0, queues - 1) if discipline == "strict" else (-_LARGEST, _LARGEST),
     }
-    if discipline == "fifo":
-        del accepted["rank"]
+    ranks = DISCIPLINES[discipline].ranks
+    if ranks is not Ranks.IGNORED:
+        accepted["rank"] = (0, queues - 1) if ranks is Ranks.QUEUE else (-_LARGEST, _LARGEST)
     for name, (least, most) in accepted.items():
         column = columns[name]
         if len(column) and not (least <= column.min() and column.max() <= most):
@@ -181,7 +181,7 @@ class _Port:
         """Let the packet wait, or drop it; an idle port chooses at the end of this instant."""
         if self.buffer_bytes and self.queue.backlog_bytes + packet.bytes > self.buffer_bytes:
             return
-        self.queue.push(packet, packet.bytes, packet.rank)
+        self.queue.push(packet, packet.bytes, self.queue.place(packet.rank))
         if self.idle:
             self.idle = False
             self.network.at(0, TRANSMIT, self.link).callbacks.append(self.transmit)

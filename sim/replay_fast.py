@@ -21,12 +21,12 @@ from numba.extending import intrinsic
 
 from tensorexpress.cluster import Cluster
 from tensorexpress.errors import SimulationError
+from tensorexpress.queueing import DISCIPLINES, Fifo, Pifo, StrictPriority
 from tensorexpress.sim.program import Ints
 from tensorexpress.units import PS_PER_SECOND
 
-#: The disciplines that the engine knows, and the numbers it knows them by.
-DISCIPLINES = {"fifo": 0, "strict": 1, "sp-pifo": 2, "pifo": 3}
-FIFO, STRICT, SP_PIFO, PIFO = DISCIPLINES.values()
+#: The disciplines that the engine knows.
+FIFO, STRICT, PIFO = Fifo.code, StrictPriority.code, Pifo.code
 
 NONE = -1
 
@@ -374,8 +374,9 @@ def run(cluster: Cluster, columns: dict[str, Ints], discipline: str, queues: int
 
     The columns are time_ps, src, dst, bytes and rank, contiguous.
     """
-    if discipline not in DISCIPLINES:
-        known = ", ".join(DISCIPLINES)
+    code = DISCIPLINES[discipline].code
+    if code is None:
+        known = ", ".join(name for name, each in DISCIPLINES.items() if each.code is not None)
         raise NotCompiledError(f"engine 'fast' knows {known}; use engine='simpy' for discipline {discipline!r}")
     routes = find_routes(cluster, columns["src"], columns["dst"])
     order = port_order(routes)
@@ -387,7 +388,7 @@ def run(cluster: Cluster, columns: dict[str, Ints], discipline: str, queues: int
     for link in order:
         first = bisect_left(into, link)
         streams = bisect_right(into, link) - first
-        port = Port(DISCIPLINES[discipline], queues, cluster.buffer_bytes, first, streams)
+        port = Port(code, queues, cluster.buffer_bytes, first, streams)
         serve(addresses, port, wires[link])
     return memory.arrival_ps
 

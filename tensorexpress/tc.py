@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from tensorexpress.errors import InputError, PlanError
 from tensorexpress.names import check_interface
 from tensorexpress.plan import ETHERNET_BYTES, Plan
+from tensorexpress.queueing import DISCIPLINES, Deployment
 from tensorexpress.units import format_rate, format_size
 from tensorexpress.wire.dscp import MOST_QUEUES, dscp_blocks
 
@@ -74,13 +75,15 @@ def dscps_of(plan: Plan) -> tuple[int, ...]:
     >>> [dscps_of(make_plan(read_scenario(), POLICIES[name])) for name in ("tensorexpress", "p3")]
     [(40, 34, 32, 26, 24, 18, 16, 0), (0,)]
     """
-    queues, discipline = plan.scenario.cluster.queues, plan.policy.discipline
-    if discipline == "fifo":
+    queues, deployment = plan.scenario.cluster.queues, plan.policy.deployment
+    if deployment is Deployment.ONE_QUEUE:
         return plan.dscps[-1:] or (0,)
-    if discipline != "strict":
+    if deployment is not Deployment.TABLE:
+        by_dscp = (Deployment.ONE_QUEUE, Deployment.TABLE)
+        accepted = [f"switch={name}" for name, discipline in DISCIPLINES.items() if discipline.deployment in by_dscp]
         raise PlanError(
-            f"policy {plan.policy.name!r} wants {discipline!r} in the switch, which no DSCP can say; accepted where "
-            "queues follow the DSCP: switch=strict or switch=fifo"
+            f"policy {plan.policy.name!r} wants {plan.policy.discipline!r} in the switch, which no DSCP can say; "
+            f"accepted where queues follow the DSCP: {' or '.join(accepted)}"
         )
     if queues > MOST_QUEUES:
         raise PlanError(

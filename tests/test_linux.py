@@ -99,7 +99,7 @@ def test_without_a_rate_it_is_prio_and_without_queues_a_fifo():
 
 def test_policies_that_no_dscp_can_express_are_refused():
     for policy in ("ideal", "tensorexpress:switch=sp-pifo,queues=slack"):
-        with pytest.raises(PlanError, match="accepted where queues follow the DSCP: switch=strict or switch=fifo"):
+        with pytest.raises(PlanError, match="accepted where queues follow the DSCP: switch=fifo or switch=strict"):
             linux_layout.nodes(plan_on(star(hosts=2), policy))
     with pytest.raises(PlanError, match="at most 8"):
         linux_layout.nodes(plan_on(star(hosts=2, queues=9)))

@@ -35,7 +35,7 @@ def test_a_port_serves_in_the_order_of_its_discipline(discipline, steps):
         if step is not None:
             arrival = packet(*step)
             assert port.enqueue(arrival, 0)
-            reference.push(arrival, step[0], QUEUES - 1 - step[1])
+            reference.push(arrival, step[0], reference.place(QUEUES - 1 - step[1]))
         else:
             assert port.dequeue(0) is (reference.pop() if len(reference) else None)
         assert port.backlog_bytes == reference.backlog_bytes

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tensorexpress.errors import InputError, unknown
-from tensorexpress.queueing import DISCIPLINES, Discipline, StrictPriority
+from tensorexpress.queueing import DISCIPLINES, Discipline, Ranks, StrictPriority
 from tensorexpress.switch.packet import Packet
 from tensorexpress.units import serialisation_ps
 
@@ -52,7 +52,7 @@ class PortSettings:
             raise InputError(f"{self.queues} queues; accepted: 1 or more")
         if not 0 <= self.lowest_share < 1:
             raise InputError(f"share {self.lowest_share} of the least urgent queue; accepted: 0 to below 1")
-        if self.lowest_share and (self.discipline != "strict" or self.queues < 2):
+        if self.lowest_share and (DISCIPLINES[self.discipline] is not StrictPriority or self.queues < 2):
             raise InputError("a share for the least urgent queue needs discipline strict and 2 queues or more")
 
 
@@ -113,8 +113,8 @@ class EgressPort:
 
     def __init__(self, settings: PortSettings):
         self.settings = settings
-        self._strict = settings.discipline == "strict"
         self._discipline = _discipline(settings)
+        self._strict = self._discipline.ranks is Ranks.QUEUE
         # Other disciplines than `strict` choose for themselves where a packet waits: they count as one queue.
         count = settings.queues if self._strict else 1
         self._lowest = settings.queues - 1
@@ -162,7 +162,7 @@ class EgressPort:
         packet.enq_qdepth = self._depths[queue]
         self._depths[queue] += 1
         self._waiting += 1
-        self._discipline.push((packet, queue, size), size, rank)
+        self._discipline.push((packet, queue, size), size, self._discipline.place(rank))
         return True
 
     def dequeue(self, now_us: int) -> Packet | None:
