@@ -16,7 +16,7 @@ NONE = -1
 (NOW, EVENTS, EVENT_COUNT, TOP_IS_FREE, STACK, FREE, FREE_COUNT, LOGGED, RUNNING, RETRANSMISSIONS, TIMEOUTS,
  TRANSMISSIONS, SEQUENCE, STATUS, DISCIPLINE, QUEUES, BUFFER, SLACK_MODE, ECN, LOSS, SEED, HOST_ORDER, CREDIT, PAYLOAD,
  HEADER, ACK_SIZE, ACKS, ACK_EVERY, LARGEST_WINDOW, RTO_MIN, REORDERING, ROUNDS, OTHER_RANK, OTHER_SLACK, LOGGING,
- HEAD) = range(36)  # fmt: skip
+ SOURCES, HEAD) = range(37)  # fmt: skip
 
 # Packets. NEXT links a queue, a link or the free list; a PIFO's heap uses NEXT and RIGHT as its children. What a hop
 # touches comes first, so that it shares a cache line.

@@ -10,7 +10,7 @@ import numpy as np
 from tensorexpress.errors import SimulationError, StoppedError
 from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS
 from tensorexpress.sim.columns import *
-from tensorexpress.sim.kernel import SPARE_PACKETS, kernel
+from tensorexpress.sim.kernel.loop import SPARE_PACKETS, kernel
 from tensorexpress.sim.model import ALPHA_ONE, loss_threshold
 from tensorexpress.sim.program import BACKGROUND, COMPUTE, GAPS, NO_LIMIT, PHASE, Ints, Program
 from tensorexpress.sim.record import PACKET, Record, empty_record
