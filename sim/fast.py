@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tensorexpress.buffer import shares
 from tensorexpress.errors import SimulationError, StoppedError
 from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS
 from tensorexpress.sim.columns import *
@@ -165,11 +166,12 @@ class _Layout:
         events_at, stack_at = memory.room(2 * events), memory.room(2 * (p.messages + p.joins + 1))
         m = memory.filled()
         discipline, host_order = DISCIPLINES[p.discipline].code, HOST_ORDERS[p.host_order].code
+        own_bytes, common_bytes = shares(p.buffer_bytes, p.queues if DISCIPLINES[p.discipline].has_queues else 1)
         assert discipline is not None
         assert host_order is not None
         for field, value in {
             EVENTS: events_at, STACK: stack_at, FREE: NONE, RUNNING: p.workers, QUEUES: p.queues,
-            DISCIPLINE: discipline, BUFFER: p.buffer_bytes, SLACK_MODE: p.slack_mode,
+            DISCIPLINE: discipline, OWN: own_bytes, COMMON: common_bytes, SLACK_MODE: p.slack_mode,
             ECN: p.ecn_bytes, LOSS: loss_threshold(p.loss), SEED: p.seed, HOST_ORDER: host_order,
             CREDIT: p.credit_bytes, PAYLOAD: p.payload_bytes, HEADER: p.header_bytes, ACK_SIZE: p.ack_bytes,
             ACKS: p.acks, ACK_EVERY: p.ack_every, LARGEST_WINDOW: p.window_bytes or NO_LIMIT, RTO_MIN: p.rto_min_ps,

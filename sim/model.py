@@ -20,6 +20,7 @@ from itertools import pairwise, takewhile
 import numpy as np
 import simpy
 
+from tensorexpress.buffer import Buffer
 from tensorexpress.errors import SimulationError, StoppedError
 from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS, Slice
 from tensorexpress.sim.program import (
@@ -71,13 +72,13 @@ class Packet:
 
     __slots__ = (
         "acked_to", "asks", "chunk", "enqueued_ps", "flow", "hop", "iteration", "kind", "marked",
-        "message", "path", "rank", "sent_ps", "size", "slack_ps", "transmission",
+        "message", "path", "queue", "rank", "sent_ps", "size", "slack_ps", "transmission",
     )  # fmt: skip
 
     def __init__(self, kind: int, flow: Flow, path: list[int], size: int, rank: int, slack_ps: int):
         self.kind, self.flow, self.path, self.size = kind, flow, path, size
         self.rank, self.slack_ps = rank, slack_ps
-        self.hop = self.enqueued_ps = 0
+        self.hop = self.queue = self.enqueued_ps = 0
         self.message: Message | None = None
         self.iteration = self.chunk = self.transmission = self.sent_ps = self.acked_to = -1
         self.marked = self.asks = False
@@ -135,28 +136,20 @@ class SwitchPort(Port):
     """An output port of a switch: a discipline with a finite buffer."""
 
     def __init__(self, model: Model, link: int):
-        self.queue = DISCIPLINES[model.program.discipline](model.program.queues)
-        self.other_bytes = 0
+        program = model.program
+        self.queue = DISCIPLINES[program.discipline](program.queues)
+        self.buffer = Buffer(program.buffer_bytes, program.queues if self.queue.has_queues else 1)
         super().__init__(model, link)
 
     def enqueue(self, packet: Packet) -> None:
-        """Queue the packet, or drop it when the buffer is full; mark it when its queue is long.
-
-        Background traffic gets at most half of the buffer: it does not slow down, so while urgent queues starve it, it
-        would otherwise fill the buffer and push tensors out.
-        """
-        program, record = self.model.program, self.model.record
-        background = packet.kind == OTHER
-        if program.buffer_bytes and (
-            self.queue.backlog_bytes + packet.size > program.buffer_bytes
-            or (background and self.other_bytes + packet.size > program.buffer_bytes // 2)
-        ):
-            (record.link_background_drops if background else record.link_drops)[self.link] += 1
+        """Queue the packet, or drop it when the buffer has no room for it; mark it when its queue is long."""
+        program, record, now = self.model.program, self.model.record, int(self.model.env.now)
+        place = self.queue.place(now + packet.slack_ps if program.slack_mode else packet.rank)
+        packet.queue = place if self.queue.has_queues else 0
+        if not self.buffer.take(packet.queue, packet.size):
+            (record.link_background_drops if packet.kind == OTHER else record.link_drops)[self.link] += 1
             return
-        self.other_bytes += packet.size if background else 0
-        now = int(self.model.env.now)
-        rank = now + packet.slack_ps if program.slack_mode else packet.rank
-        found = self.queue.push(packet, packet.size, self.queue.place(rank))
+        found = self.queue.push(packet, packet.size, place)
         packet.enqueued_ps = now
         if program.ecn_bytes and packet.kind == DATA and found >= program.ecn_bytes:
             packet.marked = True
@@ -169,7 +162,7 @@ class SwitchPort(Port):
         if not len(self.queue):
             return None
         packet: Packet = self.queue.pop()
-        self.other_bytes -= packet.size if packet.kind == OTHER else 0
+        self.buffer.release(packet.queue, packet.size)
         packet.slack_ps -= int(self.model.env.now) - packet.enqueued_ps
         return packet
 

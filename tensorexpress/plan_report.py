@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensorexpress import policy
+from tensorexpress import buffer, policy
 from tensorexpress.heading import heading
 from tensorexpress.plan import JobPlan, Plan
+from tensorexpress.queueing import DISCIPLINES
 from tensorexpress.text import grid
 from tensorexpress.units import counted, format_size, format_time
 
@@ -17,10 +18,16 @@ def as_table(plan: Plan) -> str:
     lines = [
         heading(scenario, said=("job.name", "job.model", "job.workers", "job.servers")),
         f"{plan.policy.name}: {policy.describe(plan.policy)}",
+        f"buffer: {buffer.describe(scenario.cluster.buffer_bytes, _queues(plan))}",
     ]
     for number, job in enumerate(plan.jobs):
         lines += ["", _title(job, number), *grid(_rows(job, plan.dscps))]
     return "\n".join(lines)
+
+
+def _queues(plan: Plan) -> int:
+    """Return between how many queues a port's buffer is shared."""
+    return plan.scenario.cluster.queues if DISCIPLINES[plan.policy.discipline].has_queues else 1
 
 
 def _title(plan: JobPlan, number: int) -> str:

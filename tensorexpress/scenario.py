@@ -17,6 +17,7 @@ from typing import Any
 from tensorexpress import cluster as clusters
 from tensorexpress import models
 from tensorexpress import policy as policies
+from tensorexpress.buffer import most_in_queue
 from tensorexpress.cluster import TOPOLOGIES, Cluster
 from tensorexpress.errors import InputError, ScenarioError, shown
 from tensorexpress.names import check_name, name_of_file
@@ -465,12 +466,19 @@ def _impossible_sizes(scenario: Scenario) -> Iterator[tuple[str, str]]:
         )
     packet_bytes = cluster.mtu + transport.header_bytes
     for path, size in (
-        ("cluster.buffer", cluster.buffer_bytes),
         ("transport.window", transport.window_bytes),
         ("transport.initial_window", transport.initial_window_bytes),
     ):
         if 0 < size < packet_bytes:
             yield path, f"found {size} bytes; accepted: 0, or at least a packet ({packet_bytes} bytes)"
+    most_bytes = most_in_queue(cluster.buffer_bytes, cluster.queues)
+    if most_bytes < packet_bytes:
+        least_bytes = packet_bytes * (2 if cluster.queues > 1 else 1)
+        yield (
+            "cluster.buffer",
+            f"found {cluster.buffer_bytes} bytes, of which a queue gets {most_bytes} at the most; accepted: 0, or at "
+            f"least {least_bytes}, so that there is room for a packet ({packet_bytes} bytes)",
+        )
 
 
 def _too_many_slices(scenario: Scenario) -> Iterator[tuple[str, str]]:

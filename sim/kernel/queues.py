@@ -55,18 +55,24 @@ def choose_queue(m: Memory, port: int, rank: int) -> int:
 
 
 @compiled
+def beyond_own(m: Memory, held: int) -> int:
+    """Return how much of what a queue holds is in the part of the buffer that queues share; see `buffer.py`."""
+    return max(0, held - m[OWN])
+
+
+@compiled
 def enqueue(m: Memory, port: int, packet: int) -> None:
     size = m[packet + P_SIZE]
-    other = size if m[packet + P_KIND] == OTHER else 0
-    if m[BUFFER] and (m[port + L_BACKLOG] + size > m[BUFFER] or (other and m[port + L_OTHER] + other > m[BUFFER] // 2)):
-        m[port + (L_OTHER_DROPS if other else L_DROPS)] += 1
-        free_packet(m, packet)
-        return
-    m[port + L_OTHER] += other
     now = m[NOW]
     rank = now + m[packet + P_SLACK] if m[SLACK_MODE] else m[packet + P_RANK]
     queue = choose_queue(m, port, rank)
     found = m[queue + Q_BYTES]
+    common = m[port + L_COMMON] + beyond_own(m, found + size) - beyond_own(m, found)
+    if common > m[COMMON]:
+        m[port + (L_OTHER_DROPS if m[packet + P_KIND] == OTHER else L_DROPS)] += 1
+        free_packet(m, packet)
+        return
+    m[port + L_COMMON] = common
     if m[DISCIPLINE] == PIFO:
         m[packet + P_RANK] = rank
         m[packet + P_SEQUENCE] = m[SEQUENCE]
@@ -108,11 +114,11 @@ def next_packet_of_switch(m: Memory, port: int) -> int:
         packet = m[queue + Q_HEAD]
         m[queue + Q_HEAD] = m[packet + P_NEXT]
     size = m[packet + P_SIZE]
-    m[queue + Q_BYTES] -= size
+    held = m[queue + Q_BYTES]
+    m[queue + Q_BYTES] = held - size
+    m[port + L_COMMON] -= beyond_own(m, held) - beyond_own(m, held - size)
     m[port + L_BACKLOG] -= size
     m[port + L_WAITING] -= 1
-    if m[packet + P_KIND] == OTHER:
-        m[port + L_OTHER] -= size
     if m[SLACK_MODE]:
         m[packet + P_SLACK] -= m[NOW] - m[packet + P_ENQUEUED]
     return packet

@@ -30,9 +30,6 @@ from tensorexpress.wire.udp import lay_wire
 
 logger = logging.getLogger(__name__)
 
-#: A buffer without a limit.
-_ENDLESS_BYTES = 1 << 40
-
 
 @dataclass(frozen=True)
 class EmbeddedTarget:
@@ -170,5 +167,5 @@ def port_settings(plan: Plan, rate_bps: int) -> PortSettings:
         rate_bps=rate_bps,
         discipline="fifo" if deployment_of(plan) is Deployment.ONE_QUEUE else "strict",
         queues=cluster.queues,
-        buffer_bytes=cluster.buffer_bytes or _ENDLESS_BYTES,
+        buffer_bytes=cluster.buffer_bytes,
     )
