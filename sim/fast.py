@@ -10,9 +10,10 @@ import numpy as np
 from tensorexpress.buffer import shares
 from tensorexpress.errors import SimulationError, StoppedError
 from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS
+from tensorexpress.recovery import ALPHA_ONE
 from tensorexpress.sim.columns import *
 from tensorexpress.sim.kernel.loop import SPARE_PACKETS, kernel
-from tensorexpress.sim.model import ALPHA_ONE, loss_threshold
+from tensorexpress.sim.model import loss_threshold
 from tensorexpress.sim.program import BACKGROUND, COMPUTE, GAPS, NO_LIMIT, PHASE, Ints, Program
 from tensorexpress.sim.record import PACKET, Record, empty_record
 

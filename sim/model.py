@@ -23,6 +23,7 @@ import simpy
 from tensorexpress.buffer import Buffer
 from tensorexpress.errors import SimulationError, StoppedError
 from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS, Slice
+from tensorexpress.recovery import ALPHA_ONE, ALPHA_SHIFT, backed_off, smoothed, timeout_after
 from tensorexpress.sim.program import (
     ARRIVE,
     BACKGROUND,
@@ -46,10 +47,6 @@ STEPS = 10_000
 
 #: States of a chunk at its sender.
 UNSENT, IN_FLIGHT, LOST, ACKED = range(4)
-
-#: DCTCP's estimate of the share of marked bytes is kept in units of 1/1024 and moves by 1/16 a window.
-ALPHA_ONE = 1024
-ALPHA_SHIFT = 4
 
 _MASK = (1 << 64) - 1
 
@@ -226,7 +223,7 @@ class Flow:
         self.cut_again_ps = 0
         self.alpha = ALPHA_ONE
         self.round_bytes = self.round_marked = 0
-        self.round_trip_ps = self.round_trip_deviation_ps = 0
+        self.round_trip_ps = self.deviation_ps = 0
         self.timeout_ps = program.rto_min_ps
         self.timer_armed = False
         self.deadline_ps = 0
@@ -324,14 +321,8 @@ class Flow:
 
     def measured_round_trip(self, sample_ps: int) -> None:
         """Follow the round trip and set the retransmission time-out by it."""
-        if self.round_trip_ps == 0:
-            self.round_trip_ps, self.round_trip_deviation_ps = sample_ps, sample_ps // 2
-        else:
-            error = sample_ps - self.round_trip_ps
-            self.round_trip_ps += error >> 3
-            self.round_trip_deviation_ps += (abs(error) - self.round_trip_deviation_ps) >> 2
-        expected = self.round_trip_ps + 4 * self.round_trip_deviation_ps
-        self.timeout_ps = max(self.model.program.rto_min_ps, expected)
+        self.round_trip_ps, self.deviation_ps = smoothed(self.round_trip_ps, self.deviation_ps, sample_ps)
+        self.timeout_ps = timeout_after(self.round_trip_ps, self.deviation_ps, self.model.program.rto_min_ps)
 
     # Time-out
 
@@ -349,7 +340,7 @@ class Flow:
             self.lose_until(self.transmissions)
             self.slow_start_until = max(self.model.program.full_packet_bytes, self.window // 2)
             self.window = self.model.program.full_packet_bytes
-            self.timeout_ps *= 2
+            self.timeout_ps = backed_off(self.timeout_ps)
             self.deadline_ps = now + self.timeout_ps
             self.model.hosts[self.src].kick()
         self._arm(self.deadline_ps - now)

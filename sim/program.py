@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from tensorexpress.compute import compute_times
 from tensorexpress.plan import ETHERNET_BYTES, JobPlan, Plan, ring_segments, slice_leads_ps
 from tensorexpress.queueing import DISCIPLINES
+from tensorexpress.recovery import reordering_of
 from tensorexpress.scenario import Scenario
 from tensorexpress.trace import KINDS
 from tensorexpress.units import PS_PER_SECOND, serialisation_ps
@@ -313,7 +314,7 @@ def _hosts(plan: Plan) -> dict[str, Any]:
         "ack_every": transport.ack_every,
         "window_bytes": transport.window_bytes,
         "initial_window_bytes": transport.initial_window_bytes,
-        "reordering": 3 if policy.keeps_flows_in_order else NO_LIMIT,
+        "reordering": reordering_of(policy) or NO_LIMIT,
     }
 
 

@@ -10,7 +10,7 @@ from zlib import crc32
 import numpy as np
 from numba import njit
 
-from tensorexpress import queueing
+from tensorexpress import queueing, recovery
 from tensorexpress.sim import columns, model, program, record
 from tensorexpress.sim.columns import *
 from tensorexpress.sim.kernel.events import drop_first_pair, free_packet, new_packet, schedule
@@ -121,7 +121,7 @@ def background(m: Memory, source: int) -> None:
 
 def parts() -> list[Path]:
     """Return the modules whose code or constants are compiled into the kernel."""
-    constants = (columns, model, program, record, queueing)
+    constants = (columns, model, program, record, queueing, recovery)
     return sorted(Path(__file__).parent.glob("*.py")) + [Path(str(module.__file__)) for module in constants]
 
 

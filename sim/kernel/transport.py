@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from tensorexpress import recovery
+from tensorexpress.recovery import ALPHA_ONE, ALPHA_SHIFT
 from tensorexpress.sim.columns import *
 from tensorexpress.sim.kernel.events import kick, new_packet, schedule
 from tensorexpress.sim.kernel.memory import Memory, compiled
 from tensorexpress.sim.kernel.ready import has_unsent, pop_pending, push_pending, refresh
-from tensorexpress.sim.model import ACKED, ALPHA_ONE, ALPHA_SHIFT, IN_FLIGHT, LOST, UNSENT
+from tensorexpress.sim.model import ACKED, IN_FLIGHT, LOST, UNSENT
 from tensorexpress.sim.program import PHASE, TIMER
 from tensorexpress.sim.record import ACK, DATA
+
+smoothed = compiled(recovery.smoothed)
+timeout_after = compiled(recovery.timeout_after)
+backed_off = compiled(recovery.backed_off)
+
 
 # Hosts
 
@@ -91,15 +98,9 @@ def lost(m: Memory, flow: int, in_flight_before: int) -> None:
 
 @compiled
 def measured_round_trip(m: Memory, flow: int, sample: int) -> None:
-    if m[flow + F_RTT] == 0:
-        m[flow + F_RTT] = sample
-        m[flow + F_RTT_DEVIATION] = sample // 2
-    else:
-        error = sample - m[flow + F_RTT]
-        m[flow + F_RTT] += error >> 3
-        m[flow + F_RTT_DEVIATION] += (abs(error) - m[flow + F_RTT_DEVIATION]) >> 2
-    expected = m[flow + F_RTT] + 4 * m[flow + F_RTT_DEVIATION]
-    m[flow + F_TIMEOUT] = max(m[RTO_MIN], expected)
+    round_trip, deviation = smoothed(m[flow + F_RTT], m[flow + F_RTT_DEVIATION], sample)
+    m[flow + F_RTT], m[flow + F_RTT_DEVIATION] = round_trip, deviation
+    m[flow + F_TIMEOUT] = timeout_after(round_trip, deviation, m[RTO_MIN])
 
 
 @compiled
@@ -114,7 +115,7 @@ def timer(m: Memory, flow: int) -> None:
         full = m[PAYLOAD] + m[HEADER]
         m[flow + F_SLOW_UNTIL] = max(full, m[flow + F_WINDOW] // 2)
         m[flow + F_WINDOW] = full
-        m[flow + F_TIMEOUT] *= 2
+        m[flow + F_TIMEOUT] = backed_off(m[flow + F_TIMEOUT])
         m[flow + F_DEADLINE] = now + m[flow + F_TIMEOUT]
         refresh(m, flow)
         kick(m, m[flow + F_SRC])
