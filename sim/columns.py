@@ -5,11 +5,8 @@ A thing (a port, a flow, a message, a packet ...) is the address of its row, and
 
 from __future__ import annotations
 
-from tensorexpress.queueing import HOST_ORDERS, Fifo, Pifo, SpPifo, StrictPriority
 from tensorexpress.sim.program import NEVER as NEVER
 
-FIFO, STRICT, SP_PIFO, PIFO = Fifo.code, StrictPriority.code, SpPifo.code, Pifo.code
-BY_RANK = HOST_ORDERS["priority"].code
 NONE = -1
 
 # Fields at the start of the memory.

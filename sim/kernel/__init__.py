@@ -6,7 +6,7 @@ and lets the kernel stop at any event (to grow, to let Ctrl-C through) and go on
 
     memory      the array as a bare pointer, and how functions are compiled
     events      the heap of events, and packets
-    queues      switch ports and their disciplines: the other form of `queueing.py`
+    queues      disciplines and buffers of switch ports, host orders: the other form of `queueing.py`
     ready       which flow of a host, and which slice of a flow, goes next
     transport   hosts, flows and messages
     training    the graph, and the workers that go through it

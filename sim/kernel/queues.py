@@ -1,11 +1,21 @@
-"""Switch ports: their disciplines and their buffer. The other form of the classes of `queueing.py`."""
+"""What goes first: disciplines and buffers of switch ports, and host orders. The other form of `queueing.py`."""
 
 from __future__ import annotations
 
+from tensorexpress.queueing import HOST_ORDERS, Pifo, SpPifo, StrictPriority
 from tensorexpress.sim.columns import *
 from tensorexpress.sim.kernel.events import free_packet, kick
 from tensorexpress.sim.kernel.memory import Memory, compiled
 from tensorexpress.sim.record import DATA, OTHER
+
+STRICT, SP_PIFO, PIFO = StrictPriority.code, SpPifo.code, Pifo.code
+PRIORITY = HOST_ORDERS["priority"].code
+
+
+@compiled
+def host_key(m: Memory, message: int) -> int:
+    """Return what the host order sorts a message by that is ready now."""
+    return m[message + M_RANK] if m[HOST_ORDER] == PRIORITY else m[NOW]
 
 
 @compiled

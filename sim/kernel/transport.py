@@ -7,6 +7,7 @@ from tensorexpress.recovery import ALPHA_ONE, ALPHA_SHIFT
 from tensorexpress.sim.columns import *
 from tensorexpress.sim.kernel.events import kick, new_packet, schedule
 from tensorexpress.sim.kernel.memory import Memory, compiled
+from tensorexpress.sim.kernel.queues import host_key
 from tensorexpress.sim.kernel.ready import has_unsent, pop_pending, push_pending, refresh
 from tensorexpress.sim.model import ACKED, IN_FLIGHT, LOST, UNSENT
 from tensorexpress.sim.program import PHASE, TIMER
@@ -151,7 +152,7 @@ def start_message(m: Memory, message: int, deadline: int) -> bool:
     for chunk in range(chunks):
         m[chunk_at(m, message, chunk) + C_STATE] = UNSENT
     m[message + M_ITERATION] = iteration
-    m[message + M_KEY] = m[message + M_RANK] if m[HOST_ORDER] == BY_RANK else now
+    m[message + M_KEY] = host_key(m, message)
     m[message + M_DEADLINE] = deadline
     for column in range(M_UNACKNOWLEDGED, M_FIRED):
         m[message + column] = 0
