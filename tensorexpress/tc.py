@@ -104,7 +104,7 @@ def summary(egress: Egress) -> str:
     """Return what an egress is like on one line.
 
     >>> summary(Egress((40, 32, 0), rate_bps=10**10, buffer_bytes=16_000_000, mtu=9000))
-    '3 queues by DSCP share 10 Gbps; each holds up to 10.7 MB'
+    '3 queues by DSCP share 10 Gbps; each holds up to 10.67 MB'
     """
     share = "the interface's own speed" if egress.rate_bps is None else format_rate(egress.rate_bps)
     most = most_in_queue(egress.buffer_bytes, egress.queues)
