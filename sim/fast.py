@@ -7,16 +7,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tensorexpress.buffer import shares
 from tensorexpress.errors import SimulationError, StoppedError
+from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS
+from tensorexpress.recovery import ALPHA_ONE
 from tensorexpress.sim.columns import *
-from tensorexpress.sim.kernel import SPARE_PACKETS, kernel
-from tensorexpress.sim.model import ALPHA_ONE, loss_threshold
+from tensorexpress.sim.kernel.loop import SPARE_PACKETS, kernel
+from tensorexpress.sim.model import loss_threshold
 from tensorexpress.sim.program import BACKGROUND, COMPUTE, GAPS, NO_LIMIT, PHASE, Ints, Program
 from tensorexpress.sim.record import PACKET, Record, empty_record
-
-#: What the compiled engine knows by name; anything else needs the SimPy model.
-DISCIPLINES = ("fifo", "strict", "sp-pifo", "pifo")
-HOST_ORDERS = ("fifo", "priority")
 
 #: Events between two looks at whether to stop.
 BUDGET = 2_000_000
@@ -167,10 +166,14 @@ class _Layout:
         events = 2 * len(self.ports.at) + p.workers + p.joins + len(self.flows.at) + len(self.sources.at) + 1
         events_at, stack_at = memory.room(2 * events), memory.room(2 * (p.messages + p.joins + 1))
         m = memory.filled()
+        discipline, host_order = DISCIPLINES[p.discipline].code, HOST_ORDERS[p.host_order].code
+        own_bytes, common_bytes = shares(p.buffer_bytes, p.queues if DISCIPLINES[p.discipline].has_queues else 1)
+        assert discipline is not None
+        assert host_order is not None
         for field, value in {
             EVENTS: events_at, STACK: stack_at, FREE: NONE, RUNNING: p.workers, QUEUES: p.queues,
-            DISCIPLINE: DISCIPLINES.index(p.discipline), BUFFER: p.buffer_bytes, SLACK_MODE: p.slack_mode,
-            ECN: p.ecn_bytes, LOSS: loss_threshold(p.loss), SEED: p.seed, BY_RANK: p.host_order == "priority",
+            DISCIPLINE: discipline, OWN: own_bytes, COMMON: common_bytes, SLACK_MODE: p.slack_mode,
+            ECN: p.ecn_bytes, LOSS: loss_threshold(p.loss), SEED: p.seed, HOST_ORDER: host_order,
             CREDIT: p.credit_bytes, PAYLOAD: p.payload_bytes, HEADER: p.header_bytes, ACK_SIZE: p.ack_bytes,
             ACKS: p.acks, ACK_EVERY: p.ack_every, LARGEST_WINDOW: p.window_bytes or NO_LIMIT, RTO_MIN: p.rto_min_ps,
             REORDERING: p.reordering, ROUNDS: p.iterations, OTHER_RANK: p.background_rank,
@@ -226,9 +229,9 @@ def _with_packets(m: Ints, count: int) -> Ints:
 
 def what_is_not_compiled(program: Program) -> str | None:
     """Return what of the program only the SimPy model can execute, None when nothing."""
-    if program.discipline not in DISCIPLINES:
+    if DISCIPLINES[program.discipline].code is None:
         return f"discipline {program.discipline!r}"
-    if program.host_order not in HOST_ORDERS:
+    if HOST_ORDERS[program.host_order].code is None:
         return f"host order {program.host_order!r}"
     return None
 

@@ -20,8 +20,10 @@ from itertools import pairwise, takewhile
 import numpy as np
 import simpy
 
+from tensorexpress.buffer import Buffer
 from tensorexpress.errors import SimulationError, StoppedError
 from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS, Slice
+from tensorexpress.recovery import ALPHA_ONE, ALPHA_SHIFT, backed_off, smoothed, timeout_after
 from tensorexpress.sim.program import (
     ARRIVE,
     BACKGROUND,
@@ -46,10 +48,6 @@ STEPS = 10_000
 #: States of a chunk at its sender.
 UNSENT, IN_FLIGHT, LOST, ACKED = range(4)
 
-#: DCTCP's estimate of the share of marked bytes is kept in units of 1/1024 and moves by 1/16 a window.
-ALPHA_ONE = 1024
-ALPHA_SHIFT = 4
-
 _MASK = (1 << 64) - 1
 
 
@@ -71,13 +69,13 @@ class Packet:
 
     __slots__ = (
         "acked_to", "asks", "chunk", "enqueued_ps", "flow", "hop", "iteration", "kind", "marked",
-        "message", "path", "rank", "sent_ps", "size", "slack_ps", "transmission",
+        "message", "path", "queue", "rank", "sent_ps", "size", "slack_ps", "transmission",
     )  # fmt: skip
 
     def __init__(self, kind: int, flow: Flow, path: list[int], size: int, rank: int, slack_ps: int):
         self.kind, self.flow, self.path, self.size = kind, flow, path, size
         self.rank, self.slack_ps = rank, slack_ps
-        self.hop = self.enqueued_ps = 0
+        self.hop = self.queue = self.enqueued_ps = 0
         self.message: Message | None = None
         self.iteration = self.chunk = self.transmission = self.sent_ps = self.acked_to = -1
         self.marked = self.asks = False
@@ -135,28 +133,20 @@ class SwitchPort(Port):
     """An output port of a switch: a discipline with a finite buffer."""
 
     def __init__(self, model: Model, link: int):
-        self.queue = DISCIPLINES[model.program.discipline](model.program.queues)
-        self.other_bytes = 0
+        program = model.program
+        self.queue = DISCIPLINES[program.discipline](program.queues)
+        self.buffer = Buffer(program.buffer_bytes, program.queues if self.queue.has_queues else 1)
         super().__init__(model, link)
 
     def enqueue(self, packet: Packet) -> None:
-        """Queue the packet, or drop it when the buffer is full; mark it when its queue is long.
-
-        Background traffic gets at most half of the buffer: it does not slow down, so while urgent queues starve it, it
-        would otherwise fill the buffer and push tensors out.
-        """
-        program, record = self.model.program, self.model.record
-        background = packet.kind == OTHER
-        if program.buffer_bytes and (
-            self.queue.backlog_bytes + packet.size > program.buffer_bytes
-            or (background and self.other_bytes + packet.size > program.buffer_bytes // 2)
-        ):
-            (record.link_background_drops if background else record.link_drops)[self.link] += 1
+        """Queue the packet, or drop it when the buffer has no room for it; mark it when its queue is long."""
+        program, record, now = self.model.program, self.model.record, int(self.model.env.now)
+        place = self.queue.place(now + packet.slack_ps if program.slack_mode else packet.rank)
+        packet.queue = place if self.queue.has_queues else 0
+        if not self.buffer.take(packet.queue, packet.size):
+            (record.link_background_drops if packet.kind == OTHER else record.link_drops)[self.link] += 1
             return
-        self.other_bytes += packet.size if background else 0
-        now = int(self.model.env.now)
-        rank = now + packet.slack_ps if program.slack_mode else packet.rank
-        found = self.queue.push(packet, packet.size, rank)
+        found = self.queue.push(packet, packet.size, place)
         packet.enqueued_ps = now
         if program.ecn_bytes and packet.kind == DATA and found >= program.ecn_bytes:
             packet.marked = True
@@ -169,7 +159,7 @@ class SwitchPort(Port):
         if not len(self.queue):
             return None
         packet: Packet = self.queue.pop()
-        self.other_bytes -= packet.size if packet.kind == OTHER else 0
+        self.buffer.release(packet.queue, packet.size)
         packet.slack_ps -= int(self.model.env.now) - packet.enqueued_ps
         return packet
 
@@ -233,7 +223,7 @@ class Flow:
         self.cut_again_ps = 0
         self.alpha = ALPHA_ONE
         self.round_bytes = self.round_marked = 0
-        self.round_trip_ps = self.round_trip_deviation_ps = 0
+        self.round_trip_ps = self.deviation_ps = 0
         self.timeout_ps = program.rto_min_ps
         self.timer_armed = False
         self.deadline_ps = 0
@@ -331,14 +321,8 @@ class Flow:
 
     def measured_round_trip(self, sample_ps: int) -> None:
         """Follow the round trip and set the retransmission time-out by it."""
-        if self.round_trip_ps == 0:
-            self.round_trip_ps, self.round_trip_deviation_ps = sample_ps, sample_ps // 2
-        else:
-            error = sample_ps - self.round_trip_ps
-            self.round_trip_ps += error >> 3
-            self.round_trip_deviation_ps += (abs(error) - self.round_trip_deviation_ps) >> 2
-        expected = self.round_trip_ps + 4 * self.round_trip_deviation_ps
-        self.timeout_ps = max(self.model.program.rto_min_ps, expected)
+        self.round_trip_ps, self.deviation_ps = smoothed(self.round_trip_ps, self.deviation_ps, sample_ps)
+        self.timeout_ps = timeout_after(self.round_trip_ps, self.deviation_ps, self.model.program.rto_min_ps)
 
     # Time-out
 
@@ -356,7 +340,7 @@ class Flow:
             self.lose_until(self.transmissions)
             self.slow_start_until = max(self.model.program.full_packet_bytes, self.window // 2)
             self.window = self.model.program.full_packet_bytes
-            self.timeout_ps *= 2
+            self.timeout_ps = backed_off(self.timeout_ps)
             self.deadline_ps = now + self.timeout_ps
             self.model.hosts[self.src].kick()
         self._arm(self.deadline_ps - now)
@@ -383,7 +367,7 @@ class Message:
         now = int(self.model.env.now)
         self._forget_in_flight()
         self.iteration, self.deadline_ps = iteration, deadline_ps
-        self.key = self.model.host_order(Slice(now, self.rank, self.bytes, deadline_ps - self.lead_ps))
+        self.key = self.model.host_key(Slice(now, self.rank, self.bytes, deadline_ps - self.lead_ps))
         # At the sender.
         self.state = bytearray(self.chunks)
         self.next_unsent = self.unacknowledged_from = 0
@@ -547,7 +531,7 @@ class Model:
         self.env = simpy.Environment(initial_time=0)
         self.record = empty_record(program)
         self.loss_threshold = loss_threshold(program.loss)
-        self.host_order = HOST_ORDERS[program.host_order]
+        self.host_key = HOST_ORDERS[program.host_order].key
         self._log: list[tuple[int, ...]] | None = [] if record_packets else None
         self.ports: list[Port] = [
             (Host if source < program.hosts else SwitchPort)(self, link)

@@ -19,6 +19,8 @@ from tensorexpress.framing import ETHERNET_BYTES
 from tensorexpress.graph import Graph, index_of, kind_of
 from tensorexpress.paths import Paths
 from tensorexpress.plan import Plan, slice_leads_ps
+from tensorexpress.queueing import DISCIPLINES
+from tensorexpress.recovery import reordering_of
 from tensorexpress.scenario import Scenario
 from tensorexpress.units import PS_PER_SECOND
 
@@ -40,10 +42,6 @@ NO_LIMIT = 1 << 40
 
 #: A time that does not come.
 NEVER = NO_LIMIT << 20
-
-#: Disciplines that keep a flow in order by their table or static ranks; under any other, and where ranks follow the
-#: clock, a gap says nothing and only the time-out tells a loss.
-_IN_ORDER = ("fifo", "strict", "pifo")
 
 
 @dataclass(frozen=True)
@@ -207,14 +205,13 @@ def _network(scenario: Scenario) -> dict[str, Any]:
 
 def _hosts(plan: Plan) -> dict[str, Any]:
     policy, transport = plan.policy, plan.scenario.transport
-    in_order = policy.discipline in _IN_ORDER and policy.queue_map != "slack"
-    # A PIFO is the reference, so it is not short of memory either; and where nothing can be lost, nothing times out.
-    buffer_bytes = 0 if policy.discipline == "pifo" else plan.scenario.cluster.buffer_bytes
+    # Where nothing can be lost, nothing times out.
+    buffer_bytes = plan.scenario.cluster.buffer_bytes if DISCIPLINES[policy.discipline].has_limit else 0
     return {
         "buffer_bytes": buffer_bytes,
         "rto_min_ps": transport.rto_min_ps if buffer_bytes or plan.scenario.loss else NEVER,
         "discipline": policy.discipline,
-        "slack_mode": policy.queue_map == "slack",
+        "slack_mode": policy.by_slack,
         "host_order": policy.host_order,
         "credit_bytes": policy.credit_bytes,
         "payload_bytes": plan.framing.payload_bytes,
@@ -224,7 +221,7 @@ def _hosts(plan: Plan) -> dict[str, Any]:
         "ack_every": transport.ack_every,
         "window_bytes": transport.window_bytes,
         "initial_window_bytes": transport.initial_window_bytes,
-        "reordering": 3 if in_order else NO_LIMIT,
+        "reordering": reordering_of(policy) or NO_LIMIT,
     }
 
 
@@ -236,12 +233,14 @@ def _messages(plan: Plan, graphs: Sequence[Graph]) -> dict[str, Any]:
     jobs = list(zip(plan.jobs, graphs, strict=True))
     ranks = joined(np.array(job.ranks)[graph.tensor] for job, graph in jobs)
     queues = joined(np.array(job.queues)[graph.tensor] for job, graph in jobs)
+    tensors = joined(graph.tensor for graph in graphs)
+    discipline = DISCIPLINES[plan.policy.discipline]
     return {
         "message_bytes": sizes,
         "message_chunks": -(-sizes // plan.framing.payload_bytes),
         "message_rank": ranks,
-        "message_switch_rank": queues if plan.policy.discipline == "strict" else ranks,
-        "message_tensor": joined(graph.tensor for graph in graphs),
+        "message_switch_rank": discipline.rank_of(queues, ranks),
+        "message_tensor": tensors,
         "message_lead_ps": joined(np.array(slice_leads_ps(job))[graph.slice] for job, graph in jobs),
         "message_kind": joined(graph.kind for graph in graphs),
         "join_delay_ps": joined(graph.sum_delay_ps for graph in graphs),
@@ -298,14 +297,14 @@ def _workers(plan: Plan, rounds: int) -> dict[str, Any]:
 
 def build(plan: Plan) -> Program:
     """Turn a plan into the arrays that the engines execute."""
-    scenario, discipline = plan.scenario, plan.policy.discipline
+    scenario, discipline = plan.scenario, DISCIPLINES[plan.policy.discipline]
     rounds = scenario.rounds
     graphs = [job.graph for job in plan.jobs]
     gates = [len(job.job.workers) * len(job.ranks) for job in plan.jobs]
     joins, need, successors_start, successors = _connect(graphs, gates)
     messages = _messages(plan, graphs)
     tensors, ranks = messages["message_tensor"], messages["message_switch_rank"]
-    classes = {"fifo": np.zeros_like(ranks), "strict": ranks}.get(discipline, tensors)
+    classes = np.broadcast_to(discipline.class_of(ranks, tensors), tensors.shape)
     return Program(
         iterations=rounds,
         joins=joins,
@@ -316,7 +315,7 @@ def build(plan: Plan) -> Program:
         background_bytes=np.array([b.packet_bytes + ETHERNET_BYTES for b in scenario.background], dtype=np.int64),
         background_gaps_ps=_background_gaps(scenario),
         # Best effort: less urgent than every tensor.
-        background_rank=scenario.cluster.queues - 1 if discipline == "strict" else int(tensors.max()) + 1,
+        background_rank=discipline.rank_of(scenario.cluster.queues - 1, int(tensors.max()) + 1),
         background_slack_ps=max(max(job.slack_ps) for job in plan.jobs),
         **_network(scenario),
         **_hosts(plan),

@@ -16,10 +16,11 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
+from tensorexpress.buffer import Buffer
 from tensorexpress.cluster import Cluster
 from tensorexpress.errors import InputError, unknown
 from tensorexpress.paths import Paths
-from tensorexpress.queueing import DISCIPLINES, Discipline, Fifo
+from tensorexpress.queueing import DISCIPLINES, Discipline, Fifo, Ranks
 from tensorexpress.sim.program import ARRIVE, BACKGROUND, PHASE, TRANSMIT, Ints
 from tensorexpress.units import serialisation_ps
 
@@ -137,10 +138,10 @@ def _check_ranges(columns: Columns, hosts: int, discipline: str, queues: int) ->
         "src": (0, hosts - 1),
         "dst": (0, hosts - 1),
         "bytes": (1, MOST_BYTES),
-        "rank": (0, queues - 1) if discipline == "strict" else (-_LARGEST, _LARGEST),
     }
-    if discipline == "fifo":
-        del accepted["rank"]
+    ranks = DISCIPLINES[discipline].ranks
+    if ranks is not Ranks.IGNORED:
+        accepted["rank"] = (0, queues - 1) if ranks is Ranks.QUEUE else (-_LARGEST, _LARGEST)
     for name, (least, most) in accepted.items():
         column = columns[name]
         if len(column) and not (least <= column.min() and column.max() <= most):
@@ -173,22 +174,26 @@ class _Packet:
     rank: int
     #: The links still to go.
     links: Iterator[int]
+    #: The queue in which it waits.
+    queue: int = 0
 
 
 class _Port:
     """The transmitter of one directed link, and the packets that wait for it."""
 
-    def __init__(self, network: _Network, link: int, queue: Discipline, buffer_bytes: int):
-        self.network, self.link, self.queue, self.buffer_bytes = network, link, queue, buffer_bytes
+    def __init__(self, network: _Network, link: int, queue: Discipline, buffer: Buffer):
+        self.network, self.link, self.queue, self.buffer = network, link, queue, buffer
         self.rate_bps, self.delay_ps = network.links.rate_bps[link], network.links.delay_ps[link]
         self.is_paced = network.links.paced[link]
         self.idle = True
 
     def enqueue(self, packet: _Packet) -> None:
         """Let the packet wait, or drop it; an idle port chooses at the end of this instant."""
-        if self.buffer_bytes and self.queue.backlog_bytes + packet.bytes > self.buffer_bytes:
+        place = self.queue.place(packet.rank)
+        packet.queue = place if self.queue.has_queues else 0
+        if not self.buffer.take(packet.queue, packet.bytes):
             return
-        self.queue.push(packet, packet.bytes, packet.rank)
+        self.queue.push(packet, packet.bytes, place)
         if self.idle:
             self.idle = False
             self.network.at(0, TRANSMIT, self.link).callbacks.append(self.transmit)
@@ -199,6 +204,7 @@ class _Port:
             self.idle = True
             return
         packet: _Packet = self.queue.pop()
+        self.buffer.release(packet.queue, packet.bytes)
         occupied_ps = serialisation_ps(packet.bytes, self.rate_bps)
         passing_ps = 0 if self.is_paced else occupied_ps
         arrival = self.network.at(passing_ps + self.delay_ps, ARRIVE, self.link)
@@ -212,10 +218,11 @@ class _Network:
     def __init__(self, cluster: Cluster, columns: Columns, discipline: str, queues: int, route: Route):
         self.env = simpy.Environment(initial_time=0)
         self.links = cluster.directed()
+        made = DISCIPLINES[discipline]
         self.ports = [
-            _Port(self, link, Fifo(), 0)
+            _Port(self, link, Fifo(), Buffer(0, 1))
             if source < len(cluster.hosts)
-            else _Port(self, link, DISCIPLINES[discipline](queues), cluster.buffer_bytes)
+            else _Port(self, link, made(queues), Buffer(cluster.buffer_bytes, queues if made.has_queues else 1))
             for link, source in enumerate(self.links.source)
         ]
         remembered = cache(route)

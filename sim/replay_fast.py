@@ -19,17 +19,18 @@ import numba
 import numpy as np
 from numba.extending import intrinsic
 
+from tensorexpress.buffer import shares
 from tensorexpress.cluster import Cluster
 from tensorexpress.errors import SimulationError
+from tensorexpress.queueing import DISCIPLINES, Fifo, Pifo, StrictPriority
 from tensorexpress.sim.program import Ints
 from tensorexpress.units import PS_PER_SECOND
 
 #: Host indices of both ends -> the directed links between them.
 Route: TypeAlias = Callable[[int, int], tuple[int, ...]]
 
-#: The disciplines that the engine knows, and the numbers it knows them by.
-DISCIPLINES = {"fifo": 0, "strict": 1, "sp-pifo": 2, "pifo": 3}
-FIFO, STRICT, SP_PIFO, PIFO = DISCIPLINES.values()
+#: The disciplines that the engine knows.
+FIFO, STRICT, PIFO = Fifo.code, StrictPriority.code, Pifo.code
 
 NONE = -1
 
@@ -74,6 +75,8 @@ class Memory(NamedTuple):
     tail: Ints
     #: SP-PIFO's, for each queue.
     bounds: Ints
+    #: What waits in each queue.
+    queue_bytes: Ints
 
 
 class Arrivals(NamedTuple):
@@ -103,8 +106,9 @@ class Port(NamedTuple):
 
     discipline: int
     queues: int
-    #: 0 is no limit.
-    buffer_bytes: int
+    #: As `buffer.Shares` has them.
+    own_bytes: int
+    common_bytes: int
     #: The streams that enter, in order of the links they come from.
     first_stream: int
     streams: int
@@ -227,7 +231,7 @@ def serve_in_order(memory: Memory, port: Port, wire: Wire, count: int, arrivals:
             backlog_bytes -= memory.bytes[packets[oldest]]
             oldest += 1
         backlog_bytes += memory.bytes[packet]
-        if port.buffer_bytes and backlog_bytes > port.buffer_bytes:
+        if backlog_bytes > port.common_bytes:
             backlog_bytes -= memory.bytes[packet]
             continue
         start_ps = max(free_ps, arrival_ps)
@@ -240,32 +244,36 @@ def serve_in_order(memory: Memory, port: Port, wire: Wire, count: int, arrivals:
 def serve_by_rank(memory: Memory, port: Port, wire: Wire, count: int, arrivals: Arrivals, ranks: Ints) -> None:
     """Send packets as the discipline chooses. A PIFO uses `following` and `ranks` as a heap."""
     times, packets = arrivals
-    following, tail, bounds = memory.following, memory.tail, memory.bounds
+    following, tail, bounds, queue_bytes = memory.following, memory.tail, memory.bounds, memory.queue_bytes
     for queue in range(port.queues):
-        bounds[queue] = 0
+        bounds[queue] = queue_bytes[queue] = 0
         tail[queue] = count + queue
         following[count + queue] = NONE
-    waiting = backlog_bytes = now_ps = arrived = 0
+    waiting = common_bytes = now_ps = arrived = 0
     while arrived < count or waiting:
         if waiting == 0:
             now_ps = max(now_ps, times[arrived])
         # What arrives at the very instant at which the port chooses takes part.
         while arrived < count and times[arrived] <= now_ps:
             packet = packets[arrived]
-            size = memory.bytes[packet]
-            if port.buffer_bytes == 0 or backlog_bytes + size <= port.buffer_bytes:
+            queue = 0 if port.discipline == PIFO else choose_queue(port, bounds, memory.rank[packet])
+            held = queue_bytes[queue]
+            after = held + memory.bytes[packet]
+            beyond = max(0, after - port.own_bytes) - max(0, held - port.own_bytes)
+            if common_bytes + beyond <= port.common_bytes:
                 if port.discipline == PIFO:
                     push_sorted(following, ranks, waiting, arrived, memory.rank[packet])
                 else:
-                    queue = choose_queue(port, bounds, memory.rank[packet])
                     following[tail[queue]] = arrived
                     following[arrived] = NONE
                     tail[queue] = arrived
-                backlog_bytes += size
+                common_bytes += beyond
+                queue_bytes[queue] = after
                 waiting += 1
             arrived += 1
         if waiting == 0:
             continue
+        queue = 0
         if port.discipline == PIFO:
             chosen = pop_sorted(following, ranks, waiting)
         else:
@@ -274,10 +282,14 @@ def serve_by_rank(memory: Memory, port: Port, wire: Wire, count: int, arrivals: 
                 head += 1
             chosen = following[head]
             following[head] = following[chosen]
+            queue = head - count
             if following[head] == NONE:
-                tail[head - count] = head
+                tail[queue] = head
         waiting -= 1
-        backlog_bytes -= memory.bytes[packets[chosen]]
+        held = queue_bytes[queue]
+        after = held - memory.bytes[packets[chosen]]
+        common_bytes -= max(0, held - port.own_bytes) - max(0, after - port.own_bytes)
+        queue_bytes[queue] = after
         now_ps = transmit(memory, wire, packets[chosen], now_ps)
 
 
@@ -376,8 +388,9 @@ def run(cluster: Cluster, columns: dict[str, Ints], discipline: str, queues: int
 
     The columns are time_ps, src, dst, bytes and rank, contiguous.
     """
-    if discipline not in DISCIPLINES:
-        known = ", ".join(DISCIPLINES)
+    code = DISCIPLINES[discipline].code
+    if code is None:
+        known = ", ".join(name for name, each in DISCIPLINES.items() if each.code is not None)
         raise NotCompiledError(f"engine 'fast' knows {known}; use engine='simpy' for discipline {discipline!r}")
     routes = find_routes(len(cluster.hosts), columns["src"], columns["dst"], route)
     order = port_order(routes)
@@ -386,10 +399,11 @@ def run(cluster: Cluster, columns: dict[str, Ints], discipline: str, queues: int
     addresses = Memory(*[cast(Any, array.ctypes.data) for array in memory])
     inject(addresses, len(memory.time_ps))
     into = [link for _, link in routes.streams]
+    room = shares(cluster.buffer_bytes, queues if DISCIPLINES[discipline].has_queues else 1)
     for link in order:
         first = bisect_left(into, link)
         streams = bisect_right(into, link) - first
-        port = Port(DISCIPLINES[discipline], queues, cluster.buffer_bytes, first, streams)
+        port = Port(code, queues, *room, first, streams)
         serve(addresses, port, wires[link])
     return memory.arrival_ps
 
@@ -448,4 +462,5 @@ def _memory(routes: Routes, nics: Ints, columns: dict[str, Ints], queues: int) -
         following=room(largest_port + queues),
         tail=room(queues),
         bounds=room(queues),
+        queue_bytes=room(queues),
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from tensorexpress.errors import PlanError
 from tensorexpress.plan import Plan
+from tensorexpress.queueing import DISCIPLINES, Deployment
 from tensorexpress.wire.frame import Seen
 from tensorexpress.wire.header import Header
 
@@ -72,18 +73,26 @@ def queue_map_of(plan: Plan) -> QueueMap:
     >>> queue_map_of(make_plan(read_scenario(), POLICIES["tensorexpress"])).tensor_queue[0, 0]
     0
     """
-    numbers = range(len(plan.jobs))
-    queues, discipline = plan.scenario.cluster.queues, plan.policy.discipline
-    if discipline == "strict":
-        chosen = {
-            (number, tensor): queue for number in numbers for tensor, queue in enumerate(plan.jobs[number].queues)
-        }
-        return QueueMap(queues, chosen)
-    if discipline == "sp-pifo" and plan.policy.queue_map == "slack":
-        return QueueMap(queues, {}, slack_jobs=frozenset(numbers))
-    if discipline == "fifo":
+    queues, deployment = plan.scenario.cluster.queues, deployment_of(plan)
+    if deployment is Deployment.ONE_QUEUE:
         return QueueMap(queues, {})
-    raise PlanError(
-        f"policy {plan.policy.name!r} wants {discipline!r} with queues={plan.policy.queue_map} in the switch; accepted "
-        "for deployment: switch=strict, switch=fifo, or switch=sp-pifo with queues=slack"
-    )
+    if deployment is Deployment.SLACK:
+        return QueueMap(queues, {}, slack_jobs=frozenset(range(len(plan.jobs))))
+    tensors = ((number, tensor) for number, job in enumerate(plan.jobs) for tensor in range(len(job.queues)))
+    return QueueMap(queues, {(number, tensor): plan.jobs[number].queues[tensor] for number, tensor in tensors})
+
+
+def deployment_of(plan: Plan) -> Deployment:
+    """Return how switches are made to do what a plan's policy wants of them; PlanError when they cannot."""
+    policy = plan.policy
+    if policy.deployment is None:
+        accepted = [
+            f"switch={name}" + (" with queues=slack" if discipline.deployment is Deployment.SLACK else "")
+            for name, discipline in DISCIPLINES.items()
+            if discipline.deployment is not None
+        ]
+        raise PlanError(
+            f"policy {policy.name!r} wants {policy.discipline!r} with queues={policy.queue_map} in the switch; "
+            f"accepted for deployment: {', '.join(accepted)}"
+        )
+    return policy.deployment

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tensorexpress import p4
+from tensorexpress.buffer import OTHERWISE
 from tensorexpress.errors import InputError, MachineError, ProgramError
 from tensorexpress.text import grid
 from tensorexpress.units import PS_PER_SECOND, format_time
@@ -102,6 +103,7 @@ def check_machine() -> list[Finding]:
         check_build(),
         check_p4c(),
         check_bmv2(),
+        check_buffers(),
         check_tool("ip", "-V", "iproute2"),
         check_tool("tc", "-V", "iproute2"),
         check_tool("ethtool", "--version", "ethtool"),
@@ -202,6 +204,14 @@ def check_bmv2() -> Finding:
         needed = ".".join(map(str, BMV2_NEEDED))
         return Finding(BMV2, "note", f"{said}, without --priority-queues", f"install {needed} or later")
     return Finding(BMV2, "ok", f"{said}; start it with --priority-queues 8 behind --")
+
+
+def check_buffers() -> Finding:
+    """Which targets cannot share a port's buffer between its queues as plans and simulator do."""
+    found = "; ".join(f"{target} {otherwise}" for target, otherwise in OTHERWISE.items())
+    return Finding(
+        "port buffers", "note", found, "where packets are dropped, compare with runs of the embedded switch instead"
+    )
 
 
 # Tools, qdiscs and permissions.

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from tensorexpress.errors import PolicyError, UnitError, unknown
 from tensorexpress.names import check_name
-from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS
+from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS, Deployment, Ranks
 from tensorexpress.units import LARGEST, format_size, parse_size
 
 #: Choices of `Policy.queue_map`: how L ranks become K queues, or a rank that is no table at all.
@@ -51,11 +51,38 @@ class Policy:
         for what, size in (("slice", self.slice_bytes), ("credit", self.credit_bytes)):
             if not 0 <= size <= LARGEST:
                 raise PolicyError(f"policy {self.name}: {what} is {size} bytes; accepted: 0 to {LARGEST}")
-        if self.queue_map == "slack" and self.discipline in ("fifo", "strict"):
+        if self.by_slack and not DISCIPLINES[self.discipline].sorts():
+            sorting = sorted(name for name, discipline in DISCIPLINES.items() if discipline.sorts())
             raise PolicyError(
                 f"policy {self.name}: queue map 'slack' has no table for discipline {self.discipline!r}; "
-                "accepted with it: pifo, sp-pifo"
+                f"accepted with it: {', '.join(sorting)}"
             )
+
+    @property
+    def by_slack(self) -> bool:
+        """Whether a packet's rank is the switch's clock plus the slack in the packet."""
+        return self.queue_map == "slack"
+
+    @property
+    def orders_in_hosts(self) -> bool:
+        """Whether hosts do more than to send in the order of readiness."""
+        return not HOST_ORDERS[self.host_order].keeps_order
+
+    @property
+    def orders_in_switches(self) -> bool:
+        """Whether switches do more than to send in the order of arrival."""
+        return DISCIPLINES[self.discipline].ranks is not Ranks.IGNORED
+
+    @property
+    def keeps_flows_in_order(self) -> bool:
+        """Whether switches never reorder the packets of a flow, so that a gap tells a loss."""
+        return DISCIPLINES[self.discipline].keeps_order and not self.by_slack
+
+    @property
+    def deployment(self) -> Deployment | None:
+        """How a controller makes switches do it; None when it cannot."""
+        deployment = DISCIPLINES[self.discipline].deployment
+        return deployment if (deployment is Deployment.SLACK) == self.by_slack else None
 
 
 #: The named policies. Slice sizes are those of the systems' papers or defaults where they are public.

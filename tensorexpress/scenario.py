@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from tensorexpress import cluster as clusters
 from tensorexpress import models
+from tensorexpress.buffer import most_in_queue
 from tensorexpress.cluster import Cluster
 from tensorexpress.errors import InputError, ScenarioError, shown
 from tensorexpress.framing import SEGMENT_OVERHEAD_BYTES, Framing
@@ -581,12 +582,19 @@ def _impossible_sizes(scenario: Scenario) -> Iterator[tuple[str, str]]:
         )
     packet_bytes = cluster.mtu + transport.header_bytes
     for path, size in (
-        ("cluster.buffer", cluster.buffer_bytes),
         ("transport.window", transport.window_bytes),
         ("transport.initial_window", transport.initial_window_bytes),
     ):
         if 0 < size < packet_bytes:
             yield path, f"found {size} bytes; accepted: 0, or at least a packet ({packet_bytes} bytes)"
+    most_bytes = most_in_queue(cluster.buffer_bytes, cluster.queues)
+    if most_bytes < packet_bytes:
+        least_bytes = packet_bytes * (2 if cluster.queues > 1 else 1)
+        yield (
+            "cluster.buffer",
+            f"found {cluster.buffer_bytes} bytes, of which a queue gets {most_bytes} at the most; accepted: 0, or at "
+            f"least {least_bytes}, so that there is room for a packet ({packet_bytes} bytes)",
+        )
 
 
 def policy_problems(scenario: Scenario, policies: Iterable[Policy]) -> Iterator[tuple[str, str]]:

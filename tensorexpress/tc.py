@@ -11,10 +11,12 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from tensorexpress.buffer import most_in_queue
 from tensorexpress.errors import InputError, PlanError
 from tensorexpress.framing import ETHERNET_BYTES
 from tensorexpress.names import check_interface
 from tensorexpress.plan import Plan
+from tensorexpress.queueing import DISCIPLINES, Deployment
 from tensorexpress.units import format_rate, format_size
 from tensorexpress.wire.dscp import MOST_QUEUES, dscp_blocks
 
@@ -46,7 +48,7 @@ class Egress:
     dscps: tuple[int, ...]
     #: Bit/s that all queues share, counted as on the wire; None is the interface's own speed.
     rate_bps: int | None
-    #: Bytes that may wait in each queue; 0 is no limit.
+    #: Bytes that may wait at the interface, as on the wire; 0 is no limit.
     buffer_bytes: int
     #: Largest IP packet in bytes.
     mtu: int
@@ -75,13 +77,15 @@ def dscps_of(plan: Plan) -> tuple[int, ...]:
     >>> [dscps_of(make_plan(read_scenario(), POLICIES[name])) for name in ("tensorexpress", "p3")]
     [(40, 34, 32, 26, 24, 18, 16, 0), (0,)]
     """
-    queues, discipline = plan.scenario.cluster.queues, plan.policy.discipline
-    if discipline == "fifo":
+    queues, deployment = plan.scenario.cluster.queues, plan.policy.deployment
+    if deployment is Deployment.ONE_QUEUE:
         return plan.dscps[-1:] or (0,)
-    if discipline != "strict":
+    if deployment is not Deployment.TABLE:
+        by_dscp = (Deployment.ONE_QUEUE, Deployment.TABLE)
+        accepted = [f"switch={name}" for name, discipline in DISCIPLINES.items() if discipline.deployment in by_dscp]
         raise PlanError(
-            f"policy {plan.policy.name!r} wants {discipline!r} in the switch, which no DSCP can say; accepted where "
-            "queues follow the DSCP: switch=strict or switch=fifo"
+            f"policy {plan.policy.name!r} wants {plan.policy.discipline!r} in the switch, which no DSCP can say; "
+            f"accepted where queues follow the DSCP: {' or '.join(accepted)}"
         )
     if queues > MOST_QUEUES:
         raise PlanError(
@@ -101,13 +105,14 @@ def summary(egress: Egress) -> str:
     """Return what an egress is like on one line.
 
     >>> summary(Egress((40, 32, 0), rate_bps=10**10, buffer_bytes=16_000_000, mtu=9000))
-    '3 queues by DSCP share 10 Gbps, 16 MB each'
+    '3 queues by DSCP share 10 Gbps; each holds up to 10.67 MB'
     """
     share = "the interface's own speed" if egress.rate_bps is None else format_rate(egress.rate_bps)
-    size = f"{format_size(egress.buffer_bytes)} each" if egress.buffer_bytes else "of any length"
+    most = most_in_queue(egress.buffer_bytes, egress.queues)
+    size = f"holds up to {format_size(most)}" if egress.buffer_bytes else "holds whatever comes"
     if egress.queues == 1:
-        return f"1 queue in order of arrival has {share}, {size}"
-    return f"{egress.queues} queues by DSCP share {share}, {size}"
+        return f"1 queue in order of arrival has {share}; it {size}"
+    return f"{egress.queues} queues by DSCP share {share}; each {size}"
 
 
 def setup(device: str, egress: Egress) -> list[Command]:
@@ -186,7 +191,14 @@ def _class(queue: int) -> str:
 
 
 def _limit(egress: Egress) -> int:
-    return min(egress.buffer_bytes or _LARGEST_LIMIT, _LARGEST_LIMIT)
+    """Return the limit of one queue, in bytes as Linux counts them.
+
+    Queues of tc know nothing of each other: each may hold what it could if the others were short. A full packet weighs
+    as much of this limit as it does of the buffer.
+    """
+    frame = egress.mtu + _HEADER_BYTES
+    most = most_in_queue(egress.buffer_bytes, egress.queues) * frame // (frame + _OVERHEAD_BYTES)
+    return min(most, _LARGEST_LIMIT)
 
 
 def script(commands: Iterable[Sequence[str]], about: str) -> str:

@@ -113,7 +113,10 @@ def test_a_truncated_scenario_names_file_and_line(tmp_path):
 def test_a_custom_discipline_is_refused_by_the_compiled_engine_only(small, monkeypatch):
     from tensorexpress.queueing import DISCIPLINES, Fifo
 
-    monkeypatch.setitem(DISCIPLINES, "mine", Fifo)
+    class Mine(Fifo):
+        """One of the user's own, though it does nothing else."""
+
+    monkeypatch.setitem(DISCIPLINES, "mine", Mine)
     refused = run("predict", small, "--policy", "fifo:switch=mine", "--engine", "fast")
     assert refused.exit_code == 2
     assert "engine 'fast' has no discipline 'mine'; use engine 'simpy'" in refused.stderr

@@ -204,7 +204,7 @@ def test_each_drop_is_counted_by_its_reason():
         if packet.frame[0] == 9:
             packet.egress_spec = DROP_PORT
 
-    settings = PortSettings(rate_bps=RATE_BPS, queues=2, buffer_bytes=400)
+    settings = PortSettings(rate_bps=RATE_BPS, queues=2, buffer_bytes=500)
     bench = Bench(Scripted(script), ports={0: settings, 1: settings})
     bench.switch.receive(0, frame(9), 0)
     bench.switch.receive(0, frame(1, priority=2), 0)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import sys
 from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from tensorexpress.plan import Plan, make_plan
 from tensorexpress.policy import Policy, parse_policy
 from tensorexpress.scenario import Background, Job, Scenario, Transport
 from tensorexpress.sim import fast, model
+from tensorexpress.sim.kernel import loop
 from tensorexpress.sim.program import build
 from tensorexpress.sim.record import Record
 from tensorexpress.sim.run import ENGINES, execute, simulate
@@ -143,6 +147,19 @@ def test_both_engines_and_auto_give_the_same_trace() -> None:
         assert np.array_equal(simpy_.jobs[0].transfers, other.jobs[0].transfers)
         assert np.array_equal(simpy_.jobs[0].forward_start_ps, other.jobs[0].forward_start_ps)
         assert (simpy_.end_ps, simpy_.transmissions) == (other.end_ps, other.transmissions)
+
+
+def test_the_kernel_is_compiled_anew_when_any_module_that_is_compiled_into_it_changes() -> None:
+    folder = Path(loop.__file__).parent
+    imported = {
+        node.module
+        for path in folder.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tensorexpress.sim.")
+    }
+    files = {Path(sys.modules[name].__file__ or "") for name in imported}
+    assert files <= set(loop.parts())
+    assert len(files) > 8
 
 
 def test_an_unknown_engine_is_refused_by_name() -> None:

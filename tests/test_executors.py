@@ -130,10 +130,4 @@ def test_slack_is_ranked_as_sp_pifo_does(queues: int, packets: list[tuple[int, i
     for gap_us, slack_us in packets:
         now_us += gap_us
         _, queue = switch.slot_and_queue(0, framed(tagged(0, 1, slack_us=slack_us)), now_us * 10**6)
-        assert queue == chosen(oracle, now_us + 2**32 + slack_us)
-
-
-def chosen(oracle: SpPifo, rank: int) -> int:
-    before = list(map(len, oracle._queues))
-    oracle.push(None, 1, rank)
-    return [len(queue) - count for queue, count in zip(oracle._queues, before, strict=True)].index(1)
+        assert queue == oracle.place(now_us + 2**32 + slack_us)

@@ -80,8 +80,8 @@ def test_the_commands_of_two_queues():
         f"tc class add dev eth0 parent 7e: classid 7e:ff htb {shared}",
         f"tc class add dev eth0 parent 7e:ff classid 7e:1 {own.format(0)}",
         f"tc class add dev eth0 parent 7e:ff classid 7e:2 {own.format(1)}",
-        "tc qdisc add dev eth0 parent 7e:1 bfifo limit 100000",
-        "tc qdisc add dev eth0 parent 7e:2 bfifo limit 100000",
+        "tc qdisc add dev eth0 parent 7e:1 bfifo limit 73829",
+        "tc qdisc add dev eth0 parent 7e:2 bfifo limit 73829",
         "tc filter add dev eth0 parent 7e: protocol arp prio 1 u32 match u32 0 0 flowid 7e:1",
         "tc filter add dev eth0 parent 7e: protocol ipv6 prio 2 u32 match u8 0x3a 0xff at 6 flowid 7e:1",
         *(f"tc filter add dev eth0 parent 7e: protocol {line} flowid 7e:1" for line in by_dscp),
@@ -93,12 +93,12 @@ def test_without_a_rate_it_is_prio_and_without_queues_a_fifo():
     assert several[1][8:12] == ("prio", "bands", "4", "priomap")
     assert several[1][12:] == ("3",) * 16
     one = tc.setup("eth0", tc.Egress((0,), rate_bps=None, buffer_bytes=5000, mtu=1500))
-    assert [" ".join(command) for command in one[1:]] == ["tc qdisc replace dev eth0 root handle 7e: bfifo limit 5000"]
+    assert [" ".join(command) for command in one[1:]] == ["tc qdisc replace dev eth0 root handle 7e: bfifo limit 4921"]
 
 
 def test_policies_that_no_dscp_can_express_are_refused():
     for policy in ("ideal", "tensorexpress:switch=sp-pifo,queues=slack"):
-        with pytest.raises(PlanError, match="accepted where queues follow the DSCP: switch=strict or switch=fifo"):
+        with pytest.raises(PlanError, match="accepted where queues follow the DSCP: switch=fifo or switch=strict"):
             linux_layout.nodes(plan_on(star(hosts=2), policy))
     with pytest.raises(PlanError, match="at most 8"):
         linux_layout.nodes(plan_on(star(hosts=2, queues=9)))

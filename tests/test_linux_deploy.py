@@ -65,7 +65,7 @@ def test_queues_are_set_up_again_and_removed(machine, plan_path):
     for rate in ("1 Gbps", "100 Mbps"):
         done = machine(*words, "--rate", rate)
         assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout == f"nic0: 8 queues by DSCP share {rate}, 16 MB each\n"
+        assert done.stdout == f"nic0: 8 queues by DSCP share {rate}; each holds up to 9 MB\n"
         assert root_qdisc(machine) == ("htb", "7e:")
         classes = machine("tc", "class", "show", "dev", "nic0").stdout
         assert classes.count("prio") == 8

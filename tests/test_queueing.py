@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorexpress import queueing as module
-from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS, Fifo, Pifo, Slice, SpPifo, StrictPriority
+from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS, Fifo, Pifo, Ranks, Slice, SpPifo, StrictPriority
 
 QUEUES = 4
 
@@ -18,12 +18,17 @@ STEPS = st.lists(st.one_of(st.none(), st.tuples(st.integers(1, 9000), st.integer
 ANY_RANKS = st.lists(st.integers(-50, 50), max_size=40)
 
 
+def push(port, item, size, rank):
+    """Let an item wait where the discipline puts its rank."""
+    return port.push(item, size, port.place(rank))
+
+
 def run(port, steps):
     """Push and pop; items are numbered in order of arrival. Return what was popped."""
     popped, arrivals = [], 0
     for step in steps:
         if step is not None:
-            port.push(arrivals, *step)
+            push(port, arrivals, *step)
             arrivals += 1
         elif len(port):
             popped.append(port.pop())
@@ -69,7 +74,7 @@ def test_every_byte_and_item_is_accounted_for(name, steps):
     for step in steps:
         if step is not None:
             before = port.backlog_bytes
-            found = port.push(len(sizes), *step)
+            found = push(port, len(sizes), *step)
             assert 0 <= found <= before
             waiting.add(len(sizes))
             sizes.append(step[0])
@@ -100,7 +105,7 @@ def test_an_empty_port_has_nothing_to_pop(name):
     port = DISCIPLINES[name](QUEUES)
     with pytest.raises(IndexError):
         port.pop()
-    port.push("only", 100, 1)
+    push(port, "only", 100, 1)
     assert port.pop() == "only"
     with pytest.raises(IndexError):
         port.pop()
@@ -117,7 +122,7 @@ def test_sp_pifo_maps_ranks_to_queues_as_worked_by_hand():
     port = SpPifo(2)
     bounds = []
     for rank in (3, 1, 5, 0, 4, 2):
-        port.push(rank, 100, rank)
+        push(port, rank, 100, rank)
         bounds.append(tuple(port.bounds))
     assert bounds == [(0, 3), (1, 3), (1, 5), (0, 4), (0, 4), (2, 4)]
     assert [port.pop() for _ in range(6)] == [1, 0, 2, 3, 5, 4]
@@ -127,7 +132,7 @@ def test_sp_pifo_maps_ranks_to_queues_as_worked_by_hand():
 def test_sp_pifos_bounds_stay_in_order(ranks, queues):
     port = SpPifo(queues)
     for rank in ranks:
-        port.push(rank, 1, rank)
+        push(port, rank, 1, rank)
         assert port.bounds == sorted(port.bounds)
         assert rank in port.bounds
 
@@ -136,7 +141,7 @@ def test_sp_pifos_bounds_stay_in_order(ranks, queues):
 def test_sp_pifo_with_one_queue_is_a_fifo(ranks):
     port = SpPifo(1)
     for index, rank in enumerate(ranks):
-        port.push(index, 1, rank)
+        push(port, index, 1, rank)
     assert [port.pop() for _ in ranks] == list(range(len(ranks)))
 
 
@@ -144,7 +149,7 @@ def test_sp_pifo_with_one_queue_is_a_fifo(ranks):
 def test_sp_pifo_keeps_ranks_that_arrive_sorted_sorted(ranks, queues):
     port = SpPifo(queues)
     for rank in sorted(ranks):
-        port.push(rank, 1, rank)
+        push(port, rank, 1, rank)
     assert [port.pop() for _ in ranks] == sorted(ranks)
 
 
@@ -152,14 +157,45 @@ def test_sp_pifo_keeps_ranks_that_arrive_sorted_sorted(ranks, queues):
 def test_sp_pifo_sorts_distinct_falling_ranks_into_a_queue_each(ranks):
     port = SpPifo(max(1, len(ranks)))
     for rank in sorted(ranks, reverse=True):
-        port.push(rank, 1, rank)
+        push(port, rank, 1, rank)
     assert [port.pop() for _ in ranks] == sorted(ranks)
+
+
+def test_codes_in_the_compiled_engines_are_unique_and_never_inherited():
+    for registry in (DISCIPLINES, HOST_ORDERS):
+        codes = [entry.code for entry in registry.values()]
+        assert sorted(codes) == list(range(len(registry)))
+
+    class Mine(StrictPriority):
+        """Does something that neither the compiled engine nor a switch knows."""
+
+    assert (Mine.code, Mine.deployment) == (None, None)
+    assert (Mine.ranks, Mine.keeps_order, Mine.has_queues) == (Ranks.QUEUE, True, True)
+
+
+@pytest.mark.parametrize("name", list(DISCIPLINES))
+def test_a_place_is_a_queue_where_there_are_queues(name):
+    port = DISCIPLINES[name](QUEUES)
+    for rank in (3, 0, 2, 2, 1):
+        assert port.place(rank) in range(QUEUES)
+    if DISCIPLINES[name].has_queues:
+        with pytest.raises(IndexError):
+            port.push("beyond", 1, QUEUES)
+
+
+@pytest.mark.parametrize(
+    ("name", "rank", "flow_class"), [("fifo", 7, 0), ("strict", 2, 2), ("sp-pifo", 7, 9), ("pifo", 7, 9)]
+)
+def test_what_a_discipline_tells_apart_is_the_class_of_a_flow(name, rank, flow_class):
+    discipline = DISCIPLINES[name]
+    assert discipline.rank_of(queue=2, rank=7) == rank
+    assert discipline.class_of(queue=2, tensor=9) == flow_class
 
 
 def test_host_orders_look_at_readiness_or_rank():
     early, urgent = Slice(ready_ps=1, rank=9, bytes=1, deadline_ps=0), Slice(ready_ps=2, rank=0, bytes=1, deadline_ps=0)
-    assert min([urgent, early], key=HOST_ORDERS["fifo"]) is early
-    assert min([urgent, early], key=HOST_ORDERS["priority"]) is urgent
+    assert min([urgent, early], key=HOST_ORDERS["fifo"].key) is early
+    assert min([urgent, early], key=HOST_ORDERS["priority"].key) is urgent
 
 
 def test_doctests():

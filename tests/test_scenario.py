@@ -288,7 +288,7 @@ class TestValues:
             ({"cluster": {"queues": 0}}, "cluster.queues: found 0; accepted: a whole number from 1 to 32"),
             (
                 {"cluster": {"buffer": "1 KB"}},
-                "cluster.buffer: found 1000 bytes; accepted: 0, or at least a packet (9130",
+                "cluster.buffer: found 1000 bytes, of which a queue gets 566 at the most; accepted: 0, or at least",
             ),
             ({"cluster": {"buffer": False}}, "cluster.buffer: False is not a size"),
             ({"job": 3}, "job: found 3; accepted: [job], or [[job]] several times"),

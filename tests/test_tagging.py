@@ -18,6 +18,7 @@ from tensorexpress.host.tagging import Tagger, TrafficClass, tag_socket
 from tensorexpress.plan import make_plan, slice_leads_ps
 from tensorexpress.policy import parse_policy
 from tensorexpress.scenario import read_scenario
+from tensorexpress.sim.program import build
 from tensorexpress.wire.dscp import queue_of_dscp
 from tensorexpress.wire.header import HEADER_DTYPE, Kind
 
@@ -57,7 +58,20 @@ def test_queue_dscp_and_priority_are_those_that_a_switch_gives_the_tensor(policy
         assert header.queue == granted
         assert queue_of_dscp(traffic.dscp, plan.dscps) == granted
         assert 0 <= traffic.priority <= 6
-        assert tagger.flow_class(tensor) == granted
+
+
+@pytest.mark.parametrize(
+    "policy", ["tensorexpress:queues=optimal", "fifo", "p3", "tensorexpress:switch=sp-pifo,queues=slack"]
+)
+def test_tensors_share_a_flow_on_hosts_exactly_when_they_do_in_the_simulator(policy: str) -> None:
+    plan = make_plan(read_scenario(None, SMALL), parse_policy(policy))
+    tagger, program = Tagger(plan), build(plan)
+    classes: dict[int, set[int]] = {}
+    for tensor, flow in zip(program.message_tensor.tolist(), program.message_flow.tolist(), strict=True):
+        classes.setdefault(flow, set()).add(tagger.flow_class(tensor))
+    assert all(len(of_flow) == 1 for of_flow in classes.values())
+    pairs = [(program.flow_src[flow], program.flow_dst[flow], *of_flow) for flow, of_flow in classes.items()]
+    assert len(set(pairs)) == len(pairs)
 
 
 def test_where_slack_decides_the_dscp_is_that_of_the_plans_own_map_and_tensors_have_flows_of_their_own() -> None:

@@ -28,6 +28,7 @@ from tensorexpress.host.segments import Run, SegmentBuffer, part_of
 from tensorexpress.host.tagging import BEST_EFFORT, Tag, Tagger, TrafficClass, monotonic_ps
 from tensorexpress.plan import Plan
 from tensorexpress.queueing import Slice
+from tensorexpress.recovery import reordering_of
 from tensorexpress.units import PS_PER_SECOND, format_time
 from tensorexpress.wire.header import Flag, Kind, clamp_slack_us
 
@@ -90,8 +91,7 @@ def settings_of(plan: Plan, tagger: Tagger, *, rate_bps: int = 0, silence_ps: in
         initial_window_bytes=transport.initial_window_bytes,
         ack_every=transport.ack_every,
         rto_min_ps=transport.rto_min_ps,
-        # Where a switch sorts by slack it reorders packets of a flow, and a gap is no sign of loss.
-        reordering=0 if policy.queue_map == "slack" else 3,
+        reordering=reordering_of(policy),
     )
     return EndpointSettings(
         flow,

@@ -16,21 +16,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from tensorexpress.recovery import ALPHA_ONE, ALPHA_SHIFT, REORDERING, backed_off, smoothed, timeout_after
+
 #: Numbers on the wire count modulo this.
 _WRAP = 1 << 32
 
 #: Most segments between the first that is missing and the last that was sent; what an acknowledgement can tell apart.
 SPAN = 8192
 
-#: DCTCP's estimate of the share of marked bytes is kept in units of 1/1024 and moves by 1/16 a window.
-_ALPHA_ONE = 1024
-_ALPHA_SHIFT = 4
-
 #: A window without a limit, and a slow start that never ends.
 _NO_LIMIT = 1 << 62
-
-#: The time-out no longer doubles beyond this, so that a flow goes on soon after a long interruption.
-_LONGEST_TIMEOUT_PS = 10**12
 
 
 def unwrap(number: int, near: int) -> int:
@@ -60,7 +55,7 @@ class FlowSettings:
     #: Least retransmission time-out.
     rto_min_ps: int = 200 * 10**9
     #: A segment counts as lost when one sent this many transmissions later has arrived; 0: only the time-out decides.
-    reordering: int = 3
+    reordering: int = REORDERING
 
     @cached_property
     def full_bytes(self) -> int:
@@ -164,7 +159,7 @@ class SendFlow:
         self._seen_transmission = -1
         self._slow_start_until = _NO_LIMIT
         self._cut_again_ps = 0
-        self._alpha = _ALPHA_ONE
+        self._alpha = ALPHA_ONE
         self._round_bytes = self._round_marked = 0
         self._round_trip_ps = self._deviation_ps = 0
 
@@ -329,7 +324,7 @@ class SendFlow:
         self._bursts.clear()
         self._slow_start_until = max(self.settings.full_bytes, self.window // 2)
         self.window = self.settings.full_bytes
-        self.timeout_ps = max(self.timeout_ps, min(2 * self.timeout_ps, _LONGEST_TIMEOUT_PS))
+        self.timeout_ps = backed_off(self.timeout_ps)
         self.deadline_ps = now_ps + self.timeout_ps
 
     def _measure_round_trip(self, transmission: int, now_ps: int) -> None:
@@ -345,13 +340,8 @@ class SendFlow:
         if transmission >= burst.transmission + burst.count:
             return
         sample_ps = now_ps - burst.sent_ps
-        if self._round_trip_ps == 0:
-            self._round_trip_ps, self._deviation_ps = sample_ps, sample_ps // 2
-        else:
-            error = sample_ps - self._round_trip_ps
-            self._round_trip_ps += error >> 3
-            self._deviation_ps += (abs(error) - self._deviation_ps) >> 2
-        self.timeout_ps = max(self.settings.rto_min_ps, self._round_trip_ps + 4 * self._deviation_ps)
+        self._round_trip_ps, self._deviation_ps = smoothed(self._round_trip_ps, self._deviation_ps, sample_ps)
+        self.timeout_ps = timeout_after(self._round_trip_ps, self._deviation_ps, self.settings.rto_min_ps)
 
     # Congestion
 
@@ -366,9 +356,9 @@ class SendFlow:
         if marked:
             self._round_marked += size
         if self._round_bytes >= self.window:
-            self._alpha += (self._round_marked * _ALPHA_ONE // self._round_bytes - self._alpha) >> _ALPHA_SHIFT
+            self._alpha += (self._round_marked * ALPHA_ONE // self._round_bytes - self._alpha) >> ALPHA_SHIFT
             if self._round_marked:
-                self.window = max(full, self.window - self.window * self._alpha // (2 * _ALPHA_ONE))
+                self.window = max(full, self.window - self.window * self._alpha // (2 * ALPHA_ONE))
                 self._slow_start_until = self.window
             self._round_bytes = self._round_marked = 0
         self.window = min(self.window, self.largest_window)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tensorexpress.host.flow import Burst, SendFlow
 from tensorexpress.queueing import HOST_ORDERS, Slice
 from tensorexpress.units import PS_PER_MS, PS_PER_SECOND, serialisation_ps
@@ -16,7 +14,7 @@ class Scheduler:
     """Chooses bursts over all flows of a host, as `Host.next_packet` of `sim/model.py` chooses packets."""
 
     def __init__(self, host_order: str = "fifo", credit_bytes: int = 0, rate_bps: int = 0):
-        self._key: Callable[[Slice], int] = HOST_ORDERS[host_order]
+        self._key = HOST_ORDERS[host_order].key
         self._credit_bytes, self._rate_bps = credit_bytes, rate_bps
         #: Flows that have something to send or in flight; a dict, because it keeps the order and finds quickly.
         self._active: dict[SendFlow, None] = {}

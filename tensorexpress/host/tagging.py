@@ -20,6 +20,7 @@ from tensorexpress.classify import QueueMap, queue_map_of
 from tensorexpress.deadline import deadlines
 from tensorexpress.errors import PlanError, shown, unknown
 from tensorexpress.plan import JobPlan, Plan, slice_leads_ps
+from tensorexpress.queueing import DISCIPLINES
 from tensorexpress.wire.dscp import dscp_of_queue
 from tensorexpress.wire.header import Header, Kind, clamp_slack_us, pack_many
 
@@ -137,7 +138,7 @@ class Tagger:
         self._clock_ps = clock_ps
         self._queues: QueueMap = queue_map_of(plan)
         self._dscps = plan.dscps
-        self._by_slack = self.job in self._queues.slack_jobs
+        self._discipline = DISCIPLINES[plan.policy.discipline]
         layers = self.plan.job.workload.layers
         self._names = [layer.name for layer in layers]
         self._from_start_ps = deadlines([layer.forward_ps for layer in layers], [layer.backward_ps for layer in layers])
@@ -215,8 +216,8 @@ class Tagger:
         return traffic_class(self.queue(tensor), self._dscps)
 
     def flow_class(self, tensor: int | str) -> int:
-        """Return which of the flows to a host a tensor belongs to: one per queue, or per tensor where slack decides."""
-        return self.number(tensor) if self._by_slack else self.queue(tensor)
+        """Return which of the flows to a host a tensor belongs to: by what the discipline tells apart."""
+        return self._discipline.class_of(self.queue(tensor), self.number(tensor))
 
     def header(self, tensor: int | str, chunk: int, payload_bytes: int, kind: Kind = Kind.GRADIENT) -> Header:
         """Return the header of one packet that is sent now."""

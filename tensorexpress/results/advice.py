@@ -74,7 +74,7 @@ def _about_job(compared: SideBySide, job: int) -> Iterator[str]:
 
 def _orders(result: Result) -> bool:
     """Whether a policy does more than to serve in the order of arrival."""
-    return (result.plan.policy.host_order, result.plan.policy.discipline) != ("fifo", "fifo")
+    return result.plan.policy.orders_in_hosts or result.plan.policy.orders_in_switches
 
 
 def _about_switch_order(compared: SideBySide, job: int) -> Iterator[str]:
@@ -82,9 +82,9 @@ def _about_switch_order(compared: SideBySide, job: int) -> Iterator[str]:
     in_hosts, in_switches = [], []
     for result in compared.results.values():
         policy = result.plan.policy
-        if policy.discipline != "fifo":
+        if policy.orders_in_switches:
             in_switches.append(result)
-        elif policy.host_order != "fifo":
+        elif policy.orders_in_hosts:
             in_hosts.append(result)
     if not in_hosts or not in_switches:
         return

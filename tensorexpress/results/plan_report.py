@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tensorexpress import policy
+from tensorexpress import buffer, policy
 from tensorexpress.plan import JobPlan, Plan, link_loads
+from tensorexpress.queueing import DISCIPLINES
 from tensorexpress.results.heading import heading
 from tensorexpress.text import grid
 from tensorexpress.units import counted, format_size, format_time
@@ -22,6 +23,7 @@ def as_table(plan: Plan, *, paths: bool = False) -> str:
     lines = [
         heading(scenario, said=("job.name", "job.model", "job.workers", "job.servers")),
         f"{plan.policy.name}: {policy.describe(plan.policy)}",
+        f"buffer: {buffer.describe(scenario.cluster.buffer_bytes, _queues(plan))}",
     ]
     for number, job in enumerate(plan.jobs):
         lines += ["", _title(job, number), *grid(_rows(job, plan.dscps))]
@@ -30,6 +32,11 @@ def as_table(plan: Plan, *, paths: bool = False) -> str:
     if paths:
         lines += _path_lines(plan)
     return "\n".join(lines)
+
+
+def _queues(plan: Plan) -> int:
+    """Return between how many queues a port's buffer is shared."""
+    return plan.scenario.cluster.queues if DISCIPLINES[plan.policy.discipline].has_queues else 1
 
 
 def _title(plan: JobPlan, number: int) -> str:

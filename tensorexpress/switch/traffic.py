@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tensorexpress.buffer import Buffer
 from tensorexpress.errors import InputError, unknown
-from tensorexpress.queueing import DISCIPLINES, Discipline, StrictPriority
+from tensorexpress.queueing import DISCIPLINES, Discipline, Ranks, StrictPriority
 from tensorexpress.switch.packet import SwitchPacket
 from tensorexpress.units import serialisation_ps
 
@@ -35,8 +36,7 @@ class PortSettings:
     discipline: str = "strict"
     #: Strict-priority queues; v1model's priorities are 0 to 7.
     queues: int = 8
-    #: Bytes that may wait. `strict` keeps half of them in equal parts for the single queues, so that waiting bulk
-    #: traffic never makes an urgent packet find the buffer full.
+    #: Bytes that may wait, as on the wire; 0 is no limit. `buffer.py` says how queues share them.
     buffer_bytes: int = 1_000_000
     #: Part of the link (0 to below 1) that the least urgent queue gets whenever it has packets; only with `strict`.
     lowest_share: float = 0.0
@@ -52,7 +52,7 @@ class PortSettings:
             raise InputError(f"{self.queues} queues; accepted: 1 or more")
         if not 0 <= self.lowest_share < 1:
             raise InputError(f"share {self.lowest_share} of the least urgent queue; accepted: 0 to below 1")
-        if self.lowest_share and (self.discipline != "strict" or self.queues < 2):
+        if self.lowest_share and (DISCIPLINES[self.discipline] is not StrictPriority or self.queues < 2):
             raise InputError("a share for the least urgent queue needs discipline strict and 2 queues or more")
 
 
@@ -95,15 +95,13 @@ class EgressPort:
     """The queues of one port and the link behind them. It has no clock: whoever calls says what time it is."""
 
     __slots__ = (
+        "_buffer",
         "_depths",
         "_discipline",
+        "_has_queues",
         "_lowest",
-        "_pool_bytes",
-        "_reserved_bytes",
-        "_shared_bytes",
-        "_strict",
+        "_overhead_bytes",
         "_waiting",
-        "_waiting_bytes",
         "_wire_ps",
         "deepest_bytes",
         "in_flight",
@@ -113,22 +111,19 @@ class EgressPort:
 
     def __init__(self, settings: PortSettings):
         self.settings = settings
-        self._strict = settings.discipline == "strict"
         self._discipline = _discipline(settings)
-        # Other disciplines than `strict` choose for themselves where a packet waits: they count as one queue.
-        count = settings.queues if self._strict else 1
+        self._has_queues = self._discipline.has_queues
+        count = settings.queues if self._has_queues else 1
         self._lowest = settings.queues - 1
         #: The highest priority that has a queue; BMv2 drops a packet above it, and so does the switch.
-        self.top_priority = self._lowest if self._strict else _ANY_PRIORITY
+        self.top_priority = self._lowest if self._discipline.ranks is Ranks.QUEUE else _ANY_PRIORITY
         self._waiting = 0
         self._depths = [0] * count
-        self._waiting_bytes = [0] * count
-        self._reserved_bytes = settings.buffer_bytes // (2 * count) if count > 1 else 0
-        self._pool_bytes = settings.buffer_bytes - count * self._reserved_bytes
-        self._shared_bytes = 0
+        self._buffer = Buffer(settings.buffer_bytes, count)
+        self._overhead_bytes = settings.overhead_bytes
         #: Picoseconds by length of the frame; there are not many lengths, and the division is slow.
         self._wire_ps: dict[int, int] = {}
-        #: Most bytes that ever waited in each queue.
+        #: Most bytes, as on the wire, that ever waited in each queue.
         self.deepest_bytes = [0] * count
         #: The frame whose bits are on the wire.
         self.in_flight: bytes | None = None
@@ -145,24 +140,19 @@ class EgressPort:
 
     def enqueue(self, packet: SwitchPacket, now_us: int) -> bool:
         """Let a packet, for whose priority there is a queue, wait; False when the buffer has no room for it."""
-        rank = self._lowest - packet.priority
-        queue = rank if self._strict else 0
-        size = packet.length
-        before = self._waiting_bytes[queue]
-        after = before + size
-        if after > (reserve := self._reserved_bytes):
-            shared = self._shared_bytes + after - (before if before > reserve else reserve)
-            if shared > self._pool_bytes:
-                return False
-            self._shared_bytes = shared
-        self._waiting_bytes[queue] = after
-        if after > self.deepest_bytes[queue]:
-            self.deepest_bytes[queue] = after
+        place = self._discipline.place(self._lowest - packet.priority)
+        queue = place if self._has_queues else 0
+        size = self.wire_bytes(packet.length)
+        buffer = self._buffer
+        if not buffer.take(queue, size):
+            return False
+        if buffer.queue_bytes[queue] > self.deepest_bytes[queue]:
+            self.deepest_bytes[queue] = buffer.queue_bytes[queue]
         packet.enq_us = now_us
         packet.enq_qdepth = self._depths[queue]
         self._depths[queue] += 1
         self._waiting += 1
-        self._discipline.push((packet, queue, size), size, rank)
+        self._discipline.push((packet, queue, size), size, place)
         return True
 
     def dequeue(self, now_us: int) -> SwitchPacket | None:
@@ -171,11 +161,7 @@ class EgressPort:
             return None
         packet: SwitchPacket
         packet, queue, size = self._discipline.pop()
-        before = self._waiting_bytes[queue]
-        after = before - size
-        if before > (reserve := self._reserved_bytes):
-            self._shared_bytes -= before - (after if after > reserve else reserve)
-        self._waiting_bytes[queue] = after
+        self._buffer.release(queue, size)
         self._depths[queue] -= 1
         self._waiting -= 1
         packet.deq_qdepth = self._depths[queue]
@@ -187,10 +173,13 @@ class EgressPort:
         known = self._wire_ps.get(frame_bytes)
         if known is not None:
             return known
-        rate_bps = self.settings.rate_bps
-        size = max(frame_bytes, SHORTEST_FRAME_BYTES) + self.settings.overhead_bytes
+        rate_bps, size = self.settings.rate_bps, self.wire_bytes(frame_bytes)
         self._wire_ps[frame_bytes] = needed = serialisation_ps(size, rate_bps) if rate_bps is not None else 0
         return needed
+
+    def wire_bytes(self, frame_bytes: int) -> int:
+        """Return what a frame weighs on the wire, and in the buffer."""
+        return (frame_bytes if frame_bytes > SHORTEST_FRAME_BYTES else SHORTEST_FRAME_BYTES) + self._overhead_bytes
 
 
 def _discipline(settings: PortSettings) -> Discipline:

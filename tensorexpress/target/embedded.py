@@ -13,8 +13,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from tensorexpress.addresses import GATEWAY_MAC, addresses_of
+from tensorexpress.classify import deployment_of
 from tensorexpress.errors import TensorExpressError
 from tensorexpress.plan import Plan
+from tensorexpress.queueing import Deployment
 from tensorexpress.switch.faults import Faults
 from tensorexpress.switch.loop import LoopSettings
 from tensorexpress.switch.ports import InterfaceSpec, PortSpec, SocketSpec
@@ -27,9 +29,6 @@ from tensorexpress.target.marks import private_directory
 from tensorexpress.wire.udp import lay_wire
 
 logger = logging.getLogger(__name__)
-
-#: A buffer without a limit.
-_ENDLESS_BYTES = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -166,7 +165,7 @@ def port_settings(plan: Plan, rate_bps: int) -> PortSettings:
     cluster = plan.scenario.cluster
     return PortSettings(
         rate_bps=rate_bps,
-        discipline="fifo" if plan.policy.discipline == "fifo" else "strict",
+        discipline="fifo" if deployment_of(plan) is Deployment.ONE_QUEUE else "strict",
         queues=cluster.queues,
-        buffer_bytes=cluster.buffer_bytes or _ENDLESS_BYTES,
+        buffer_bytes=cluster.buffer_bytes,
     )

@@ -38,7 +38,7 @@ def clusters(draw: st.DrawFn, hosts: int, lossy: bool) -> Cluster:
     wire = {"bandwidth": draw(st.sampled_from(RATES_BPS)), "delay": draw(st.sampled_from([0, 1, US, 20 * US]))}
     ports = {
         "mtu": mtu,
-        "buffer": draw(st.integers(1, 20)) * (mtu + 200) if lossy and draw(st.booleans()) else 0,
+        "buffer": draw(st.integers(2, 20)) * (mtu + 200) if lossy and draw(st.booleans()) else 0,
         "queues": draw(st.integers(1, 8)),
     }
     shape = draw(st.sampled_from(["star", "dumbbell", "leaf-spine", "cable"]))

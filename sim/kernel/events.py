@@ -1,0 +1,98 @@
+"""Events, a binary heap of (time, place inside the instant), no two of which share both; and packets."""
+
+from __future__ import annotations
+
+from tensorexpress.sim.columns import *
+from tensorexpress.sim.kernel.memory import Memory, compiled
+from tensorexpress.sim.program import PHASE, TRANSMIT
+
+
+@compiled
+def schedule(m: Memory, time: int, place: int) -> None:
+    n = m[EVENT_COUNT]
+    if m[TOP_IS_FREE]:
+        # The event being handled still has the first place: one that follows from it takes it over.
+        m[TOP_IS_FREE] = 0
+        sift_down(m, m[EVENTS], n, time, place)
+    else:
+        m[EVENT_COUNT] = n + 1
+        sift_up(m, m[EVENTS], n, time, place)
+
+
+@compiled
+def kick(m: Memory, port: int) -> None:
+    if m[port + L_IDLE]:
+        m[port + L_IDLE] = 0
+        schedule(m, m[NOW], TRANSMIT * PHASE + port)
+
+
+@compiled
+def sift_up(m: Memory, heap: int, i: int, first: int, second: int) -> None:
+    """Put a pair into a binary heap whose place i is free."""
+    while i > 0:
+        parent = (i - 1) >> 1
+        at = heap + 2 * parent
+        if m[at] < first or (m[at] == first and m[at + 1] <= second):
+            break
+        m[heap + 2 * i] = m[at]
+        m[heap + 2 * i + 1] = m[at + 1]
+        i = parent
+    m[heap + 2 * i] = first
+    m[heap + 2 * i + 1] = second
+
+
+@compiled
+def drop_first_pair(m: Memory, heap: int, n: int) -> None:
+    """Remove the first of n + 1 pairs of a binary heap."""
+    sift_down(m, heap, n, m[heap + 2 * n], m[heap + 2 * n + 1])
+
+
+@compiled
+def sift_down(m: Memory, heap: int, n: int, first: int, second: int) -> None:
+    """Put a pair into a binary heap of n pairs whose first place is free."""
+    i = 0
+    while True:
+        child = 2 * i + 1
+        if child >= n:
+            break
+        at = heap + 2 * child
+        if child + 1 < n and (m[at + 2] < m[at] or (m[at + 2] == m[at] and m[at + 3] < m[at + 1])):
+            child += 1
+            at += 2
+        if first < m[at] or (first == m[at] and second <= m[at + 1]):
+            break
+        m[heap + 2 * i] = m[at]
+        m[heap + 2 * i + 1] = m[at + 1]
+        i = child
+    m[heap + 2 * i] = first
+    m[heap + 2 * i + 1] = second
+
+
+# Packets
+
+
+@compiled
+def new_packet(m: Memory, kind: int, flow: int, hop: int, end: int, size: int, rank: int, slack: int) -> int:
+    packet = m[FREE]
+    m[FREE] = m[packet + P_NEXT]
+    m[FREE_COUNT] -= 1
+    m[packet + P_KIND] = kind
+    m[packet + P_FLOW] = flow
+    m[packet + P_HOP] = hop
+    m[packet + P_END] = end
+    m[packet + P_SIZE] = size
+    m[packet + P_RANK] = rank
+    m[packet + P_SLACK] = slack
+    m[packet + P_MESSAGE] = NONE
+    m[packet + P_ITERATION] = NONE
+    m[packet + P_CHUNK] = NONE
+    m[packet + P_MARKED] = 0
+    m[packet + P_NEXT] = NONE
+    return packet
+
+
+@compiled
+def free_packet(m: Memory, packet: int) -> None:
+    m[packet + P_NEXT] = m[FREE]
+    m[FREE] = packet
+    m[FREE_COUNT] += 1

@@ -1,0 +1,178 @@
+"""The kernel itself: links, and a loop that handles event after event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+from zlib import crc32
+
+import numpy as np
+from numba import njit
+
+from tensorexpress import queueing, recovery
+from tensorexpress.sim import columns, model, program, record
+from tensorexpress.sim.columns import *
+from tensorexpress.sim.kernel.events import drop_first_pair, free_packet, new_packet, schedule
+from tensorexpress.sim.kernel.memory import Memory, compiled, pointer
+from tensorexpress.sim.kernel.queues import enqueue, next_packet_of_switch
+from tensorexpress.sim.kernel.training import computed, fire_successors
+from tensorexpress.sim.kernel.transport import acknowledge, next_packet_of_host, receive, send_control, timer
+from tensorexpress.sim.program import ARRIVE, BACKGROUND, COMPUTE, GAPS, JOIN, PHASE, TIMER, TRANSMIT
+from tensorexpress.sim.record import ACK, DATA, OTHER
+
+#: Packets that one event can create at the most, and a little more.
+SPARE_PACKETS = 4
+
+
+@compiled
+def is_lost(seed: int, link: int, count: int, threshold: int) -> bool:
+    x = (
+        np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15)
+        + np.uint64(link) * np.uint64(0xBF58476D1CE4E5B9)
+        + np.uint64(count) * np.uint64(0x94D049BB133111EB)
+    )
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return bool(np.int64((x ^ (x >> np.uint64(31))) >> np.uint64(1)) < threshold)
+
+
+@compiled
+def transmit(m: Memory, log: Memory, port: int) -> None:
+    """Send the port's next packet, or leave the port idle."""
+    if m[port + L_IS_HOST]:
+        packet = next_packet_of_host(m, port)
+    else:
+        packet = next_packet_of_switch(m, port)
+    if packet == NONE:
+        m[port + L_IDLE] = 1
+        return
+    now = m[NOW]
+    size = m[packet + P_SIZE]
+    rate = m[port + L_RATE]
+    occupied = (size * 8_000_000_000_000 + rate - 1) // rate
+    m[port + L_BYTES] += size
+    m[port + L_BUSY] += occupied
+    m[TRANSMISSIONS] += 1
+    if m[LOGGING]:
+        row = m[LOGGED] * LOG_COLUMNS
+        m[LOGGED] += 1
+        message = m[packet + P_MESSAGE]
+        log[row + 0] = now
+        log[row + 1] = m[port + L_INDEX]
+        log[row + 2] = m[packet + P_KIND]
+        log[row + 3] = m[m[packet + P_FLOW] + F_INDEX]
+        log[row + 4] = NONE if message == NONE else m[message + M_INDEX]
+        log[row + 5] = m[packet + P_ITERATION]
+        log[row + 6] = m[packet + P_CHUNK]
+        log[row + 7] = size
+    # Packets on one link arrive in the order of sending: only the first needs an event.
+    arrives = now + m[port + L_DELAY] + (0 if m[port + L_IS_PACED] else occupied)
+    m[packet + P_ARRIVES] = arrives
+    m[packet + P_NEXT] = NONE
+    if m[port + L_HEAD] == NONE:
+        m[port + L_HEAD] = packet
+        schedule(m, arrives, ARRIVE * PHASE + port)
+    else:
+        m[m[port + L_TAIL] + P_NEXT] = packet
+    m[port + L_TAIL] = packet
+    schedule(m, now + occupied, TRANSMIT * PHASE + port)
+
+
+@compiled
+def deliver(m: Memory, port: int) -> None:
+    """Take the first packet off a link and hand it to the far end, unless the link loses it."""
+    packet = m[port + L_HEAD]
+    following = m[packet + P_NEXT]
+    m[port + L_HEAD] = following
+    if following != NONE:
+        schedule(m, m[following + P_ARRIVES], ARRIVE * PHASE + port)
+    m[port + L_CARRIED] += 1
+    if m[LOSS] and is_lost(m[SEED], m[port + L_INDEX], m[port + L_CARRIED], m[LOSS]):
+        m[port + L_LOSSES] += 1
+        free_packet(m, packet)
+        return
+    hop = m[packet + P_HOP] + 1
+    m[packet + P_HOP] = hop
+    if hop < m[packet + P_END]:
+        enqueue(m, m[hop], packet)
+        return
+    kind = m[packet + P_KIND]
+    if kind == DATA:
+        if receive(m, packet):
+            message = m[packet + P_MESSAGE]
+            fire_successors(m, m[message + M_NODE], m[message + M_DEADLINE])
+    elif kind == ACK:
+        acknowledge(m, packet)
+    free_packet(m, packet)
+
+
+@compiled
+def background(m: Memory, source: int) -> None:
+    flow = m[source + B_FLOW]
+    packet = new_packet(
+        m, OTHER, flow, m[flow + F_PATH], m[flow + F_PATH_END], m[source + B_SIZE], m[OTHER_RANK], m[OTHER_SLACK]
+    )
+    send_control(m, m[flow + F_SRC], packet)
+    m[source + B_SENT] += 1
+    gap = m[m[source + B_GAPS] + m[source + B_SENT] % GAPS]
+    schedule(m, m[NOW] + gap, BACKGROUND * PHASE + source)
+
+
+def parts() -> list[Path]:
+    """Return the modules whose code or constants are compiled into the kernel."""
+    constants = (columns, model, program, record, queueing, recovery)
+    return sorted(Path(__file__).parent.glob("*.py")) + [Path(str(module.__file__)) for module in constants]
+
+
+def _compiled_kernel(sources: int) -> Callable[[int, int, int, int], None]:
+    """Return the kernel.
+
+    The compiled code is kept on disk. numba would take it for up to date while this file is, whatever other parts have
+    become; but it also looks at what a function encloses, and that is `sources`, which changes with all of them.
+    """
+
+    # Other threads run while it does.
+    @njit(cache=True, nogil=True, error_model="numpy")
+    def kernel(memory: int, log_memory: int, log_rows: int, budget: int) -> None:
+        """Handle events until all workers have finished, a table is full, or the budget is used up."""
+        m, log = pointer(memory), pointer(log_memory)
+        events = m[EVENTS]
+        m[STATUS], m[SOURCES] = RUN, sources
+        for _ in range(budget):
+            if m[EVENT_COUNT] == 0:
+                m[STATUS] = STUCK
+                return
+            if m[FREE_COUNT] < SPARE_PACKETS or (m[LOGGING] and m[LOGGED] == log_rows):
+                m[STATUS] = GROW
+                return
+            m[NOW] = m[events]
+            place = m[events + 1]
+            m[TOP_IS_FREE] = 1
+            phase = place // PHASE
+            thing = place - phase * PHASE
+            if phase == TRANSMIT:
+                transmit(m, log, thing)
+            elif phase == ARRIVE:
+                deliver(m, thing)
+            elif phase == COMPUTE:
+                computed(m, thing)
+                if m[STATUS] == FINISHED:
+                    return
+            elif phase == TIMER:
+                timer(m, thing)
+            elif phase == JOIN:
+                deadline = m[thing + N_DEADLINE]
+                m[thing + N_DEADLINE] = NEVER
+                fire_successors(m, thing, deadline)
+            else:
+                background(m, thing)
+            if m[TOP_IS_FREE]:
+                m[TOP_IS_FREE] = 0
+                m[EVENT_COUNT] -= 1
+                drop_first_pair(m, events, m[EVENT_COUNT])
+
+    return cast(Callable[[int, int, int, int], None], kernel)
+
+
+kernel = _compiled_kernel(crc32(b"".join(path.read_bytes() for path in parts())))

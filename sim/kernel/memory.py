@@ -1,0 +1,37 @@
+"""The memory as compiled functions see it, and how they are compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar, cast
+
+from numba import njit, types
+from numba.extending import intrinsic
+
+
+class Memory(Protocol):
+    """A pointer to int64."""
+
+    def __getitem__(self, at: int) -> int: ...
+    def __setitem__(self, at: int, value: int) -> None: ...
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def _pointer(context: Any, address: Any) -> Any:
+    """Return the memory at an address. A bare pointer compiles and runs much faster than an array."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(types.int64)(types.int64), generate  # type: ignore[no-untyped-call]
+
+
+pointer: Callable[[int], Memory] = cast(Any, intrinsic(_pointer))
+
+
+def compiled(function: _Function) -> _Function:
+    """Compile a part of the kernel; Python never calls it, so it needs no wrapper for that."""
+    options: dict[str, Any] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return cast(_Function, njit(nogil=True, **options)(function))

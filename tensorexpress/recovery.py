@@ -1,0 +1,50 @@
+"""Recovery: when a flow takes a packet for lost, and how long it waits. Simulated flows and real ones read it here.
+
+`sim/model.py`, its compiled form and `host/flow.py` keep their flows differently, but decide by these rules; tests hold
+them to the same times. docs/transport.md has the rules in words.
+"""
+
+from __future__ import annotations
+
+from tensorexpress.policy import Policy
+
+#: A packet counts as lost when one that was sent this many transmissions later in its flow has arrived.
+REORDERING = 3
+
+#: The time-out no longer doubles beyond this, so that a flow goes on soon after a long interruption.
+LONGEST_TIMEOUT_PS = 10**12
+
+#: DCTCP's estimate of the share of marked bytes is kept in units of 1/1024 and moves by 1/16 a window.
+ALPHA_ONE = 1024
+ALPHA_SHIFT = 4
+
+
+def reordering_of(policy: Policy) -> int:
+    """Return how many later transmissions tell a loss; 0: none do where switches reorder, and the time-out decides."""
+    return REORDERING if policy.keeps_flows_in_order else 0
+
+
+def smoothed(round_trip_ps: int, deviation_ps: int, sample_ps: int) -> tuple[int, int]:
+    """Return round trip and deviation after one more sample; a round trip of 0 has not been measured yet.
+
+    >>> smoothed(0, 0, 800), smoothed(800, 400, 1600)
+    ((800, 400), (900, 500))
+    """
+    if round_trip_ps == 0:
+        return sample_ps, sample_ps // 2
+    error = sample_ps - round_trip_ps
+    return round_trip_ps + (error >> 3), deviation_ps + ((abs(error) - deviation_ps) >> 2)
+
+
+def timeout_after(round_trip_ps: int, deviation_ps: int, rto_min_ps: int) -> int:
+    """Return the retransmission time-out: what a packet may take, and no less than the least."""
+    return max(rto_min_ps, round_trip_ps + 4 * deviation_ps)
+
+
+def backed_off(timeout_ps: int) -> int:
+    """Return the time-out after it has struck.
+
+    >>> [backed_off(ms * 10**9) // 10**9 for ms in (200, 600, 1000, 5000)]
+    [400, 1000, 1000, 5000]
+    """
+    return max(timeout_ps, min(2 * timeout_ps, LONGEST_TIMEOUT_PS))
