@@ -4,13 +4,17 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench clean
+.PHONY: demo quick test check bench clean
 
 demo: $(READY)
 	$(BIN)/tensorexpress predict --plot demo.png
 	$(BIN)/tensorexpress run examples/loop.toml --wires --attempts 3 -o demo
 	$(BIN)/tensorexpress compare demo/fifo.trace demo/tensorexpress.trace --predict --plot demo-run.png
 	@echo "The prediction as a picture: demo.png; prediction and measurement side by side: demo-run.png"
+
+# Within a minute: what needs no other process and little time; `pytest --measure FILE` finds out what that is.
+quick: $(READY)
+	$(BIN)/python -m pytest --quick
 
 test: $(READY)
 	$(BIN)/python -m pytest

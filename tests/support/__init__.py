@@ -11,6 +11,7 @@
 | `virtual_network` | links between endpoints that lose and reorder, in virtual time |
 | `network`, `namespace_sockets` | virtual cables and network namespaces; sockets inside them; root only |
 | `training_run`, `transport_process` | small training runs and hosts of the transport; also started as processes |
+| `quick` | the fast tier, and what is too slow for it |
 
 Tests import `support.x`: pytest puts tests/ on the path.
 """
