@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Tests start hundreds of Python processes, none of which should compile what another has compiled.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo quick test check bench clean
 

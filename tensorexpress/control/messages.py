@@ -7,6 +7,7 @@ affair, so "TensorIngress.forward.l2" is "forward.l2" here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any
 
@@ -33,8 +34,9 @@ from tensorexpress.errors import PlanError, ProgramError
 _LPM = p4info_pb2.MatchField.LPM
 
 
+@lru_cache(maxsize=4)  # parsing takes longer than finding out what is wanted
 def parse_p4info(text: str) -> Any:
-    """Return P4Info from its text form."""
+    """Return P4Info from its text form, as a message that nobody may change."""
     message = p4info_pb2.P4Info()
     try:
         # A field that this version of P4Runtime does not know says nothing that it could use.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache
 
 from p4.v1 import p4runtime_pb2
 
@@ -19,12 +20,15 @@ from tensorexpress.scenario import read_scenario
 from tensorexpress.switch.device import Switch
 from tensorexpress.switch.operations import Notice, Operation, ReadCounter, WriteRegister
 from tensorexpress.switch.p4runtime.entities import read_entries
+from tensorexpress.switch.program.compiled import compile_program
 from tensorexpress.switch.traffic import PortSettings
 from tensorexpress.wire.checksum import checksum
 from tensorexpress.wire.frame import Endpoint, build_frame
 from tensorexpress.wire.header import UDP_PORT, Header
 
 PROGRAM = p4.load()
+SCHEMA = Schema(parse_p4info(PROGRAM.p4info))
+compiled = cache(compile_program)
 OFFERED = "TensorIngress.classify.offered"
 BOUNDS = "TensorIngress.classify.bounds"
 EXCEPTIONS = "TensorIngress.exceptions"
@@ -42,6 +46,7 @@ SCENARIO = [
 ]
 
 
+@cache
 def planned(policy: str = "tensorexpress", queues: int = 8) -> Plan:
     scenario = read_scenario(overrides=[*SCENARIO, f"cluster.queues={queues}"])
     return make_plan(scenario, parse_policy(policy))
@@ -65,14 +70,17 @@ class DeployedSwitch:
         self._switch = Switch(
             lambda *departure: self.sent.append(departure), self.notices.append, default=settings or PortSettings()
         )
-        self._switch.load(PROGRAM.document)
-        schema = Schema(parse_p4info(PROGRAM.p4info))
+        program = compiled(PROGRAM.document)
+        configuration = self._switch.prepare(program)
+        for entry in program.entries:
+            configuration.apply(entry)
+        self._switch.switch_over(configuration)
         request = p4runtime_pb2.WriteRequest()
         for entity in (*entries(Intent(plan, name, options)), *more):
             kind = (
                 p4runtime_pb2.Update.MODIFY if isinstance(entity, DefaultEntry | Meter) else p4runtime_pb2.Update.INSERT
             )
-            request.updates.add(type=kind, entity=schema.to_message(entity))
+            request.updates.add(type=kind, entity=SCHEMA.to_message(entity))
         self._switch.apply(read_entries(PROGRAM.p4info, str(request), PROGRAM.document, cpu_port=255))
         self._counts = self.offered()
         self._now_ps = 0
