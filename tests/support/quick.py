@@ -1,7 +1,7 @@
 """The fast tier: `pytest --quick` leaves out the tests in slow.txt, and `pytest --measure` finds out which those are.
 
 They are the tests that start processes (switches, hosts, workers of a sweep, iproute2, the command line) and those that
-take more than half a second of a processor, all their parameters together. Whoever adds such a test measures its file.
+take more than 0.3 s of a processor, all their parameters together. Whoever adds such a test measures its file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 LIST = Path(__file__).with_name("slow.txt")
-QUICK_S = 0.5
+QUICK_S = 0.3
 
 
 def read_list() -> dict[str, str]:
