@@ -5,14 +5,20 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # p4runtime-shell demands an old protobuf; what needs only P4Runtime is tested with a current one as well.
 CURRENT ?= .venv-current
+# Tests start hundreds of Python processes, none of which should compile what another has compiled.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-current check bench clean
+.PHONY: demo quick test test-current check bench clean
 
 demo: $(READY)
 	$(BIN)/tensorexpress predict --plot demo.png
 	$(BIN)/tensorexpress run examples/loop.toml --wires --attempts 3 -o demo
 	$(BIN)/tensorexpress compare demo/fifo.trace demo/tensorexpress.trace --predict --plot demo-run.png
 	@echo "The prediction as a picture: demo.png; prediction and measurement side by side: demo-run.png"
+
+# Within a minute: what needs no other process and little time; `pytest --measure FILE` finds out what that is.
+quick: $(READY)
+	$(BIN)/python -m pytest --quick
 
 test: $(READY)
 	$(BIN)/python -m pytest

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+from support.quick import Measure, Quick
 
 if TYPE_CHECKING:
     from support.switches import TargetSwitch
@@ -26,6 +27,17 @@ settings.register_profile(
     derandomize=bool(os.environ.get("CI")),
 )
 settings.load_profile("tensorexpress")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="leave out the tests in tests/support/slow.txt")
+    parser.addoption("--measure", action="store_true", help="write tests/support/slow.txt anew")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for option, plugin in (("--quick", Quick), ("--measure", Measure)):
+        if config.getoption(option):
+            config.pluginmanager.register(plugin())
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from support import quick
 
 ROOT = Path(__file__).parents[1]
 
@@ -140,3 +141,15 @@ def test_the_core_works_without_grpc_protobuf_and_scapy(work: str) -> None:
     check = "import sys; print(*sorted({'grpc', 'google.protobuf', 'scapy', 'p4runtime_sh'} & set(sys.modules)))"
     ran = subprocess.run([sys.executable, "-c", f"{work}; {check}"], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == ""
+
+
+def test_what_the_fast_tier_leaves_out_exists() -> None:
+    there = {
+        f"{path.name}::{node.name}"
+        for path in Path(__file__).parent.glob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef)
+    }
+    left_out = {f"{name.split('::')[0]}::{name.split('::')[-1]}": name for name in quick.read_list()}
+    gone = {name for short, name in left_out.items() if short not in there}
+    assert not gone, f"take them off tests/support/{quick.LIST.name}"

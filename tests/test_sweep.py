@@ -48,7 +48,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 @pytest.fixture(scope="module")
 def over_bandwidth(small: list[str]) -> Sweep:
     """A sweep with both ends of the question: bandwidth that is short, and bandwidth in plenty."""
-    return sweep(None, small, {"cluster.bandwidth": ("1 Gbps", "100 Gbps", "5 Gbps")})
+    return sweep(None, small, {"cluster.bandwidth": ("1 Gbps", "100 Gbps", "5 Gbps")}, processes=1)
 
 
 def options(overrides: Sequence[str]) -> list[str]:
@@ -183,14 +183,15 @@ def test_the_order_of_finishing_does_not_show(small):
 def test_two_keys_make_a_grid_in_which_the_last_varies_fastest(small):
     grid = {"cluster.bandwidth": ("1 Gbps", "10 Gbps"), "job.workers": ("1", "2", "3")}
     seen = []
-    result = sweep(None, small, grid, ["tictac"], on_point=seen.append)
+    result = sweep(None, small, grid, ["tictac"], processes=1, on_point=seen.append)
     assert [point.values for point in result.points] == [(a, b) for a in ("1 Gbps", "10 Gbps") for b in "123"]
     assert sorted(seen, key=lambda point: point.values) == sorted(result.points, key=lambda point: point.values)
     assert result.total == 6
 
 
 def test_both_engines_give_the_same_sweep(small):
-    fast, simpy = (sweep(None, small, {"cluster.queues": ("1", "2")}, engine=engine) for engine in ("fast", "simpy"))
+    over = {"cluster.queues": ("1", "2")}
+    fast, simpy = (sweep(None, small, over, engine=engine, processes=1) for engine in ("fast", "simpy"))
     assert fast.points == simpy.points
 
 
@@ -198,7 +199,7 @@ def test_a_scenario_file_is_swept_and_fifo_is_always_compared_with(tmp_path):
     (tmp_path / "layers.csv").write_text(LAYERS)
     path = tmp_path / "mine.toml"
     path.write_text('policies = ["tictac"]\n[job]\ncsv = "layers.csv"\nworkers = 2\nservers = 1\n')
-    result = sweep(path, [], {"cluster.mtu": ("1500", "9000")})
+    result = sweep(path, [], {"cluster.mtu": ("1500", "9000")}, processes=1)
     assert result.scenario.name == "mine"
     assert [row.policy for row in result.points[0].results] == ["fifo", "tictac"]
 

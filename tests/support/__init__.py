@@ -12,6 +12,7 @@
 | `network`, `namespace_sockets` | virtual cables and network namespaces; sockets inside them; root only |
 | `training_run`, `transport_process` | small training runs and hosts of the transport; also started as processes |
 | `pages` | runs a page of docs/ from top to bottom and compares what it prints |
+| `quick` | the fast tier, and what is too slow for it |
 
 Tests import `support.x`: pytest puts tests/ on the path.
 """

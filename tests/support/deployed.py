@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache
 
 from tensorexpress import p4
 from tensorexpress.addresses import GATEWAY_MAC, default_addresses
@@ -18,12 +19,15 @@ from tensorexpress.scenario import read_scenario
 from tensorexpress.switch.device import Switch
 from tensorexpress.switch.operations import Notice, Operation, ReadCounter, WriteRegister
 from tensorexpress.switch.p4runtime.entities import read_entries
+from tensorexpress.switch.program.compiled import compile_program
 from tensorexpress.switch.traffic import PortSettings
 from tensorexpress.wire.checksum import checksum
 from tensorexpress.wire.frame import Endpoint, build_frame
 from tensorexpress.wire.header import UDP_PORT, Header
 
 PROGRAM = p4.load()
+SCHEMA = Schema(parse_p4info(PROGRAM.p4info))
+compiled = cache(compile_program)
 OFFERED = "TensorIngress.classify.offered"
 BOUNDS = "TensorIngress.classify.bounds"
 EXCEPTIONS = "TensorIngress.exceptions"
@@ -41,6 +45,7 @@ SCENARIO = [
 ]
 
 
+@cache
 def planned(policy: str = "tensorexpress", queues: int = 8) -> Plan:
     scenario = read_scenario(overrides=[*SCENARIO, f"cluster.queues={queues}"])
     return make_plan(scenario, parse_policy(policy))
@@ -64,7 +69,11 @@ class DeployedSwitch:
         self._switch = Switch(
             lambda *departure: self.sent.append(departure), self.notices.append, default=settings or PortSettings()
         )
-        self._switch.load(PROGRAM.document)
+        program = compiled(PROGRAM.document)
+        configuration = self._switch.prepare(program)
+        for entry in program.entries:
+            configuration.apply(entry)
+        self._switch.switch_over(configuration)
         schema = ProgramSchema.of(PROGRAM)
         request = p4runtime_pb2.WriteRequest()
         for entity in (*entries(Intent(plan, name, options)), *more):
