@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,20 +152,33 @@ def moves(plan: JobPlan, scenario: Scenario) -> Iterator[Move]:
                     yield Move(server, worker, sizes, worker)
 
 
-def pairs_of(plan: JobPlan, scenario: Scenario) -> Iterator[tuple[int, int, int]]:
-    """Yield (source, destination, bytes) of what a job moves in one iteration; a pair of hosts may come again."""
-    for move in moves(plan, scenario):
-        yield move.src, move.dst, int(move.wire_bytes.sum())
+def pairs_of(plan: JobPlan) -> Iterator[tuple[int, int, int]]:
+    """Yield (source, destination, tensor bytes) of what a job moves in one iteration between hosts, each pair once."""
+    job = plan.job
+    if job.architecture == "ring":
+        total = sum(job.workload.tensor_bytes)
+        # All segments but one, once to reduce them and once to gather the sums.
+        passed_on = 2 * (total - total // len(job.workers))
+        for src, dst in zip(job.workers, (*job.workers[1:], job.workers[0]), strict=True):
+            yield src, dst, passed_on
+    else:
+        summed = dict.fromkeys(job.servers, 0)
+        for piece in plan.slices:
+            summed[piece.server] += piece.bytes
+        for server, size in summed.items():
+            for worker in job.workers:
+                yield worker, server, size
+                yield server, worker, size
 
 
 def traffic(jobs: Iterable[JobPlan], scenario: Scenario) -> Iterator[tuple[int, int, int]]:
     """Yield (source, destination, bytes) of all jobs, and of background traffic during an iteration without stalls."""
-    for job in jobs:
-        yield from pairs_of(job, scenario)
-    compute_ps = max(job.workload.compute_ps for job in scenario.jobs)
-    for source in scenario.background:
-        if source.src != source.dst:
-            yield source.src, source.dst, source.rate_bps * compute_ps // (8 * PS_PER_SECOND)
+    compute_ps = max((job.workload.compute_ps for job in scenario.jobs), default=0)
+    background = ((b.src, b.dst, b.rate_bps * compute_ps // (8 * PS_PER_SECOND)) for b in scenario.background)
+    for src, dst, size in chain(*map(pairs_of, jobs), background):
+        # What stays on a host needs no network.
+        if src != dst:
+            yield src, dst, size
 
 
 @lru_cache(maxsize=4)
