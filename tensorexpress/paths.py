@@ -1,8 +1,8 @@
 """Paths: by which links the packets of two hosts go, chosen once for all who carry them.
 
 There is one path from a host to another, whatever job a packet is of: every switch, a router of Linux too, can tell
-packets apart by their two addresses. Of the shortest paths a pair of hosts takes the one whose busiest link is then the
-least busy; pairs choose in turn, those that move most first.
+packets apart by their two addresses. Pairs of hosts choose in turn among their shortest paths, those that move most
+first, each the one that makes busy links least busier.
 """
 
 from __future__ import annotations
@@ -117,10 +117,10 @@ class _Chooser:
 
     def __init__(self, cluster: Cluster):
         self._router = cluster.router
-        rates = np.array(cluster.directed().rate_bps)
+        rates = np.array(cluster.directed().rate_bps, dtype=np.float64)
         #: How much longer than the fastest link each takes for a byte, in 16ths: whole numbers, whose sums are exact in
         #: any order, and the same ones when a scenario runs in slow motion.
-        self._slowness = np.maximum(1, np.rint(16 * rates.max() / rates)) if rates.size else rates.astype(float)
+        self._slowness = np.rint(16 * rates.max() / rates)
         #: Bytes times slowness.
         self._busy = np.zeros_like(self._slowness)
         self._candidates: dict[tuple[int, int], _Candidates] = {}

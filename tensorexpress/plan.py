@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tensorexpress.deadline import equal_map, fewest_map, queue_map, regret_ps, slacks
 from tensorexpress.errors import ScenarioError
 from tensorexpress.framing import ETHERNET_BYTES, Framing
-from tensorexpress.graph import Cargo, Graph, cut, draw
+from tensorexpress.graph import ARCHITECTURES, Cargo, Graph, cut, draw
 from tensorexpress.memory import check_memory
 from tensorexpress.paths import Paths, choose_paths
 from tensorexpress.policy import Policy
@@ -25,6 +25,10 @@ from tensorexpress.units import PS_PER_SECOND, serialisation_ps
 from tensorexpress.wire.dscp import check_dscps, default_dscps
 
 Ints = NDArray[np.int64]
+
+#: Memory that drawing a message takes, and messages that are looked at in one go.
+_BYTES_PER_MESSAGE = 200
+_AT_ONCE = 10_000
 
 #: Longest run; times of it, and sums of a few of them, stay inside 64 bits.
 _LONGEST_RUN_PS = 2**62
@@ -111,20 +115,57 @@ def _slices(job: Job, slice_bytes: int) -> tuple[SlicePlan, ...]:
     return tuple(slices)
 
 
+def _one_slice_each(job: Job) -> Graph:
+    """Return the graph of a job with one slice for each of its servers, or one where there are none.
+
+    All slices of a server move alike, so this says who talks to whom without a message for every slice of a model.
+    """
+    architecture = ARCHITECTURES[job.architecture]
+    servers = np.array(job.servers or [-1], dtype=np.int64)
+    check_memory(job.name, len(servers) * architecture.messages_per_slice(len(job.hosts)) * _BYTES_PER_MESSAGE)
+    return draw(job.architecture, Cargo(job.hosts, 1, np.zeros_like(servers), np.ones_like(servers), servers))
+
+
 def moved_bytes(plan: JobPlan, scenario: Scenario) -> Iterator[tuple[int, int, Ints]]:
     """Yield what a job moves in one iteration between two hosts: source, destination, and bytes on the wire.
 
     Bytes are by (brings sums, tensor): first those that all workers wait for, then those for the destination alone.
     """
-    graph, framing, hosts, tensors = plan.graph, scenario.framing, len(scenario.cluster.hosts), len(plan.ranks)
-    wire_bytes = graph.bytes + -(-graph.bytes // framing.payload_bytes) * framing.header_bytes
+    graph, hosts, tensors = _one_slice_each(plan.job), len(scenario.cluster.hosts), len(plan.ranks)
+    parts = int(graph.parts[0])
+    weights = _weights(plan, scenario, parts).reshape(-1, tensors)
     pairs, pair = np.unique(graph.src * hosts + graph.dst, return_inverse=True)
-    place = (pair.ravel() * 2 + graph.brings_sums) * tensors + graph.tensor
-    moved = np.bincount(place, wire_bytes, len(pairs) * 2 * tensors).astype(np.int64).reshape(-1, 2, tensors)
-    for code, sizes in zip(pairs.tolist(), moved, strict=True):
+    place, weight = pair.ravel() * 2 + graph.brings_sums, graph.slice * parts + graph.part
+    moved = np.zeros((len(pairs) * 2, tensors), dtype=np.int64)
+    for first in range(0, len(place), _AT_ONCE):
+        some = slice(first, first + _AT_ONCE)
+        np.add.at(moved, place[some], weights[weight[some]])
+    for code, sizes in zip(pairs.tolist(), moved.reshape(-1, 2, tensors), strict=True):
         src, dst = divmod(code, hosts)
         if src != dst:
             yield src, dst, sizes
+
+
+def _weights(plan: JobPlan, scenario: Scenario, parts: int) -> Ints:
+    """Return what all slices weigh on the wire, by (server, part, tensor)."""
+    framing, servers = scenario.framing, plan.job.servers or (-1,)
+    weights = np.zeros((len(servers), parts, len(plan.ranks)), dtype=np.int64)
+    index = {server: place for place, server in enumerate(servers)}
+    for piece in plan.slices:
+        sizes = np.array(cut(piece.bytes, parts), dtype=np.int64)
+        weights[index[piece.server], :, piece.tensor] += (
+            sizes + -(-sizes // framing.payload_bytes) * framing.header_bytes
+        )
+    return weights
+
+
+def talking(scenario: Scenario) -> Iterator[tuple[int, int]]:
+    """Yield the pairs of hosts that have something to send each other under some policy; a pair may come again."""
+    for job in scenario.jobs:
+        yield from _one_slice_each(job).pairs
+    for source in scenario.background:
+        if source.src != source.dst:
+            yield source.src, source.dst
 
 
 def traffic(jobs: Iterable[JobPlan], scenario: Scenario) -> Iterator[tuple[int, int, int]]:
@@ -138,13 +179,6 @@ def traffic(jobs: Iterable[JobPlan], scenario: Scenario) -> Iterator[tuple[int, 
             yield source.src, source.dst, source.rate_bps * compute_ps // (8 * PS_PER_SECOND)
 
 
-def _talking(job: Job) -> tuple[tuple[int, int], ...]:
-    """Return the pairs of hosts that may have something to send each other under some policy."""
-    servers = np.array(job.servers or [-1], dtype=np.int64)
-    one = Cargo(job.hosts, 1, np.zeros_like(servers), np.ones_like(servers), servers)
-    return draw(job.architecture, one).pairs
-
-
 @lru_cache(maxsize=4)
 def _paths(scenario: Scenario) -> Paths:
     """Choose the paths of all hosts that talk, by what they move where no policy has cut anything."""
@@ -152,7 +186,7 @@ def _paths(scenario: Scenario) -> Paths:
     for src, dst, size in traffic((_undecided(job, slice_bytes=0) for job in scenario.jobs), scenario):
         moved[src, dst] += size
     # Who sends is acknowledged; and where tensors are cut, a server may have a part that had none of whole ones.
-    for src, dst in [*moved, *(pair for job in scenario.jobs for pair in _talking(job))]:
+    for src, dst in talking(scenario):
         moved[src, dst] += 0
         moved[dst, src] += 0
     return choose_paths(scenario.cluster, moved)

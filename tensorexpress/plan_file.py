@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from os import PathLike
 from reprlib import repr as short_repr
@@ -14,7 +14,7 @@ from tensorexpress.cluster import Cluster
 from tensorexpress.errors import InputError, PlanError, unknown
 from tensorexpress.files import read_json
 from tensorexpress.paths import Path, Paths, check_paths
-from tensorexpress.plan import JobPlan, Plan, SlicePlan, check_duration, traffic
+from tensorexpress.plan import JobPlan, Plan, SlicePlan, check_duration, talking
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Job, Scenario, problems
 from tensorexpress.text import json_text
@@ -97,12 +97,12 @@ def plan_from_json(document: Any) -> Plan:
         scenario,
         _decode(Policy, document.get("policy"), "policy"),
         planned,
-        _paths_from_json(_member(document, "paths", "the plan"), planned, scenario),
+        _paths_from_json(_member(document, "paths", "the plan"), scenario),
         _dscps_from_json(document, scenario.cluster.queues),
     )
 
 
-def _paths_from_json(document: Any, jobs: Sequence[JobPlan], scenario: Scenario) -> Paths:
+def _paths_from_json(document: Any, scenario: Scenario) -> Paths:
     """Return the paths of a plan: one each way for every two hosts that talk, and no other."""
     cluster, lists = scenario.cluster, _decode(tuple[tuple[int, ...], ...], document, "paths")
     for number, row in enumerate(lists):
@@ -114,14 +114,13 @@ def _paths_from_json(document: Any, jobs: Sequence[JobPlan], scenario: Scenario)
     for number, path in enumerate(rows):
         if found[path.src, path.dst] != number:
             raise PlanError(f"paths.{number} is another from {_hosts(cluster, path.src, path.dst)}; accepted: one")
-    talking = set()
-    # Whoever is missing ends this, so that a short file takes no long time.
-    for src, dst, _ in traffic(jobs, scenario):
+    both_ways = set()
+    for src, dst in talking(scenario):
         for pair in ((src, dst), (dst, src)):
             if pair not in found:
                 raise PlanError(f"paths has none from {_hosts(cluster, *pair)}, who talk; accepted: one for each way")
-            talking.add(pair)
-    for pair in found.keys() - talking:
+            both_ways.add(pair)
+    for pair in found.keys() - both_ways:
         raise PlanError(f"paths.{found[pair]} is from {_hosts(cluster, *pair)}, who do not talk; leave it out")
     return Paths(tuple(sorted(rows, key=lambda path: (path.src, path.dst))))
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from namespace_sockets import mark
-from network import needs_root
-from scripted import Scripted
+from support.namespace_sockets import mark
+from support.network import needs_root
+from support.scripted import Scripted
 from test_linux import ends, plan_on
 
 from tensorexpress import buffer as module

@@ -14,7 +14,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise, permutations
+from pathlib import Path as FilePath
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from support.deployed import PROGRAM, DeployedSwitch, tagged
@@ -22,6 +24,7 @@ from support.namespace_sockets import open_socket
 from support.network import cable, needs_root
 from support.strategies import plans, policies, scenarios
 from support.switches import Bmv2Switch
+from support.training_run import small_plan
 
 from tensorexpress import paths as module
 from tensorexpress.addresses import GATEWAY_MAC, addresses_of
@@ -37,8 +40,10 @@ from tensorexpress.scaling import scale_scenario
 from tensorexpress.scenario import Scenario, read_scenario
 from tensorexpress.sim import program as simulated
 from tensorexpress.switch.ports import InterfacePort
+from tensorexpress.target.embedded import EmbeddedTarget
 from tensorexpress.target.linux import LinuxNetwork, LinuxTarget
 from tensorexpress.target.linux_layout import port_interface
+from tensorexpress.target.runner import run_plan
 from tensorexpress.topologies import custom, fat_tree, leaf_spine
 from tensorexpress.wire.frame import Endpoint, build_frame
 from tensorexpress.wire.header import UDP_PORT, Kind
@@ -340,6 +345,14 @@ def test_bmv2_takes_the_paths_of_the_plan() -> None:
             links, arrived = walked(cluster, src, frame_of(cluster, job, src, dst), through)
             assert links == plan.paths.between(src, dst)
             assert arrived[:6] == addresses_of(cluster)[dst].mac
+
+
+def test_a_run_sends_over_the_links_of_the_plans_paths_and_no_others(tmp_path: FilePath) -> None:
+    # One worker and the server at a leaf each, so that of two spines one may stay unused on the way there or back.
+    plan = small_plan(tmp_path, *TWO_BY_TWO, 'job.workers=["h0"]', 'job.servers=["h3"]', "iterations=1", scale=0.2)
+    run = run_plan(plan, EmbeddedTarget(wires=True))
+    used = {link for path in plan.paths for link in path.links}
+    assert set(np.flatnonzero(run.trace.links["bytes"]).tolist()) == used
 
 
 def kernel_hop(namespace: str, port: int, source: str, target: str) -> int:

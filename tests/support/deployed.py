@@ -26,7 +26,7 @@ from tensorexpress.wire.frame import Endpoint, build_frame
 from tensorexpress.wire.header import UDP_PORT, Header
 
 PROGRAM = p4.load()
-SCHEMA = Schema(parse_p4info(PROGRAM.p4info))
+SCHEMA = ProgramSchema.of(PROGRAM)
 compiled = cache(compile_program)
 OFFERED = "TensorIngress.classify.offered"
 BOUNDS = "TensorIngress.classify.bounds"
@@ -74,11 +74,11 @@ class DeployedSwitch:
         for entry in program.entries:
             configuration.apply(entry)
         self._switch.switch_over(configuration)
-        schema = ProgramSchema.of(PROGRAM)
+
         request = p4runtime_pb2.WriteRequest()
         for entity in (*entries(Intent(plan, name, options)), *more):
             kind = p4runtime_pb2.Update.MODIFY if entity.is_permanent else p4runtime_pb2.Update.INSERT
-            request.updates.add(type=kind, entity=entity.encode(schema))
+            request.updates.add(type=kind, entity=entity.encode(SCHEMA))
         self._switch.apply(read_entries(PROGRAM.p4info, str(request), PROGRAM.document, cpu_port=255))
         self._counts = self.offered()
         self._now_ps = 0
