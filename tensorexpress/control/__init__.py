@@ -1,6 +1,6 @@
 """The controller: a plan as table entries, written to switches over P4Runtime.
 
-messages.py  entities.py                          P4Info by name; what a controller can set, one class for each kind
+messages.py  entities/                            P4Info by name; what a controller can set, one class for each kind
 controls.py  readings.py                          what controls of the P4 program declare; what they count
 guard.py  forward.py  classify.py  mark.py  checksum.py   one module for each P4 control, by the same name
 intent.py                                         a plan, one of its switches, and what is decided beside the plan

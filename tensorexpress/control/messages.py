@@ -6,6 +6,7 @@ affair, so "Ingress.inner.table" is "inner.table" here.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from google.protobuf import text_format
@@ -25,8 +26,9 @@ _LISTS = {
 }
 
 
+@lru_cache(maxsize=4)  # parsing takes longer than finding out what is wanted
 def parse_p4info(text: str) -> Any:
-    """Return P4Info from its text form."""
+    """Return P4Info from its text form, as a message that nobody may change."""
     message = p4info_pb2.P4Info()
     try:
         # A field that this version of P4Runtime does not know says nothing that it could use.
