@@ -566,7 +566,8 @@ def _misplaced(scenario: Scenario) -> Iterator[tuple[str, str]]:
 def _slow_local_links(scenario: Scenario, index: int) -> Iterator[tuple[str, str]]:
     """Yield a link between GPUs that is slower than the network: parts would queue for it, which no executor does."""
     job, directed = scenario.jobs[index], scenario.cluster.directed()
-    nics_bps = [rate for node, rate in zip(directed.source, directed.rate_bps, strict=True) if node in job.hosts]
+    hosts = set(job.hosts)
+    nics_bps = [rate for node, rate in zip(directed.source, directed.rate_bps, strict=True) if node in hosts]
     if job.gpus_per_host > 1 and 0 < job.local_rate_bps < max(nics_bps, default=0):
         found, accepted = format_rate(job.local_rate_bps), format_rate(max(nics_bps))
         yield f"job.{index}.local_rate", f"found {found}; accepted: 0, or at least the {accepted} of the hosts' links"
