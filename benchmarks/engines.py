@@ -27,7 +27,7 @@ from tensorexpress.plan import make_plan
 from tensorexpress.policy import POLICIES
 from tensorexpress.scenario import read_scenario
 from tensorexpress.sim import fast, model
-from tensorexpress.sim.program import Program, build
+from tensorexpress.sim.flat_plan import FlatPlan, build
 from tensorexpress.sim.record import Record
 from tensorexpress.sim.replay import replay
 from tensorexpress.topologies import star
@@ -133,7 +133,7 @@ def training_row(overrides: Iterable[str], policy: str) -> list[str]:
     return [policy, f"{record.transmissions:,}", millions(compiled), millions(simpy), ratio(compiled, simpy), unequal]
 
 
-def program_of(overrides: Iterable[str], policy: str) -> Program:
+def program_of(overrides: Iterable[str], policy: str) -> FlatPlan:
     scenario = read_scenario(None, [*overrides, "iterations=1", "warmup=0"])
     return build(make_plan(scenario, POLICIES[policy]))
 

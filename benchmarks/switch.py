@@ -41,7 +41,7 @@ from tensorexpress.switch.p4runtime.service import serve
 from tensorexpress.switch.ports import parse_port
 from tensorexpress.switch.running import RunningSwitch
 from tensorexpress.switch.traffic import PortSettings
-from tensorexpress.wire.frame import Endpoint, build_frame
+from tensorexpress.wire.frame import FrameEnd, build_frame
 from tensorexpress.wire.header import Header
 
 #: Tensor bytes of a frame: a small packet, and a full one of an MTU of 1500.
@@ -63,7 +63,7 @@ def make_bench_plan() -> Plan:
 def make_frames(payload: int) -> list[bytes]:
     """Return a burst of frames from host 0 to host 1, each of another tensor."""
     source, target = default_addresses(("h0", "h1"))
-    ends = Endpoint(source.mac, source.ipv4, 1000), Endpoint(GATEWAY_MAC, target.ipv4)
+    ends = FrameEnd(source.mac, source.ipv4, 1000), FrameEnd(GATEWAY_MAC, target.ipv4)
     return [
         build_frame(*ends, Header(0, 0, 0, tensor % 54, 0, 1, payload_bytes=payload).pack() + bytes(payload))
         for tensor in range(BURST)

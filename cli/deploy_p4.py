@@ -18,7 +18,7 @@ from tensorexpress.units import parse_rate
 
 if TYPE_CHECKING:
     from tensorexpress.control.client import RemoteSwitch
-    from tensorexpress.control.deploy import Deployment, Event
+    from tensorexpress.control.deploy import Event, PlannedDeployment
     from tensorexpress.control.intent import Options
     from tensorexpress.plan import Plan
 
@@ -131,7 +131,7 @@ def _limit(text: str) -> tuple[str, int]:
     return job, rate_bps
 
 
-def _stay(deployment: Deployment, targets: Sequence[RemoteSwitch]) -> None:
+def _stay(deployment: PlannedDeployment, targets: Sequence[RemoteSwitch]) -> None:
     """Keep the switches until Ctrl-C or SIGTERM."""
     from tensorexpress.control.deploy import keep
     from tensorexpress.control.report import event_line

@@ -50,7 +50,7 @@ def show(
     click.echo(json.dumps(details, indent=2) if as_json else _show_table(details))
 
 
-def _summary(model: zoo.Architecture) -> dict[str, Any]:
+def _summary(model: zoo.ModelArchitecture) -> dict[str, Any]:
     largest = max(model.layers, key=lambda layer: layer.params)
     return {
         "name": model.name,
@@ -67,7 +67,7 @@ def _summary(model: zoo.Architecture) -> dict[str, Any]:
     }
 
 
-def _details(model: zoo.Architecture, workload: Workload, batch: int, device: zoo.Device) -> dict[str, Any]:
+def _details(model: zoo.ModelArchitecture, workload: Workload, batch: int, device: zoo.Device) -> dict[str, Any]:
     forward_ps = sum(layer.forward_ps for layer in workload.layers)
     backward_ps = sum(layer.backward_ps for layer in workload.layers)
     return _summary(model) | {

@@ -5,7 +5,7 @@ A thing (a port, a flow, a message, a packet ...) is the address of its row, and
 
 from __future__ import annotations
 
-from tensorexpress.sim.program import NEVER as NEVER
+from tensorexpress.sim.flat_plan import NEVER as NEVER
 
 NONE = -1
 

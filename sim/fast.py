@@ -12,9 +12,9 @@ from tensorexpress.errors import SimulationError, StoppedError
 from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS
 from tensorexpress.recovery import ALPHA_ONE
 from tensorexpress.sim.columns import *
+from tensorexpress.sim.flat_plan import BACKGROUND, COMPUTE, GAPS, NO_LIMIT, PHASE, FlatPlan, Ints
 from tensorexpress.sim.kernel.loop import SPARE_PACKETS, kernel
 from tensorexpress.sim.model import loss_threshold
-from tensorexpress.sim.program import BACKGROUND, COMPUTE, GAPS, NO_LIMIT, PHASE, Ints, Program
 from tensorexpress.sim.record import PACKET, Record, empty_record
 
 #: Events between two looks at whether to stop.
@@ -68,7 +68,7 @@ class _Memory:
 class _Layout:
     """A program laid out in memory, and where to find the results."""
 
-    def __init__(self, program: Program, log_rows: int):
+    def __init__(self, program: FlatPlan, log_rows: int):
         p, memory = program, _Memory()
         self.program, self._layout = program, memory
         self.ports = memory.table(len(p.link_source), PORT_COLUMNS)
@@ -227,7 +227,7 @@ def _with_packets(m: Ints, count: int) -> Ints:
     return grown
 
 
-def what_is_not_compiled(program: Program) -> str | None:
+def what_is_not_compiled(program: FlatPlan) -> str | None:
     """Return what of the program only the SimPy model can execute, None when nothing."""
     if DISCIPLINES[program.discipline].code is None:
         return f"discipline {program.discipline!r}"
@@ -236,7 +236,7 @@ def what_is_not_compiled(program: Program) -> str | None:
     return None
 
 
-def run(program: Program, record_packets: bool = False, stopped: Callable[[], bool] = lambda: False) -> Record:
+def run(program: FlatPlan, record_packets: bool = False, stopped: Callable[[], bool] = lambda: False) -> Record:
     """Execute a program with the compiled engine; `stopped` is asked now and then whether to give up."""
     log = np.zeros((1 << 16 if record_packets else 0, LOG_COLUMNS), dtype=np.int64)
     layout = _Layout(program, len(log))

@@ -1,9 +1,9 @@
 """The model, in SimPy: hosts, switches, links and training jobs at packet level. The readable reference.
 
-Follow a packet: `Worker` finishes a backward layer and its gradient node counts down messages; `Host.next_packet`
-chooses what the NIC sends; `Port.run` serialises it; `Model.arrive` hands it to the next port or to its host;
-`Message.receive` collects it and acknowledges; the last chunk counts down the sum, the sum counts down the pulls, and
-the last pull opens the gate for which the worker's next forward pass waits.
+Follow a packet: `SimulatedWorker` finishes a backward layer and its gradient node counts down messages;
+`Host.next_packet` chooses what the NIC sends; `Port.run` serialises it; `Model.arrive` hands it to the next port or to
+its host; `Message.receive` collects it and acknowledges; the last chunk counts down the sum, the sum counts down the
+pulls, and the last pull opens the gate for which the worker's next forward pass waits.
 
 Simultaneous events happen in the order of `program.ARRIVE ... TRANSMIT`, so that the compiled engine can give the
 same result to the picosecond.
@@ -24,7 +24,7 @@ from tensorexpress.buffer import Buffer
 from tensorexpress.errors import SimulationError, StoppedError
 from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS, Slice
 from tensorexpress.recovery import ALPHA_ONE, ALPHA_SHIFT, backed_off, smoothed, timeout_after
-from tensorexpress.sim.program import (
+from tensorexpress.sim.flat_plan import (
     ARRIVE,
     BACKGROUND,
     COMPUTE,
@@ -35,7 +35,7 @@ from tensorexpress.sim.program import (
     PHASE,
     TIMER,
     TRANSMIT,
-    Program,
+    FlatPlan,
 )
 from tensorexpress.sim.record import ACK, DATA, OTHER, PACKET, Record, empty_record
 from tensorexpress.units import serialisation_ps
@@ -488,7 +488,7 @@ class Message:
         self.model.hosts[flow.dst].send(ack)
 
 
-class Worker:
+class SimulatedWorker:
     """One worker: forward layers wait for their gates, backward layers fire their gradients."""
 
     def __init__(self, model: Model, index: int):
@@ -526,7 +526,7 @@ class Worker:
 class Model:
     """All of it: builds the parts, moves packets between them and counts down the graph."""
 
-    def __init__(self, program: Program, record_packets: bool = False):
+    def __init__(self, program: FlatPlan, record_packets: bool = False):
         self.program = program
         self.env = simpy.Environment(initial_time=0)
         self.record = empty_record(program)
@@ -547,7 +547,7 @@ class Model:
         self.need: list[int] = program.need.tolist()
         self.node_deadline_ps = [NEVER] * len(self.need)
         self.successors = list(_rows(program.successors_start, program.successors))
-        self.workers = [Worker(self, index) for index in range(program.workers)]
+        self.workers = [SimulatedWorker(self, index) for index in range(program.workers)]
         self.worker_of = np.repeat(np.arange(program.workers), np.diff(program.first_gate)).tolist()
         self.finished = simpy.Event(self.env)
         self._running = program.workers
@@ -597,7 +597,8 @@ class Model:
         record.transmissions += 1
         if self._log is not None:
             message = -1 if packet.message is None else packet.message.index
-            self._log.append((int(self.env.now), link, packet.kind, packet.flow.index, message, packet.iteration, packet.chunk, packet.size))  # fmt: skip # noqa: E501
+            self._log.append((int(self.env.now), link, packet.kind, packet.flow.index, message, packet.iteration,
+            packet.chunk, packet.size))  # fmt: skip
 
     def arrive(self, packet: Packet) -> None:
         """Pass a packet on to the next port on its path, or to its host at the end of it."""
@@ -691,6 +692,6 @@ def _rows(start: np.ndarray, flat: np.ndarray) -> Iterator[list[int]]:
     return (values[a:b] for a, b in pairwise(bounds))
 
 
-def run(program: Program, record_packets: bool = False, stopped: Callable[[], bool] = lambda: False) -> Record:
+def run(program: FlatPlan, record_packets: bool = False, stopped: Callable[[], bool] = lambda: False) -> Record:
     """Execute a program with SimPy; `stopped` is asked now and then whether to give up."""
     return Model(program, record_packets).run(stopped)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorexpress.sim.program import Ints, Program
+from tensorexpress.sim.flat_plan import FlatPlan, Ints
 
 #: What went over a link: a part of a tensor, an acknowledgement, or background traffic.
 DATA, ACK, OTHER = range(3)
@@ -49,7 +49,7 @@ class Record:
     packets: NDArray[np.void] = field(default_factory=lambda: np.empty(0, PACKET))
 
 
-def empty_record(program: Program) -> Record:
+def empty_record(program: FlatPlan) -> Record:
     """Return a record of the right shape in which nothing has happened yet."""
     rounds, links = program.iterations, len(program.link_source)
     ready, sent, delivered = (_times(rounds, program.messages) for _ in range(3))

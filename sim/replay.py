@@ -21,7 +21,7 @@ from tensorexpress.cluster import Cluster
 from tensorexpress.errors import InputError, unknown
 from tensorexpress.paths import Paths
 from tensorexpress.queueing import DISCIPLINES, Discipline, Fifo, Ranks
-from tensorexpress.sim.program import ARRIVE, BACKGROUND, PHASE, TRANSMIT, Ints
+from tensorexpress.sim.flat_plan import ARRIVE, BACKGROUND, PHASE, TRANSMIT, Ints
 from tensorexpress.units import serialisation_ps
 
 FIELDS = ("time_ps", "src", "dst", "bytes", "rank")

@@ -23,7 +23,7 @@ from tensorexpress.buffer import shares
 from tensorexpress.cluster import Cluster
 from tensorexpress.errors import SimulationError
 from tensorexpress.queueing import DISCIPLINES, Fifo, Pifo, StrictPriority
-from tensorexpress.sim.program import Ints
+from tensorexpress.sim.flat_plan import Ints
 from tensorexpress.units import PS_PER_SECOND
 
 #: Host indices of both ends -> the directed links between them.
@@ -46,7 +46,7 @@ class NotCompiledError(SimulationError):
     """Something that only the SimPy engine can replay; use engine="simpy" or "auto"."""
 
 
-class Memory(NamedTuple):
+class ReplayMemory(NamedTuple):
     """The arrays of int64 that the compiled functions share. Packets are in order of injection."""
 
     time_ps: Ints
@@ -59,7 +59,7 @@ class Memory(NamedTuple):
     place: Ints
     #: The streams that lead from one host to another, one pair of hosts after the other.
     route: Ints
-    #: A row of `Wire` for each host's NIC, and when each is free again.
+    #: A row of `ReplayWire` for each host's NIC, and when each is free again.
     nics: Ints
     free_ps: Ints
     #: Stream s is the entries start[s] to end[s] - 1 of the next two; the streams into one port are neighbours.
@@ -86,7 +86,7 @@ class Arrivals(NamedTuple):
     packet: Ints
 
 
-class Wire(NamedTuple):
+class ReplayWire(NamedTuple):
     """A directed link, which carries `per_bytes` bytes in `ps` picoseconds."""
 
     ps: int
@@ -98,10 +98,10 @@ class Wire(NamedTuple):
     is_last: int
 
 
-WIRE_COLUMNS = len(Wire._fields)
+WIRE_COLUMNS = len(ReplayWire._fields)
 
 
-class Port(NamedTuple):
+class ReplayPort(NamedTuple):
     """The port of a switch."""
 
     discipline: int
@@ -136,7 +136,7 @@ pointers: Any = intrinsic(_pointers)
 
 
 @_compiled
-def transmit(memory: Memory, wire: Wire, packet: int, start_ps: int) -> int:
+def transmit(memory: ReplayMemory, wire: ReplayWire, packet: int, start_ps: int) -> int:
     """Send a packet to the far end of a wire; return when the wire is free again."""
     size = memory.bytes[packet]
     # At most rates a byte takes a whole number of picoseconds, and a division takes long.
@@ -156,9 +156,9 @@ def transmit(memory: Memory, wire: Wire, packet: int, start_ps: int) -> int:
 
 
 @_compiled
-def inject(addresses: Memory, packets: int) -> None:
+def inject(addresses: ReplayMemory, packets: int) -> None:
     """Send all packets through the NICs of their hosts."""
-    memory: Memory = pointers(addresses)
+    memory: ReplayMemory = pointers(addresses)
     nics, free_ps = memory.nics, memory.free_ps
     for packet in range(packets):
         if memory.place[packet] == NONE:
@@ -166,14 +166,14 @@ def inject(addresses: Memory, packets: int) -> None:
             continue
         host = memory.src[packet]
         nic = WIRE_COLUMNS * host
-        wire = Wire(nics[nic], nics[nic + 1], nics[nic + 2], nics[nic + 3], nics[nic + 4])
+        wire = ReplayWire(nics[nic], nics[nic + 1], nics[nic + 2], nics[nic + 3], nics[nic + 4])
         free_ps[host] = transmit(memory, wire, packet, max(free_ps[host], memory.time_ps[packet]))
 
 
 @_compiled
-def serve(addresses: Memory, port: Port, wire: Wire) -> None:
+def serve(addresses: ReplayMemory, port: ReplayPort, wire: ReplayWire) -> None:
     """Do all that one port does."""
-    memory: Memory = pointers(addresses)
+    memory: ReplayMemory = pointers(addresses)
     begin = memory.start[port.first_stream]
     for stream in range(port.first_stream, port.first_stream + port.streams):
         memory.start[stream] -= begin
@@ -191,7 +191,7 @@ def serve(addresses: Memory, port: Port, wire: Wire) -> None:
 
 
 @_compiled
-def merge_pairs(memory: Memory, first: int, runs: int, arrivals: Arrivals, merged: Arrivals) -> int:
+def merge_pairs(memory: ReplayMemory, first: int, runs: int, arrivals: Arrivals, merged: Arrivals) -> int:
     """Merge runs 0 and 1, 2 and 3, ... and return how many that makes; at equal times the left run is first."""
     times, packets = arrivals
     merged_ps, merged_packet = merged
@@ -220,7 +220,7 @@ def merge_pairs(memory: Memory, first: int, runs: int, arrivals: Arrivals, merge
 
 
 @_compiled
-def serve_in_order(memory: Memory, port: Port, wire: Wire, count: int, arrivals: Arrivals) -> None:
+def serve_in_order(memory: ReplayMemory, port: ReplayPort, wire: ReplayWire, count: int, arrivals: Arrivals) -> None:
     """Send packets in order of arrival. Those kept take the place of those arrived, with the times of their starts."""
     times, packets = arrivals
     free_ps = backlog_bytes = kept = oldest = 0
@@ -241,7 +241,9 @@ def serve_in_order(memory: Memory, port: Port, wire: Wire, count: int, arrivals:
 
 
 @_compiled
-def serve_by_rank(memory: Memory, port: Port, wire: Wire, count: int, arrivals: Arrivals, ranks: Ints) -> None:
+def serve_by_rank(
+    memory: ReplayMemory, port: ReplayPort, wire: ReplayWire, count: int, arrivals: Arrivals, ranks: Ints
+) -> None:
     """Send packets as the discipline chooses. A PIFO uses `following` and `ranks` as a heap."""
     times, packets = arrivals
     following, tail, bounds, queue_bytes = memory.following, memory.tail, memory.bounds, memory.queue_bytes
@@ -294,7 +296,7 @@ def serve_by_rank(memory: Memory, port: Port, wire: Wire, count: int, arrivals: 
 
 
 @_compiled
-def choose_queue(port: Port, bounds: Ints, rank: int) -> int:
+def choose_queue(port: ReplayPort, bounds: Ints, rank: int) -> int:
     """Return the queue that a packet joins; SP-PIFO's bounds follow."""
     if port.discipline == STRICT:
         return rank
@@ -396,19 +398,19 @@ def run(cluster: Cluster, columns: dict[str, Ints], discipline: str, queues: int
     order = port_order(routes)
     wires = _wires(cluster)
     memory = _memory(routes, _nics(cluster, wires), columns, queues)
-    addresses = Memory(*[cast(Any, array.ctypes.data) for array in memory])
+    addresses = ReplayMemory(*[cast(Any, array.ctypes.data) for array in memory])
     inject(addresses, len(memory.time_ps))
     into = [link for _, link in routes.streams]
     room = shares(cluster.buffer_bytes, queues if DISCIPLINES[discipline].has_queues else 1)
     for link in order:
         first = bisect_left(into, link)
         streams = bisect_right(into, link) - first
-        port = Port(code, queues, *room, first, streams)
+        port = ReplayPort(code, queues, *room, first, streams)
         serve(addresses, port, wires[link])
     return memory.arrival_ps
 
 
-def _wires(cluster: Cluster) -> list[Wire]:
+def _wires(cluster: Cluster) -> list[ReplayWire]:
     directed = cluster.directed()
     wires = []
     for rate_bps, delay_ps, paced, target in zip(
@@ -416,11 +418,11 @@ def _wires(cluster: Cluster) -> list[Wire]:
     ):
         common = gcd(8 * PS_PER_SECOND, rate_bps)
         is_last = int(target < len(cluster.hosts))
-        wires.append(Wire(8 * PS_PER_SECOND // common, rate_bps // common, delay_ps, int(paced), is_last))
+        wires.append(ReplayWire(8 * PS_PER_SECOND // common, rate_bps // common, delay_ps, int(paced), is_last))
     return wires
 
 
-def _nics(cluster: Cluster, wires: list[Wire]) -> Ints:
+def _nics(cluster: Cluster, wires: list[ReplayWire]) -> Ints:
     nics = np.zeros((len(cluster.hosts), WIRE_COLUMNS), dtype=np.int64)
     for wire, source in zip(wires, cluster.directed().source, strict=True):
         if source < len(cluster.hosts):
@@ -428,7 +430,7 @@ def _nics(cluster: Cluster, wires: list[Wire]) -> Ints:
     return nics
 
 
-def _memory(routes: Routes, nics: Ints, columns: dict[str, Ints], queues: int) -> Memory:
+def _memory(routes: Routes, nics: Ints, columns: dict[str, Ints], queues: int) -> ReplayMemory:
     number = {stream: index for index, stream in enumerate(routes.streams)}
     route = np.array([number[step] for path in routes.links for step in pairwise(path)], dtype=np.int64)
     hops = np.array([len(path) for path in routes.links], dtype=np.int64)
@@ -443,7 +445,7 @@ def _memory(routes: Routes, nics: Ints, columns: dict[str, Ints], queues: int) -
     def room(length: int) -> Ints:
         return np.empty(length, dtype=np.int64)
 
-    return Memory(
+    return ReplayMemory(
         time_ps=columns["time_ps"],
         src=columns["src"],
         bytes=columns["bytes"],

@@ -11,7 +11,7 @@ from tensorexpress.memory import check_memory
 from tensorexpress.observed import ObservedJob, ObservedNetwork, make_trace
 from tensorexpress.plan import Plan
 from tensorexpress.scenario import Scenario
-from tensorexpress.sim.program import Program, build
+from tensorexpress.sim.flat_plan import FlatPlan, build
 from tensorexpress.sim.record import Record
 from tensorexpress.trace import LINK, Trace
 
@@ -43,7 +43,7 @@ def needed_bytes(scenario: Scenario) -> int:
 
 
 def execute(
-    program: Program,
+    program: FlatPlan,
     engine: str = "auto",
     record_packets: bool = False,
     stopped: Callable[[], bool] = lambda: False,
@@ -65,7 +65,7 @@ def execute(
     return model.run(program, record_packets, stopped)
 
 
-def to_trace(plan: Plan, program: Program, record: Record) -> Trace:
+def to_trace(plan: Plan, program: FlatPlan, record: Record) -> Trace:
     """Return an engine's record in terms of jobs, workers and layers."""
     links = np.zeros(len(program.link_source), dtype=LINK)
     for name in LINK.names or ():
@@ -75,7 +75,7 @@ def to_trace(plan: Plan, program: Program, record: Record) -> Trace:
     return make_trace(plan, "simulated", jobs, network, record.end_ps)
 
 
-def _observed(number: int, plan: Plan, program: Program, record: Record) -> ObservedJob:
+def _observed(number: int, plan: Plan, program: FlatPlan, record: Record) -> ObservedJob:
     job = plan.jobs[number].job
     own_workers = np.flatnonzero(program.worker_job == number)
     gates = slice(int(program.first_gate[own_workers[0]]), int(program.first_gate[own_workers[-1] + 1]))

@@ -209,7 +209,7 @@ def regret_ps(
 
 
 @dataclass(frozen=True)
-class QueueMap:
+class QueuePartition:
     """Which queue serves each layer, and what that costs on the bottleneck it was made for."""
 
     #: Queue of every layer in forward order; 0 is the most urgent, and numbers never fall.
@@ -221,7 +221,7 @@ class QueueMap:
 
 def queue_map(
     forward_ps: Sequence[int], backward_ps: Sequence[int], transfer_ps: Sequence[int], queues: int
-) -> QueueMap:
+) -> QueuePartition:
     """Return the contiguous map from layers to min(queues, layers) queues with the least iteration time.
 
     Among maps of the same iteration time it is the one with the least inversion: the time that tensors would wait
@@ -229,7 +229,7 @@ def queue_map(
     they help most when compute hides all transfers. Time and memory grow with the square of the layers.
 
     >>> queue_map([2, 2, 2], [2, 2, 2], [3, 6, 3], queues=2)
-    QueueMap(queue_of=(0, 1, 1), iteration_ps=18, regret_ps=1)
+    QueuePartition(queue_of=(0, 1, 1), iteration_ps=18, regret_ps=1)
     """
     forward, backward, transfer = _per_layer(forward_ps=forward_ps, backward_ps=backward_ps, transfer_ps=transfer_ps)
     layers = len(forward)
@@ -240,7 +240,7 @@ def queue_map(
     iteration_ps, _ = _cheapest_partition(forced_ps, used, np.maximum)
     inversion_ps = np.where(forced_ps <= iteration_ps, _inversion_ps(transfer), _NEVER)
     _, sizes = _cheapest_partition(inversion_ps, used, np.add)
-    return QueueMap(
+    return QueuePartition(
         queue_of=tuple(np.repeat(np.arange(used), sizes).tolist()),
         iteration_ps=iteration_ps,
         regret_ps=iteration_ps - optimal_iteration_ps(forward, backward, transfer),
@@ -249,7 +249,7 @@ def queue_map(
 
 def fewest_map(
     forward_ps: Sequence[int], backward_ps: Sequence[int], transfer_ps: Sequence[int], queues: int
-) -> QueueMap:
+) -> QueuePartition:
     """Return the `queue_map` of as few queues as lose at most a twentieth of an iteration against an ideal PIFO.
 
     Where no number of queues does, all are used. Every queue more lets workers that are ahead overtake those that are

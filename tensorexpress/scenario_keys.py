@@ -25,7 +25,7 @@ from tensorexpress.units import parse_limit, parse_rate, parse_size, parse_time
 from tensorexpress.workload import Workload
 
 
-class Kind(NamedTuple):
+class ValueKind(NamedTuple):
     """What values a key takes."""
 
     #: In words, for the documentation and the error messages.
@@ -39,7 +39,7 @@ class Key(NamedTuple):
 
     #: What the value becomes: a field of the section's dataclass, or a parameter of the cluster's constructor.
     field: str
-    kind: Kind
+    kind: ValueKind
     #: As one would write it in the file, or `Words`.
     default: object
     help: str
@@ -64,23 +64,23 @@ def _require(condition: bool) -> None:
         raise ValueError
 
 
-def _whole(least: int, most: int) -> Kind:
+def _whole(least: int, most: int) -> ValueKind:
     def parse(value: Any) -> int:
         _require(type(value) is int and least <= value <= most)
         return int(value)
 
-    return Kind(f"a whole number from {least} to {most}", parse)
+    return ValueKind(f"a whole number from {least} to {most}", parse)
 
 
-def _real(least: float, below: float) -> Kind:
+def _real(least: float, below: float) -> ValueKind:
     def parse(value: Any) -> float:
         _require(type(value) in (int, float) and least <= value < below)
         return float(value)
 
-    return Kind(f"a number from {least:g} to below {below:g}", parse)
+    return ValueKind(f"a number from {least:g} to below {below:g}", parse)
 
 
-def _one_of(what: str, names: Iterable[str]) -> Kind:
+def _one_of(what: str, names: Iterable[str]) -> ValueKind:
     accepted = tuple(names)
 
     def parse(value: Any) -> str:
@@ -89,17 +89,17 @@ def _one_of(what: str, names: Iterable[str]) -> Kind:
             raise ScenarioError(unknown(what, value, accepted))
         return name
 
-    return Kind("one of " + ", ".join(accepted), parse)
+    return ValueKind("one of " + ", ".join(accepted), parse)
 
 
-def _quantity(words: str, parse_unit: Callable[[object], int], least: int = 0) -> Kind:
+def _quantity(words: str, parse_unit: Callable[[object], int], least: int = 0) -> ValueKind:
     def parse(value: Any) -> int:
         _require(isinstance(value, int | float | str))
         amount = parse_unit(value)
         _require(amount >= least)
         return amount
 
-    return Kind(words + " above 0" * (least > 0), parse)
+    return ValueKind(words + " above 0" * (least > 0), parse)
 
 
 def _text(value: Any) -> str:
@@ -135,7 +135,7 @@ def _names(value: Any) -> tuple[str, ...]:
     return tuple(_name(item) for item in items)
 
 
-def _hosts(least: int) -> Kind:
+def _hosts(least: int) -> ValueKind:
     count = _whole(least, MOST_HOSTS)
 
     def parse(value: Any) -> int | tuple[str, ...]:
@@ -145,7 +145,7 @@ def _hosts(least: int) -> Kind:
         _require(len(names) >= least)
         return names
 
-    return Kind(f"a count from {least} to {MOST_HOSTS}, or a list of host names", parse)
+    return ValueKind(f"a count from {least} to {MOST_HOSTS}, or a list of host names", parse)
 
 
 def _policies(value: Any) -> tuple[Policy, ...]:
@@ -165,10 +165,10 @@ def _factors(value: Any) -> dict[str, float]:
     return {_name(host): factor.parse(times) for host, times in value.items()}
 
 
-_NAME = Kind(ACCEPTED_NAME, _name)
-_OWN_NAME = Kind(ACCEPTED_NAME, lambda value: _name(value) if value != "" else "")
-_FLAG = Kind("true or false", _flag)
-_FILE = Kind("the path of a file, seen from the scenario's folder", _text)
+_NAME = ValueKind(ACCEPTED_NAME, _name)
+_OWN_NAME = ValueKind(ACCEPTED_NAME, lambda value: _name(value) if value != "" else "")
+_FLAG = ValueKind("true or false", _flag)
+_FILE = ValueKind("the path of a file, seen from the scenario's folder", _text)
 _SIZE = _quantity('a size such as "200 KB"', parse_size)
 _LIMIT = _quantity('a size such as "1 MB"; 0 or "unlimited" is no limit', parse_limit)
 _TIME = _quantity('a time such as "2 us"', parse_time)
@@ -176,7 +176,7 @@ _TIME_ABOVE_0 = _quantity('a time such as "10 ms"', parse_time, least=1)
 _RATE = _quantity('a rate such as "10 Gbps"', parse_rate)
 _RATE_ABOVE_0 = _quantity('a rate such as "10 Gbps"', parse_rate, least=1)
 _COUNT = _whole(1, MOST_HOSTS)
-_MODEL = Kind("one of " + ", ".join(models.names()), _model)
+_MODEL = ValueKind("one of " + ", ".join(models.names()), _model)
 
 #: The policies that are compared where nobody names any: in predictions, and in runs those that every target can do.
 USUAL_POLICIES = ("fifo", "p3", "tensorexpress", "ideal")
@@ -191,7 +191,7 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = {
         "warmup": Key("warmup", _whole(0, 1000), 1, "iterations before those, not measured"),
         "policies": Key(
             "policies",
-            Kind('a list of policies such as ["fifo", "p3:switch=strict"]', _policies),
+            ValueKind('a list of policies such as ["fifo", "p3:switch=strict"]', _policies),
             Words(f"{json.dumps(USUAL_POLICIES)}; run: {json.dumps(USUAL_IN_RUNS)}"),
             "what to compare; see policies.md",
         ),
@@ -219,10 +219,10 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = {
             "oversubscription", _real(0.01, 1000.0), 1.0, "leaf-spine: rate of a leaf's hosts over that of its uplinks"
         ),
         "k": Key("k", _whole(2, 72), 4, "fat-tree: ports of a switch, an even number; there are k³/4 hosts"),
-        "switches": Key("switches", Kind("a list of names", _names), [], "custom: their names"),
+        "switches": Key("switches", ValueKind("a list of names", _names), [], "custom: their names"),
         "links": Key(
             "links",
-            Kind('a list of links such as ["h0", "s0"] or ["h1", "s0", "25 Gbps", "2 us"]', _list),
+            ValueKind('a list of links such as ["h0", "s0"] or ["h1", "s0", "25 Gbps", "2 us"]', _list),
             Words("custom: required"),
             "custom: the two ends, then bandwidth and delay where they differ from those above",
         ),
@@ -278,7 +278,7 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = {
         "jitter": Key("jitter", _real(0.0, 1.0), 0.0, "relative standard deviation of compute times"),
         "stragglers": Key(
             "stragglers",
-            Kind("a table of workers with factors from 0.01 to below 1000, such as { h0 = 1.5 }", _factors),
+            ValueKind("a table of workers with factors from 0.01 to below 1000, such as { h0 = 1.5 }", _factors),
             {},
             "how many times slower some workers compute",
         ),

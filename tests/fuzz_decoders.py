@@ -1,6 +1,6 @@
 """Random and mutated byte strings for everything that reads bytes from the network or from captures.
 
-Run by hand with as many as there is time for: python tests/fuzz_decoders.py --count 10000000
+SegmentRun by hand with as many as there is time for: python tests/fuzz_decoders.py --count 10000000
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from random import Random
 
 from tensorexpress.errors import CaptureError, HeaderError
 from tensorexpress.host import captures
-from tensorexpress.host.segments import Run, SegmentBuffer
+from tensorexpress.host.segments import SegmentBuffer, SegmentRun
 from tensorexpress.switch.pcap import TimedFrame, file_header, parse_pcap, record
-from tensorexpress.wire.frame import Endpoint, build_frame, read_frame
+from tensorexpress.wire.frame import FrameEnd, build_frame, read_frame
 from tensorexpress.wire.header import Header, is_header, unpack, unpack_many
 
 _ENDS = {
-    version: [Endpoint(bytes(6), ip_address(f"{prefix}{host}")) for host in (1, 2)]
+    version: [FrameEnd(bytes(6), ip_address(f"{prefix}{host}")) for host in (1, 2)]
     for version, prefix in ((4, "10.0.0."), (6, "fd00::"))
 }
 
@@ -29,7 +29,7 @@ _ENDS = {
 def seeds() -> list[bytes]:
     """Return good input of every kind, to be damaged."""
     tagged = Header(1, 2, 3, tensor=4, chunk=5, chunks=6, payload_bytes=8).pack() + b"12345678"
-    run = Run(0, 0, 1, 2, 3, 4, 0, 0, 4, -1, 2, 99, 0, 10, 20, 5, 0, 8, segments=5)
+    run = SegmentRun(0, 0, 1, 2, 3, 4, 0, 0, 4, -1, 2, 99, 0, 10, 20, 5, 0, 8, segments=5)
     segments = bytes(SegmentBuffer(500).write(run, b"0123456789"))
     frames = [build_frame(*ends, data) for ends in _ENDS.values() for data in (tagged, segments, tagged * 3)]
     tagged_vlan = frames[0][:12] + b"\x81\0\0\7" + frames[0][12:]

@@ -17,12 +17,12 @@ from test_linux import ends, plan_on
 
 from tensorexpress import buffer as module
 from tensorexpress.buffer import Buffer, most_in_queue, shares
-from tensorexpress.cluster import dumbbell, star
 from tensorexpress.queueing import DISCIPLINES
 from tensorexpress.sim.replay import DROPPED, replay
 from tensorexpress.switch.device import BUFFER_FULL, Switch
 from tensorexpress.switch.traffic import ETHERNET_OVERHEAD_BYTES, PortSettings
 from tensorexpress.target.linux import LinuxTarget
+from tensorexpress.topologies import dumbbell, star
 from tensorexpress.wire.dscp import default_dscps
 
 US = 10**6

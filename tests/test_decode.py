@@ -16,10 +16,10 @@ from tensorexpress.cli import main
 from tensorexpress.host import captures
 from tensorexpress.host.captures import decode, tensor_rows
 from tensorexpress.switch.pcap import TimedFrame, write_pcap
-from tensorexpress.wire.frame import Endpoint, build_frame
+from tensorexpress.wire.frame import FrameEnd, build_frame
 from tensorexpress.wire.header import Flag, Header, Kind
 
-ENDS = [Endpoint(bytes(6), ip_address(f"10.0.0.{host}"), 21592) for host in (1, 2)]
+ENDS = [FrameEnd(bytes(6), ip_address(f"10.0.0.{host}"), 21592) for host in (1, 2)]
 US = 1000
 
 

@@ -29,7 +29,7 @@ from tensorexpress.cli import main
 from tensorexpress.control import forward, guard, mark
 from tensorexpress.control.client import ClientTls, Connection, ReceivedPacket, RemoteSwitch
 from tensorexpress.control.controls import EXCEPTIONS
-from tensorexpress.control.deploy import Deployment, Event, deploy, keep, prepare
+from tensorexpress.control.deploy import Event, PlannedDeployment, deploy, keep, prepare
 from tensorexpress.control.entities import (
     Call,
     CloneEntry,
@@ -50,7 +50,7 @@ from tensorexpress.control.reconcile import difference, read_entities, reconcile
 from tensorexpress.control.report import event_line
 from tensorexpress.control.status import read_status
 from tensorexpress.errors import NetworkError, ProgramError
-from tensorexpress.p4 import Program
+from tensorexpress.p4 import P4Program
 from tensorexpress.plan import Plan, make_plan
 from tensorexpress.plan_file import plan_text
 from tensorexpress.policy import POLICIES
@@ -58,7 +58,7 @@ from tensorexpress.scenario import read_scenario
 from tensorexpress.switch.device import Switch
 from tensorexpress.switch.p4runtime import service
 from tensorexpress.topologies import leaf_spine
-from tensorexpress.wire.frame import Endpoint, build_frame
+from tensorexpress.wire.frame import FrameEnd, build_frame
 from tensorexpress.wire.header import Header
 
 ROOT = Path(__file__).parents[1]
@@ -208,7 +208,7 @@ def test_another_program_is_replaced_and_a_dry_run_says_so(target_switch: Target
 
 
 def test_a_program_that_the_switch_cannot_run_is_the_users(target_switch: TargetSwitch, plan: Plan) -> None:
-    broken = Program(b"{}", PROGRAM.p4info, PROGRAM.stamp)
+    broken = P4Program(b"{}", PROGRAM.p4info, PROGRAM.stamp)
     [outcome] = deploy(prepare(plan, ["s0"], Options(), broken), [target_of(target_switch)])
     assert isinstance(outcome.error, NetworkError | ProgramError)
     assert str(outcome.error).startswith(f"s0 at {target_switch.address}: ")
@@ -480,7 +480,7 @@ def test_tls_and_what_can_be_wrong_with_it(authority: Path, plan_path: str) -> N
 class Standing:
     """A controller that stays, in threads of this process."""
 
-    def __init__(self, deployment: Deployment, target: RemoteSwitch):
+    def __init__(self, deployment: PlannedDeployment, target: RemoteSwitch):
         self.events: queue.Queue[Event] = queue.Queue()
         self._stopping = threading.Event()
         self._thread = threading.Thread(
@@ -506,16 +506,16 @@ class Standing:
 
 
 @pytest.fixture
-def deployment(plan: Plan) -> Deployment:
+def deployment(plan: Plan) -> PlannedDeployment:
     return prepare(plan, ["s0"], Options(), PROGRAM)
 
 
-def assert_deployed(switch: TargetSwitch, deployment: Deployment) -> None:
+def assert_deployed(switch: TargetSwitch, deployment: PlannedDeployment) -> None:
     with Connection(target_of(switch)) as connection:
         assert normal(read_entities(connection, SCHEMA)) == normal(deployment.wanted["s0"])
 
 
-def test_a_backup_takes_over_when_the_primary_goes(target_switch: TargetSwitch, deployment: Deployment) -> None:
+def test_a_backup_takes_over_when_the_primary_goes(target_switch: TargetSwitch, deployment: PlannedDeployment) -> None:
     with Standing(deployment, target_of(target_switch, election_id=1)) as backup:
         assert backup.wait_for("primary").changes is not None
         with Standing(deployment, target_of(target_switch, election_id=2)) as first:
@@ -532,7 +532,7 @@ def test_a_backup_takes_over_when_the_primary_goes(target_switch: TargetSwitch, 
         assert_deployed(target_switch, deployment)
 
 
-def test_a_restart_of_the_switch_is_survived(target_switch: TargetSwitch, deployment: Deployment) -> None:
+def test_a_restart_of_the_switch_is_survived(target_switch: TargetSwitch, deployment: PlannedDeployment) -> None:
     with Standing(deployment, target_of(target_switch)) as controller:
         controller.wait_for("primary")
         target_switch.stop()
@@ -545,7 +545,7 @@ def test_a_restart_of_the_switch_is_survived(target_switch: TargetSwitch, deploy
         assert_deployed(target_switch, deployment)
 
 
-def test_a_switch_that_comes_later_is_deployed_then(target_switch: TargetSwitch, deployment: Deployment) -> None:
+def test_a_switch_that_comes_later_is_deployed_then(target_switch: TargetSwitch, deployment: PlannedDeployment) -> None:
     target_switch.stop()
     with Standing(deployment, target_of(target_switch)) as controller:
         controller.wait_for("lost")
@@ -574,11 +574,13 @@ def test_the_verb_stays_until_it_is_told_to_end(
 
 
 def tensor_frame(job: int) -> bytes:
-    ends = [Endpoint(address.mac, address.ipv4) for address in default_addresses(["h0", "h1"])]
+    ends = [FrameEnd(address.mac, address.ipv4) for address in default_addresses(["h0", "h1"])]
     return build_frame(*ends, Header(job, 0, 0, tensor=3, chunk=0, chunks=1).pack())
 
 
-def test_status_counts_what_went_through(target_switch: TargetSwitch, deployment: Deployment, plan_path: str) -> None:
+def test_status_counts_what_went_through(
+    target_switch: TargetSwitch, deployment: PlannedDeployment, plan_path: str
+) -> None:
     with Connection(target_of(target_switch)) as connection:
         connection.become_primary()
         reconcile(connection, PROGRAM, SCHEMA, deployment.wanted["s0"])

@@ -18,8 +18,8 @@ from tensorexpress.plan import Plan, make_plan
 from tensorexpress.policy import Policy, parse_policy
 from tensorexpress.scenario import Background, Job, Scenario, Transport
 from tensorexpress.sim import fast, model
+from tensorexpress.sim.flat_plan import build
 from tensorexpress.sim.kernel import loop
-from tensorexpress.sim.program import build
 from tensorexpress.sim.record import Record
 from tensorexpress.sim.run import ENGINES, execute, simulate
 from tensorexpress.topologies import star

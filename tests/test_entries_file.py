@@ -15,7 +15,7 @@ from tensorexpress.addresses import GATEWAY_MAC, addresses_of
 from tensorexpress.cli import main
 from tensorexpress.plan_file import read_plan
 from tensorexpress.switch.pcap import TimedFrame, read_pcap, write_pcap
-from tensorexpress.wire.frame import Endpoint, build_frame, read_frame
+from tensorexpress.wire.frame import FrameEnd, build_frame, read_frame
 from tensorexpress.wire.header import Header
 
 pytest.importorskip("tensorexpress.p4runtime_messages")
@@ -73,8 +73,8 @@ def test_every_tensor_waits_in_the_queue_of_the_plan(version: int, tmp_path: Pat
         queues = plan.jobs[job].queues
         frames = [
             build_frame(
-                Endpoint(hosts[worker].mac, ip(worker)),
-                Endpoint(GATEWAY_MAC, ip(server)),
+                FrameEnd(hosts[worker].mac, ip(worker)),
+                FrameEnd(GATEWAY_MAC, ip(server)),
                 Header(job=job, worker=0, iteration=0, tensor=tensor, chunk=0, chunks=1, queue=4).pack(),
             )
             for tensor in reversed(range(len(queues)))
@@ -95,8 +95,8 @@ def test_options_of_deploy_are_in_the_entries(tmp_path: Path) -> None:
     entries = (tmp_path / "s0.entries.txtpb").read_text()
     assert "# guard.job_meter" in entries
     frame = build_frame(
-        Endpoint(addresses_of(read_plan(path).scenario.cluster)[5].mac, ip_address("10.0.0.6")),
-        Endpoint(GATEWAY_MAC, ip_address("10.0.0.1")),
+        FrameEnd(addresses_of(read_plan(path).scenario.cluster)[5].mac, ip_address("10.0.0.6")),
+        FrameEnd(GATEWAY_MAC, ip_address("10.0.0.1")),
         Header(job=0, worker=0, iteration=0, tensor=0, chunk=0, chunks=1).pack(),
     )
     assert replayed(tmp_path, "s0", {5: [frame]}) == {}, "a stranger is not dropped"

@@ -17,7 +17,7 @@ from tensorexpress.control.entities import Call, TableEntry
 from tensorexpress.control.guard import slot_of_job
 from tensorexpress.control.intent import Intent, Options
 from tensorexpress.queueing import SpPifo
-from tensorexpress.sim import program as simulated
+from tensorexpress.sim import flat_plan as simulated
 from tensorexpress.wire.frame import read_frame
 from tensorexpress.wire.header import Flag, Header, Kind
 

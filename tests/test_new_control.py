@@ -20,13 +20,13 @@ from tensorexpress.control.messages import ProgramSchema
 from tensorexpress.control.reconcile import difference, reconcile, steps
 from tensorexpress.control.report import status_json, status_table
 from tensorexpress.control.status import read_status
-from tensorexpress.p4 import Program
+from tensorexpress.p4 import P4Program
 from tensorexpress.plan import Plan, make_plan
 from tensorexpress.policy import POLICIES
 from tensorexpress.scenario import read_scenario
 from tensorexpress.switch.device import Switch
 from tensorexpress.switch.p4runtime import service
-from tensorexpress.wire.frame import Endpoint, build_frame
+from tensorexpress.wire.frame import FrameEnd, build_frame
 from tensorexpress.wire.header import Header
 
 CONTROLS = Path(__file__).parent / "controls"
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(shutil.which("p4c-bm2-ss") is None, reason="p4c-
 
 
 @pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[P4Program]:
     """Add the control to a copy of the P4 program, and its module to those of the controller."""
     sources = tmp_path / "p4"
     shutil.copytree(p4.HERE, sources, ignore=shutil.ignore_patterns("build", "__pycache__"))
@@ -65,11 +65,11 @@ def plan() -> Plan:
 
 
 def tensor_frame() -> bytes:
-    ends = [Endpoint(address.mac, address.ipv4) for address in default_addresses(["h0", "h1", "h2"])]
+    ends = [FrameEnd(address.mac, address.ipv4) for address in default_addresses(["h0", "h1", "h2"])]
     return build_frame(ends[0], ends[2], Header(job=0, worker=0, iteration=0, tensor=3, chunk=0, chunks=1).pack())
 
 
-def test_a_new_control_is_deployed_in_its_order_read_and_told_of(program: Program, plan: Plan) -> None:
+def test_a_new_control_is_deployed_in_its_order_read_and_told_of(program: P4Program, plan: Plan) -> None:
     schema = ProgramSchema.of(program)
     deployment = prepare(plan, ["s0"], Options(), program)
     wanted = deployment.wanted["s0"]

@@ -19,7 +19,7 @@ from tensorexpress.graph import KINDS
 from tensorexpress.plan import Plan, early_ps, link_loads, make_plan
 from tensorexpress.policy import Policy, parse_policy
 from tensorexpress.scenario import Job, Scenario, Transport
-from tensorexpress.sim.program import Program, build
+from tensorexpress.sim.flat_plan import FlatPlan, build
 from tensorexpress.sim.record import ACK, Record
 from tensorexpress.sim.run import execute, simulate
 from tensorexpress.topologies import custom, star
@@ -370,7 +370,7 @@ class TestConservation:
             assert piece["ready_ps"] == ready_ps if len(workers) == 1 else piece["ready_ps"] >= ready_ps
 
 
-def port_visits(plan: Plan, program: Program, record: Record) -> dict[int, list[tuple[int, int, int, int, int]]]:
+def port_visits(plan: Plan, program: FlatPlan, record: Record) -> dict[int, list[tuple[int, int, int, int, int]]]:
     """Return what passed each switch port, in the order it left: (arrived, over link, left, occupied, rank), in ps.
 
     Nothing may have been sent twice, so that a packet is known by its chunk.

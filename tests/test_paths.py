@@ -29,7 +29,7 @@ from support.training_run import small_plan
 from tensorexpress import paths as module
 from tensorexpress.addresses import GATEWAY_MAC, addresses_of
 from tensorexpress.cluster import Cluster
-from tensorexpress.control.client import Target
+from tensorexpress.control.client import RemoteSwitch
 from tensorexpress.control.deploy import deploy, failures, prepare
 from tensorexpress.control.intent import Options
 from tensorexpress.errors import PlanError
@@ -38,14 +38,14 @@ from tensorexpress.plan import Plan, link_loads, make_plan
 from tensorexpress.policy import POLICIES, Policy
 from tensorexpress.scaling import scale_scenario
 from tensorexpress.scenario import Scenario, read_scenario
-from tensorexpress.sim import program as simulated
+from tensorexpress.sim import flat_plan as simulated
 from tensorexpress.switch.ports import InterfacePort
 from tensorexpress.target.embedded import EmbeddedTarget
 from tensorexpress.target.linux import LinuxNetwork, LinuxTarget
 from tensorexpress.target.linux_layout import port_interface
 from tensorexpress.target.runner import run_plan
 from tensorexpress.topologies import custom, fat_tree, leaf_spine
-from tensorexpress.wire.frame import Endpoint, build_frame
+from tensorexpress.wire.frame import FrameEnd, build_frame
 from tensorexpress.wire.header import UDP_PORT, Kind
 
 BMV2 = shutil.which(os.environ.get("TENSOREXPRESS_BMV2", "simple_switch_grpc"))
@@ -97,7 +97,7 @@ def flows(plan: Plan) -> Iterator[tuple[int, int, int]]:
 def frame_of(cluster: Cluster, job: int, src: int, dst: int, version: int = 4, kind: Kind = Kind.GRADIENT) -> bytes:
     sender, target = addresses_of(cluster)[src], addresses_of(cluster)[dst]
     ips = (sender.ipv4, target.ipv4) if version == 4 else (sender.ipv6, target.ipv6)
-    ends = Endpoint(sender.mac, ips[0], UDP_PORT), Endpoint(GATEWAY_MAC, ips[1], UDP_PORT)
+    ends = FrameEnd(sender.mac, ips[0], UDP_PORT), FrameEnd(GATEWAY_MAC, ips[1], UDP_PORT)
     return build_frame(*ends, tagged(job, kind=kind))
 
 
@@ -282,7 +282,7 @@ def test_hosts_that_the_plan_does_not_know_are_still_spread_by_the_hash() -> Non
     assert (0, 2) not in {(path.src, path.dst) for path in plan.paths}
     spines = set()
     for port in range(1000, 1020):
-        ends = Endpoint(sender.mac, sender.ipv4, port), Endpoint(GATEWAY_MAC, target.ipv4, 80)
+        ends = FrameEnd(sender.mac, sender.ipv4, port), FrameEnd(GATEWAY_MAC, target.ipv4, 80)
         [(leaves, _, _)] = switches["s0"].send((0, build_frame(*ends, b"plain")))
         spines.add(leaves)
     assert len(spines) == 2
@@ -334,7 +334,7 @@ def test_bmv2_takes_the_paths_of_the_plan() -> None:
             """One BMv2 is every switch in turn."""
             nonlocal is_now
             if switch != is_now:
-                assert failures(deploy(deployment, [Target(switch, bmv2.address)])) is None
+                assert failures(deploy(deployment, [RemoteSwitch(switch, bmv2.address)])) is None
                 is_now = switch
             assert ends[port].send(frame)
             ready, _, _ = select.select(ends, [], [], 30)

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorexpress import recovery
-from tensorexpress.cluster import custom
 from tensorexpress.host.endpoint import settings_of
 from tensorexpress.host.flow import Ack, FlowSettings, Outgoing, SendFlow
 from tensorexpress.host.tagging import Tagger
@@ -20,16 +19,17 @@ from tensorexpress.policy import POLICIES, Policy, parse_policy
 from tensorexpress.scenario import Job, Scenario, Transport, read_scenario
 from tensorexpress.sim import fast
 from tensorexpress.sim.columns import LOSS, NOW, TIMEOUTS
+from tensorexpress.sim.flat_plan import NO_LIMIT, FlatPlan, build
 from tensorexpress.sim.kernel.loop import kernel
 from tensorexpress.sim.model import Model
-from tensorexpress.sim.program import NO_LIMIT, Program, build
+from tensorexpress.topologies import custom
 from tensorexpress.workload import Layer, Workload
 
 MS = 10**9
 ALL_LOST = (1 << 63) - 1
 
 
-def one_flow(rto_min_ps: int) -> Program:
+def one_flow(rto_min_ps: int) -> FlatPlan:
     """A worker that sends one packet to a server."""
     job = Job("job", Workload("one", (Layer("l0", 100, MS, MS),)), (0,), (1,))
     cluster = custom(["h0", "h1"], [], [("h0", "h1", "8 Gbps", 0)])
@@ -37,7 +37,7 @@ def one_flow(rto_min_ps: int) -> Program:
     return build(make_plan(Scenario("one", cluster, (job,), transport, loss=0.5), Policy("whole")))
 
 
-def simulated(program: Program) -> Iterator[int]:
+def simulated(program: FlatPlan) -> Iterator[int]:
     """Yield when time-outs strike in the SimPy model while every packet is lost."""
     model = Model(program)
     model.loss_threshold = ALL_LOST + 1
@@ -49,7 +49,7 @@ def simulated(program: Program) -> Iterator[int]:
             yield int(model.env.now)
 
 
-def compiled(program: Program) -> Iterator[int]:
+def compiled(program: FlatPlan) -> Iterator[int]:
     """Yield the same of the compiled engine, one event after the other."""
     memory = fast._Layout(program, 0).memory
     memory[LOSS] = ALL_LOST

@@ -19,7 +19,7 @@ from tensorexpress.policy import Policy
 from tensorexpress.queueing import DISCIPLINES, StrictPriority
 from tensorexpress.scenario import Job, Scenario
 from tensorexpress.sim import model, replay_fast
-from tensorexpress.sim.program import build
+from tensorexpress.sim.flat_plan import build
 from tensorexpress.sim.record import DATA
 from tensorexpress.sim.replay import replay
 from tensorexpress.topologies import custom, dumbbell, fat_tree, leaf_spine, star

@@ -18,7 +18,7 @@ from tensorexpress.host.tagging import Tagger, TrafficClass, tag_socket
 from tensorexpress.plan import make_plan, slice_leads_ps
 from tensorexpress.policy import parse_policy
 from tensorexpress.scenario import read_scenario
-from tensorexpress.sim.program import build
+from tensorexpress.sim.flat_plan import build
 from tensorexpress.wire.dscp import queue_of_dscp
 from tensorexpress.wire.header import HEADER_DTYPE, Kind
 

@@ -21,7 +21,7 @@ from tensorexpress.host import assembly, endpoint, links, scheduler, segments
 from tensorexpress.host.assembly import Incoming
 from tensorexpress.host.endpoint import Endpoint, EndpointSettings
 from tensorexpress.host.flow import FlowSettings
-from tensorexpress.host.segments import Reading, Run, SegmentBuffer
+from tensorexpress.host.segments import Reading, SegmentBuffer, SegmentRun
 from tensorexpress.host.tagging import Tag, TrafficClass
 from tensorexpress.wire.header import Flag, Kind, unpack
 
@@ -81,10 +81,10 @@ u16, u32 = st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1)
 
 
 @st.composite
-def runs(draw: st.DrawFn) -> Run:
+def runs(draw: st.DrawFn) -> SegmentRun:
     count = draw(st.integers(1, 12))
     below_wrap = st.integers(0, 2**32 - 1 - count)
-    return Run(
+    return SegmentRun(
         kind=draw(st.integers(0, 3)),
         flags=draw(st.integers(0, 15)),
         job=draw(u16),
@@ -107,7 +107,7 @@ def runs(draw: st.DrawFn) -> Run:
     )
 
 
-def write(run: Run, payload: bytes) -> bytes:
+def write(run: SegmentRun, payload: bytes) -> bytes:
     return bytes(SegmentBuffer(4096).write(run, payload))
 
 
@@ -119,12 +119,12 @@ def read(data: bytes, stride: int) -> tuple[Reading, bytes]:
     return reading, b"".join(bytes(buffer.payloads(run)) for run in reading.runs)
 
 
-def join(parts: list[Run]) -> Run:
+def join(parts: list[SegmentRun]) -> SegmentRun:
     return parts[0]._replace(segments=sum(part.segments for part in parts))
 
 
 @given(runs())
-def test_a_run_is_read_as_it_was_written_and_every_datagram_is_a_tensor_packet(run: Run) -> None:
+def test_a_run_is_read_as_it_was_written_and_every_datagram_is_a_tensor_packet(run: SegmentRun) -> None:
     payload = content(run.segments * run.payload_bytes)
     data = write(run, payload)
     stride = run.stride_bytes
@@ -139,7 +139,7 @@ def test_a_run_is_read_as_it_was_written_and_every_datagram_is_a_tensor_packet(r
 
 
 def test_golden_bytes_of_a_segment() -> None:
-    run = Run(1, 2, 3, 4, 5, 6, 7, 8, 9, -10, 4, 11, 12, 13, 14, 15, 16, 17)
+    run = SegmentRun(1, 2, 3, 4, 5, 6, 7, 8, 9, -10, 4, 11, 12, 13, 14, 15, 16, 17)
     assert write(run, b"data").hex(" ", 4) == (
         "54581102 00030004 00000005 00060700 00000008 00000009 fffffff6 00240000 "
         "22a33231 0000000b 000c0000 0000000d 0000000e 0000000f 00000010 00000011 64617461"
@@ -147,7 +147,7 @@ def test_golden_bytes_of_a_segment() -> None:
 
 
 @given(runs(), st.randoms(use_true_random=False))
-def test_any_flipped_bit_but_those_of_the_slack_is_found(run: Run, random: Random) -> None:
+def test_any_flipped_bit_but_those_of_the_slack_is_found(run: SegmentRun, random: Random) -> None:
     data = bytearray(write(run, content(run.segments * run.payload_bytes)))
     position = random.choice([at for at in range(len(data)) if not 24 <= at % run.stride_bytes < 28])
     data[position] ^= 1 << random.randrange(8)
@@ -157,7 +157,7 @@ def test_any_flipped_bit_but_those_of_the_slack_is_found(run: Run, random: Rando
 
 
 @given(runs(), st.integers(-(2**31), 2**31 - 1))
-def test_a_switch_may_change_the_slack(run: Run, slack_us: int) -> None:
+def test_a_switch_may_change_the_slack(run: SegmentRun, slack_us: int) -> None:
     data = bytearray(write(run, content(run.segments * run.payload_bytes)))
     data[24:28] = slack_us.to_bytes(4, "big", signed=True)
     reading, _ = read(data, run.stride_bytes)
@@ -501,7 +501,7 @@ def compiled() -> Iterator[None]:
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_compiled_code_writes_and_reads_the_same(
-    compiled: None, run: Run, size: int, flags: int, damage: list[int]
+    compiled: None, run: SegmentRun, size: int, flags: int, damage: list[int]
 ) -> None:
     run = run._replace(payload_bytes=size)
     payload = content(run.segments * size)

@@ -18,7 +18,7 @@ from tensorexpress.addresses import GATEWAY_MAC
 from tensorexpress.errors import NetworkError
 from tensorexpress.host.links import CE, ECT, KernelLink, WireLink
 from tensorexpress.host.tagging import TrafficClass
-from tensorexpress.wire.frame import Endpoint as Host
+from tensorexpress.wire.frame import FrameEnd as Host
 from tensorexpress.wire.frame import build_frame
 from tensorexpress.wire.udp import lay_wire
 

@@ -18,7 +18,7 @@ from scapy.layers.l2 import Ether
 
 from tensorexpress.errors import HeaderError, InputError
 from tensorexpress.wire import checksum, dscp, frame, header, scapy_layer
-from tensorexpress.wire.frame import Endpoint, Seen, build_frame, read_frame
+from tensorexpress.wire.frame import FrameEnd, Seen, build_frame, read_frame
 from tensorexpress.wire.header import (
     HEADER_BYTES,
     Header,
@@ -205,9 +205,9 @@ def test_dscps_that_do_not_tell_queues_apart_are_refused(table: tuple[int, ...],
     assert str(raised.value).startswith(message)
 
 
-def ends(version: int) -> tuple[Endpoint, Endpoint]:
+def ends(version: int) -> tuple[FrameEnd, FrameEnd]:
     first, second = ("10.0.0.1", "10.0.0.2") if version == 4 else ("fd00::1", "fd00::2")
-    return Endpoint(b"\2" * 6, ip_address(first), 1234), Endpoint(b"\4" * 6, ip_address(second))
+    return FrameEnd(b"\2" * 6, ip_address(first), 1234), FrameEnd(b"\4" * 6, ip_address(second))
 
 
 @given(headers, st.sampled_from([4, 6]), st.integers(0, 63), st.integers(0, 3))

@@ -16,11 +16,11 @@ import pytest
 
 from tensorexpress.switch.pcap import TimedFrame, write_pcap
 from tensorexpress.wire import DISSECTOR, header
-from tensorexpress.wire.frame import Endpoint, build_frame
+from tensorexpress.wire.frame import FrameEnd, build_frame
 from tensorexpress.wire.header import Flag, Header, Kind
 
 ENDS = {
-    version: [Endpoint(bytes(6), ip_address(address)) for address in addresses]
+    version: [FrameEnd(bytes(6), ip_address(address)) for address in addresses]
     for version, addresses in {4: ("10.0.0.1", "10.0.0.2"), 6: ("fd54:58::1", "fd54:58::2")}.items()
 }
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tensorexpress.sim.columns import *
+from tensorexpress.sim.flat_plan import PHASE, TRANSMIT
 from tensorexpress.sim.kernel.memory import Memory, compiled
-from tensorexpress.sim.program import PHASE, TRANSMIT
 
 
 @compiled

@@ -11,14 +11,14 @@ import numpy as np
 from numba import njit
 
 from tensorexpress import queueing, recovery
-from tensorexpress.sim import columns, model, program, record
+from tensorexpress.sim import columns, flat_plan, model, record
 from tensorexpress.sim.columns import *
+from tensorexpress.sim.flat_plan import ARRIVE, BACKGROUND, COMPUTE, GAPS, JOIN, PHASE, TIMER, TRANSMIT
 from tensorexpress.sim.kernel.events import drop_first_pair, free_packet, new_packet, schedule
 from tensorexpress.sim.kernel.memory import Memory, compiled, pointer
 from tensorexpress.sim.kernel.queues import enqueue, next_packet_of_switch
 from tensorexpress.sim.kernel.training import computed, fire_successors
 from tensorexpress.sim.kernel.transport import acknowledge, next_packet_of_host, receive, send_control, timer
-from tensorexpress.sim.program import ARRIVE, BACKGROUND, COMPUTE, GAPS, JOIN, PHASE, TIMER, TRANSMIT
 from tensorexpress.sim.record import ACK, DATA, OTHER
 
 #: Packets that one event can create at the most, and a little more.
@@ -121,7 +121,7 @@ def background(m: Memory, source: int) -> None:
 
 def parts() -> list[Path]:
     """Return the modules whose code or constants are compiled into the kernel."""
-    constants = (columns, model, program, record, queueing, recovery)
+    constants = (columns, flat_plan, model, record, queueing, recovery)
     return sorted(Path(__file__).parent.glob("*.py")) + [Path(str(module.__file__)) for module in constants]
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tensorexpress.sim.columns import *
+from tensorexpress.sim.flat_plan import COMPUTE, JOIN, PHASE
 from tensorexpress.sim.kernel.events import schedule
 from tensorexpress.sim.kernel.memory import Memory, compiled
 from tensorexpress.sim.kernel.transport import start_message
-from tensorexpress.sim.program import COMPUTE, JOIN, PHASE
 
 
 @compiled

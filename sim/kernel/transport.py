@@ -5,12 +5,12 @@ from __future__ import annotations
 from tensorexpress import recovery
 from tensorexpress.recovery import ALPHA_ONE, ALPHA_SHIFT
 from tensorexpress.sim.columns import *
+from tensorexpress.sim.flat_plan import PHASE, TIMER
 from tensorexpress.sim.kernel.events import kick, new_packet, schedule
 from tensorexpress.sim.kernel.memory import Memory, compiled
 from tensorexpress.sim.kernel.queues import host_key
 from tensorexpress.sim.kernel.ready import has_unsent, pop_pending, push_pending, refresh
 from tensorexpress.sim.model import ACKED, IN_FLIGHT, LOST, UNSENT
-from tensorexpress.sim.program import PHASE, TIMER
 from tensorexpress.sim.record import ACK, DATA
 
 smoothed = compiled(recovery.smoothed)

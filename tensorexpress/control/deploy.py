@@ -14,7 +14,7 @@ from tensorexpress.control.intent import Intent, Options
 from tensorexpress.control.messages import ProgramSchema
 from tensorexpress.control.reconcile import Changes, reconcile, rooms
 from tensorexpress.errors import NetworkError, PlanError, TensorExpressError, unknown
-from tensorexpress.p4 import Program
+from tensorexpress.p4 import P4Program
 from tensorexpress.plan import Plan
 
 #: Waiting times of a controller that lost its switch: the first, and the longest.
@@ -26,10 +26,10 @@ HEARTBEAT_S = 5.0
 
 
 @dataclass(frozen=True)
-class Deployment:
+class PlannedDeployment:
     """What a plan puts on its switches, checked against the program before any switch is asked."""
 
-    program: Program
+    program: P4Program
     schema: ProgramSchema
     #: Name of a switch -> what it is to hold.
     wanted: dict[str, list[Entity]]
@@ -44,7 +44,7 @@ class SwitchOutcome:
     error: TensorExpressError | None = None
 
 
-def prepare(plan: Plan, switches: Sequence[str], options: Options, program: Program) -> Deployment:
+def prepare(plan: Plan, switches: Sequence[str], options: Options, program: P4Program) -> PlannedDeployment:
     """Return what some switches of a plan are to hold; PlanError when the program has no room or name for it."""
     known = plan.scenario.cluster.switches
     for switch in switches:
@@ -58,7 +58,7 @@ def prepare(plan: Plan, switches: Sequence[str], options: Options, program: Prog
         _check_room(switch, entities, schema)
         for entity in entities:
             entity.encode(schema)
-    return Deployment(program, schema, wanted)
+    return PlannedDeployment(program, schema, wanted)
 
 
 def entries(intent: Intent) -> list[Entity]:
@@ -82,13 +82,15 @@ def _check_room(switch: str, wanted: Sequence[Entity], schema: ProgramSchema) ->
             )
 
 
-def deploy(deployment: Deployment, targets: Sequence[RemoteSwitch], *, dry_run: bool = False) -> list[SwitchOutcome]:
+def deploy(
+    deployment: PlannedDeployment, targets: Sequence[RemoteSwitch], *, dry_run: bool = False
+) -> list[SwitchOutcome]:
     """Bring all switches to what they are to hold, at once; a switch that fails does not keep the others from it."""
     with ThreadPoolExecutor(max_workers=len(targets)) as pool:
         return list(pool.map(lambda target: _deploy_one(deployment, target, dry_run), targets))
 
 
-def _deploy_one(deployment: Deployment, target: RemoteSwitch, dry_run: bool) -> SwitchOutcome:
+def _deploy_one(deployment: PlannedDeployment, target: RemoteSwitch, dry_run: bool) -> SwitchOutcome:
     try:
         with Connection(target) as connection:
             if not dry_run:
@@ -98,7 +100,7 @@ def _deploy_one(deployment: Deployment, target: RemoteSwitch, dry_run: bool) -> 
         return SwitchOutcome(target, error=error)
 
 
-def _reconcile(deployment: Deployment, connection: Connection, dry_run: bool = False) -> Changes:
+def _reconcile(deployment: PlannedDeployment, connection: Connection, dry_run: bool = False) -> Changes:
     wanted = deployment.wanted[connection.target.name]
     return reconcile(connection, deployment.program, deployment.schema, wanted, dry_run=dry_run)
 
@@ -119,7 +121,7 @@ class Event:
 class Keeper:
     """Keeps one switch as it is to be: as primary, or as the backup that takes over; over restarts of the switch."""
 
-    def __init__(self, deployment: Deployment, target: RemoteSwitch, report: Callable[[Event], None]):
+    def __init__(self, deployment: PlannedDeployment, target: RemoteSwitch, report: Callable[[Event], None]):
         self._deployment = deployment
         self.target = target
         self._report = report
@@ -173,7 +175,10 @@ class Keeper:
 
 
 def keep(
-    deployment: Deployment, targets: Sequence[RemoteSwitch], report: Callable[[Event], None], stopping: threading.Event
+    deployment: PlannedDeployment,
+    targets: Sequence[RemoteSwitch],
+    report: Callable[[Event], None],
+    stopping: threading.Event,
 ) -> None:
     """Keep all switches as they are to be until `stopping` is set."""
     keepers = [Keeper(deployment, target, report) for target in targets]

@@ -6,18 +6,18 @@ from collections.abc import Iterator
 
 from google.protobuf import text_format
 
-from tensorexpress.control.deploy import Deployment
+from tensorexpress.control.deploy import PlannedDeployment
 from tensorexpress.control.entities import initial_entities
 from tensorexpress.control.reconcile import difference, steps
 from tensorexpress.p4runtime_messages import p4runtime_pb2
 
 
-def entries_text(deployment: Deployment, switch: str) -> str:
+def entries_text(deployment: PlannedDeployment, switch: str) -> str:
     """Return the updates that a switch needs that has just begun to run the program, each behind a line for people."""
     return "\n".join(_updates(deployment, switch))
 
 
-def _updates(deployment: Deployment, switch: str) -> Iterator[str]:
+def _updates(deployment: PlannedDeployment, switch: str) -> Iterator[str]:
     schema, wanted = deployment.schema, deployment.wanted[switch]
     for step in steps(difference(wanted, initial_entities(schema, wanted)), schema):
         for kind, entity in step:

@@ -12,7 +12,7 @@ from typing import Any
 from google.protobuf import text_format
 
 from tensorexpress.errors import PlanError, ProgramError
-from tensorexpress.p4 import Program
+from tensorexpress.p4 import P4Program
 from tensorexpress.p4runtime_messages import p4info_pb2
 
 #: What a program may have of its own that a controller speaks of -> where P4Info lists it.
@@ -91,7 +91,7 @@ class ProgramSchema:
         self._by_id = {one.preamble.id: one for those in self._by_name.values() for one in those.values()}
 
     @classmethod
-    def of(cls, program: Program) -> ProgramSchema:
+    def of(cls, program: P4Program) -> ProgramSchema:
         """Return what the P4Info of a program says."""
         return cls(parse_p4info(program.p4info))
 

@@ -20,7 +20,7 @@ from tensorexpress.control.messages import ProgramSchema
 from tensorexpress.control.reconcile import NONE, OURS, running_program
 from tensorexpress.doctor import BMV2, Finding
 from tensorexpress.errors import NetworkError
-from tensorexpress.p4 import Program
+from tensorexpress.p4 import P4Program
 from tensorexpress.p4.define import CPU_PORT
 from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.units import counted
@@ -65,7 +65,7 @@ class Observer(Connection):
         return self._claim(election_id)
 
 
-def check_switch(target: RemoteSwitch, program: Program, *, take_over: bool = False) -> list[Finding]:
+def check_switch(target: RemoteSwitch, program: P4Program, *, take_over: bool = False) -> list[Finding]:
     """Return what one switch can do. Queues are probed as primary: where nobody is, or where we may take over."""
     try:
         switch = Observer(target)
@@ -88,7 +88,7 @@ def _failure(name: str, target: RemoteSwitch, error: NetworkError, more: str = "
     return Finding(name, "problem", found, f"{advice or 'look again'}{more}")
 
 
-def _examine(switch: Observer, program: Program, take_over: bool) -> Iterator[Finding]:
+def _examine(switch: Observer, program: P4Program, take_over: bool) -> Iterator[Finding]:
     schema = ProgramSchema.of(program)
     yield Finding("P4Runtime API", "ok", switch.api_version())
     running = running_program(switch, program, schema)

@@ -13,7 +13,7 @@ from tensorexpress.control.controls import controls, heights
 from tensorexpress.control.entities import KINDS, Entity, all_places, decode_entity, initial_entities
 from tensorexpress.control.messages import ProgramSchema
 from tensorexpress.errors import NetworkError
-from tensorexpress.p4 import Program
+from tensorexpress.p4 import P4Program
 from tensorexpress.p4runtime_messages import p4runtime_pb2
 
 #: Whether a switch runs our program, another one, or none.
@@ -122,13 +122,13 @@ def _crowded_places(changes: Changes, schema: ProgramSchema) -> set[str]:
     return {place for place, needed, room in rooms(held, schema) if needed > room}
 
 
-def cookie_of(program: Program) -> int:
+def cookie_of(program: P4Program) -> int:
     """Return the number by which a switch is known to run exactly this program."""
     digest = hashlib.sha256(program.document + b"\0" + program.p4info.encode())
     return int.from_bytes(digest.digest()[:8], "big")
 
 
-def running_program(connection: Connection, program: Program, schema: ProgramSchema) -> str:
+def running_program(connection: Connection, program: P4Program, schema: ProgramSchema) -> str:
     """Return whether the switch runs this program (OURS), another (OTHER) or none (NONE)."""
     running = connection.read_pipeline()
     if running is None:
@@ -152,7 +152,12 @@ def read_entities(connection: Connection, schema: ProgramSchema, wanted: Sequenc
 
 
 def reconcile(
-    connection: Connection, program: Program, schema: ProgramSchema, wanted: Sequence[Entity], *, dry_run: bool = False
+    connection: Connection,
+    program: P4Program,
+    schema: ProgramSchema,
+    wanted: Sequence[Entity],
+    *,
+    dry_run: bool = False,
 ) -> Changes:
     """Make the switch run the program and hold exactly the entities wanted; return what that took.
 

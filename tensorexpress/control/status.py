@@ -13,7 +13,7 @@ from tensorexpress.control.messages import ProgramSchema
 from tensorexpress.control.readings import StatusReading, read_array, take
 from tensorexpress.control.reconcile import NONE, OURS, running_program
 from tensorexpress.errors import NetworkError
-from tensorexpress.p4 import Program
+from tensorexpress.p4 import P4Program
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Status:
         return next(rows for reading, rows in self.readings.items() if reading.name == name)
 
 
-def read_status(connection: Connection, program: Program, schema: ProgramSchema, jobs: Sequence[str] = ()) -> Status:
+def read_status(connection: Connection, program: P4Program, schema: ProgramSchema, jobs: Sequence[str] = ()) -> Status:
     """Return what a switch has done; NetworkError when it does not run our program. `jobs` are names, if known."""
     state = running_program(connection, program, schema)
     if state != OURS:

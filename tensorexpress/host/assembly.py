@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorexpress.framing import SEGMENT_HEADER_BYTES
-from tensorexpress.host.segments import Run, SegmentBuffer
+from tensorexpress.host.segments import SegmentBuffer, SegmentRun
 from tensorexpress.host.tagging import Tag
 
 #: What tells the messages of a flow apart: kind, iteration, tensor and the sender's own number.
@@ -31,7 +31,7 @@ class Incoming:
         """Whether every byte is there."""
         return self.missing_bytes == 0
 
-    def place(self, data: SegmentBuffer, run: Run, new: int) -> None:
+    def place(self, data: SegmentBuffer, run: SegmentRun, new: int) -> None:
         """Copy the segments of a run that are in the set `new` to where they belong."""
         size = run.payload_bytes
         if new == (1 << run.segments) - 1:
@@ -45,7 +45,7 @@ class Incoming:
                 self.buffer[start : start + size] = rows[index]
                 self.missing_bytes -= size
 
-    def _copy(self, data: SegmentBuffer, run: Run) -> None:
+    def _copy(self, data: SegmentBuffer, run: SegmentRun) -> None:
         """Copy all segments of a run."""
         size = run.payload_bytes
         if run.segments == 1:  # quicker without an array
@@ -62,23 +62,23 @@ class Assembly:
     def __init__(self) -> None:
         self._begun: dict[_Key, Incoming] = {}
 
-    def find(self, run: Run) -> Incoming | None:
+    def find(self, run: SegmentRun) -> Incoming | None:
         """Return the message that a run belongs to, if it has begun."""
         return self._begun.get(_key(run))
 
-    def begin(self, run: Run, message: Incoming) -> None:
+    def begin(self, run: SegmentRun, message: Incoming) -> None:
         """Take up the message that a run is the first of."""
         self._begun[_key(run)] = message
 
-    def finish(self, run: Run) -> None:
+    def finish(self, run: SegmentRun) -> None:
         """Let go of a message that is complete."""
         del self._begun[_key(run)]
 
 
-def fits(run: Run, message: Incoming) -> bool:
+def fits(run: SegmentRun, message: Incoming) -> bool:
     """Whether the segments of a run lie inside the message they say they belong to."""
     return run.total_bytes == len(message.view) and run.offset + run.segments * run.payload_bytes <= run.total_bytes
 
 
-def _key(run: Run) -> _Key:
+def _key(run: SegmentRun) -> _Key:
     return run.kind, run.iteration, run.tensor, run.message

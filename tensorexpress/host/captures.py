@@ -73,8 +73,8 @@ def decode(frames: Iterable[tuple[int, bytes]]) -> Capture:
     """Return what recorded frames hold, each given with its time in nanoseconds.
 
     >>> from ipaddress import ip_address
-    >>> from tensorexpress.wire.frame import Endpoint, build_frame
-    >>> ends = [Endpoint(bytes(6), ip_address(f"10.0.0.{host}")) for host in (1, 2)]
+    >>> from tensorexpress.wire.frame import FrameEnd, build_frame
+    >>> ends = [FrameEnd(bytes(6), ip_address(f"10.0.0.{host}")) for host in (1, 2)]
     >>> decode([(5, build_frame(*ends, Header(1, 0, 0, 2, 0, 1).pack(), dscp=8))]).packets[0][:2]
     (5, 8)
     """

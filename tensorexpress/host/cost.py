@@ -10,10 +10,10 @@ from tensorexpress.calibration import HostCost
 from tensorexpress.framing import Framing
 from tensorexpress.host.endpoint import Endpoint, EndpointSettings
 from tensorexpress.host.flow import FlowSettings
-from tensorexpress.host.links import Address, KernelLink, Link, WireLink
+from tensorexpress.host.links import Address, HostLink, KernelLink, WireLink
 from tensorexpress.host.tagging import Tag, monotonic_ps
 from tensorexpress.units import PS_PER_SECOND
-from tensorexpress.wire.frame import Endpoint as Host
+from tensorexpress.wire.frame import FrameEnd as Host
 from tensorexpress.wire.header import UDP_PORT
 from tensorexpress.wire.udp import lay_wire
 
@@ -62,12 +62,12 @@ def _one_way_ps(size: int, mtu: int, wires: bool) -> float:
     return median(times_ps)
 
 
-def _socket_pair() -> tuple[tuple[Link, Address], tuple[Link, Address]]:
+def _socket_pair() -> tuple[tuple[HostLink, Address], tuple[HostLink, Address]]:
     one, other = (KernelLink(("127.0.0.1", 0)) for _ in range(2))
     return (one, one.address), (other, other.address)
 
 
-def _wire_pair() -> tuple[tuple[Link, Address], tuple[Link, Address]]:
+def _wire_pair() -> tuple[tuple[HostLink, Address], tuple[HostLink, Address]]:
     """Return the two ends of a wire, as if each were the other's switch."""
     here, there = lay_wire()
     ends = [Host(bytes([2, 0, 0, 0, 0, number]), ip_address(f"10.0.0.{number}")) for number in (1, 2)]

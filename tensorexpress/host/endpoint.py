@@ -22,9 +22,9 @@ from tensorexpress.errors import InputError, NetworkError, unknown
 from tensorexpress.framing import SEGMENT_HEADER_BYTES, SEGMENT_OVERHEAD_BYTES, Framing
 from tensorexpress.host.assembly import Assembly, Incoming, fits
 from tensorexpress.host.flow import SPAN, Ack, Burst, FlowSettings, Outgoing, ReceiveFlow, SendFlow
-from tensorexpress.host.links import Address, Arrival, Link
+from tensorexpress.host.links import Address, Arrival, HostLink
 from tensorexpress.host.scheduler import Scheduler
-from tensorexpress.host.segments import Run, SegmentBuffer, part_of
+from tensorexpress.host.segments import SegmentBuffer, SegmentRun, part_of
 from tensorexpress.host.tagging import BEST_EFFORT, Tag, Tagger, TrafficClass, monotonic_ps
 from tensorexpress.plan import Plan
 from tensorexpress.queueing import Slice
@@ -128,7 +128,7 @@ class Counters:
 
 
 #: A segment in which nothing is said yet.
-_PLAIN = Run._make([0] * 18 + [1, 0])._replace(chunks=1)
+_PLAIN = SegmentRun._make([0] * 18 + [1, 0])._replace(chunks=1)
 
 
 class _Receiving(NamedTuple):
@@ -165,7 +165,7 @@ class Endpoint:
 
     def __init__(
         self,
-        link: Link,
+        link: HostLink,
         peers: Mapping[str, Address],
         settings: EndpointSettings,
         *,
@@ -191,7 +191,7 @@ class Endpoint:
         self._stage = SegmentBuffer(max(self._most * self._stride, SEGMENT_HEADER_BYTES + SPAN // 8))
         #: The rest of a burst for which the link had no room.
         self._held: tuple[_Peer, TrafficClass, bytes] | None = None
-        self._to_acknowledge: dict[ReceiveFlow, tuple[_Peer, Run]] = {}
+        self._to_acknowledge: dict[ReceiveFlow, tuple[_Peer, SegmentRun]] = {}
         self._timers: list[tuple[int, int, Callable[[], None]]] = []
         self._timer_numbers = itertools.count()
         self._beat_ps = settings.silence_ps // _BEATS
@@ -374,7 +374,7 @@ class Endpoint:
         message, (_, tag, payload) = burst.message, burst.message.content
         size = self.settings.flow.payload_bytes
         offset = burst.first * size
-        run = Run(
+        run = SegmentRun(
             kind=tag.kind,
             flags=_RETRANSMITTED if burst.retransmitted else 0,
             job=tag.job,
@@ -408,7 +408,7 @@ class Endpoint:
     def _send_control(self, peer: _Peer, what: int) -> None:
         self._send_single(peer, self._plain(_CONTROL, message=what), b"")
 
-    def _send_ack(self, peer: _Peer, cause: Run, ack: Ack) -> None:
+    def _send_ack(self, peer: _Peer, cause: SegmentRun, ack: Ack) -> None:
         """Acknowledge what a run was part of, as urgently as the most urgent tensor, or as that run."""
         arrived = ack.arrived.to_bytes(-(-ack.arrived.bit_length() // 8), "little")
         run = self._plain(
@@ -425,11 +425,11 @@ class Endpoint:
         self.counters.acks_sent += 1
         self._send_single(peer, run, arrived)
 
-    def _plain(self, kind: int, **values: int) -> Run:
+    def _plain(self, kind: int, **values: int) -> SegmentRun:
         """Return a run of one segment that is of no tensor; in the switch it counts as one of tensor 0."""
         return _PLAIN._replace(kind=kind, job=self.settings.job, session=self.session, **values)
 
-    def _send_single(self, peer: _Peer, run: Run, payload: bytes) -> None:
+    def _send_single(self, peer: _Peer, run: SegmentRun, payload: bytes) -> None:
         peer.sent_ps = self._clock_ps()
         data = self._stage.write(run, payload)
         # Without room it is lost, which the transport survives as it does every loss.
@@ -478,7 +478,7 @@ class Endpoint:
             elif run.kind != _CONTROL:
                 counters.malformed += run.segments
 
-    def _take_data(self, peer: _Peer, run: Run, marked: bool) -> None:
+    def _take_data(self, peer: _Peer, run: SegmentRun, marked: bool) -> None:
         counters = self.counters
         counters.received += run.segments
         flow, assembly = peer.receiving.get(run.flow) or self._new_receiving(peer, run.flow)
@@ -509,7 +509,7 @@ class Endpoint:
         peer.receiving[flow] = _Receiving(ReceiveFlow(self.settings.flow.ack_every), Assembly())
         return peer.receiving[flow]
 
-    def _begin(self, peer: _Peer, assembly: Assembly, run: Run) -> Incoming | None:
+    def _begin(self, peer: _Peer, assembly: Assembly, run: SegmentRun) -> Incoming | None:
         """Ask the caller for memory for a message of which the first segments are here."""
         tag = Tag(
             job=run.job,
@@ -535,7 +535,7 @@ class Endpoint:
         assembly.begin(run, message)
         return message
 
-    def _take_ack(self, peer: _Peer, run: Run) -> None:
+    def _take_ack(self, peer: _Peer, run: SegmentRun) -> None:
         self.counters.acks_received += 1
         flow = peer.sending.get(run.flow)
         if flow is None:

@@ -17,7 +17,7 @@ from tensorexpress.errors import NetworkError
 from tensorexpress.host.segments import SegmentBuffer
 from tensorexpress.host.tagging import TrafficClass, tag_socket
 from tensorexpress.wire.checksum import checksum
-from tensorexpress.wire.frame import Endpoint, build_frame
+from tensorexpress.wire.frame import FrameEnd, build_frame
 
 #: IP address and UDP port.
 Address = tuple[str, int]
@@ -61,7 +61,7 @@ class Arrival(NamedTuple):
     marked: bool
 
 
-class Link(Protocol):
+class HostLink(Protocol):
     """What an endpoint needs to reach others."""
 
     #: What has arrived; who reads it may also write to it.
@@ -221,12 +221,12 @@ def _raise_what_can_be_mended(error: OSError, target: Address, stride_bytes: int
 class WireLink:
     """Whole Ethernet frames in datagrams through one end of a UDP wire: a cable to a switch, without root."""
 
-    def __init__(self, own: Endpoint, gateway_mac: bytes, wire: socket.socket):
+    def __init__(self, own: FrameEnd, gateway_mac: bytes, wire: socket.socket):
         self._own, self._gateway_mac = own, gateway_mac
         self._socket = wire
         _prepare(wire)
         self.buffer = SegmentBuffer(_BUFFER_BYTES)
-        self._targets: dict[Address, Endpoint] = {}
+        self._targets: dict[Address, FrameEnd] = {}
         #: Frames that are not UDP packets to this host, or damaged.
         self.ignored = 0
 
@@ -242,7 +242,7 @@ class WireLink:
         """Build and send a frame for every datagram; frames for which there is no room are lost, as on a cable."""
         there = self._targets.get(target)
         if there is None:
-            there = self._targets[target] = Endpoint(self._gateway_mac, ip_address(target[0]), target[1])
+            there = self._targets[target] = FrameEnd(self._gateway_mac, ip_address(target[0]), target[1])
         for start in range(0, len(data), stride_bytes):
             payload = bytes(data[start : start + stride_bytes])
             frame = build_frame(self._own, there, payload, dscp=traffic.dscp, ecn=ECT)
@@ -269,7 +269,7 @@ class WireLink:
         self._socket.close()
 
 
-def _datagram(frame: memoryview, own: Endpoint) -> Arrival | None:
+def _datagram(frame: memoryview, own: FrameEnd) -> Arrival | None:
     """Return the UDP datagram of a frame, as a kernel would give it to a socket of `own`; None if it would not."""
     kind = int.from_bytes(frame[12:14], "big")
     if own.ip.version == 4 and kind == 0x0800 and len(frame) >= 34 and frame[14] == 0x45 and frame[23] == 17:

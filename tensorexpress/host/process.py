@@ -28,12 +28,12 @@ from tensorexpress.classify import queue_map_of
 from tensorexpress.errors import InputError, TensorExpressError
 from tensorexpress.framing import Framing
 from tensorexpress.host.exchange import Exchange
-from tensorexpress.host.links import KernelLink, Link, WireLink
+from tensorexpress.host.links import HostLink, KernelLink, WireLink
 from tensorexpress.host.training import Station, host_settings
 from tensorexpress.host.worker import Worker
 from tensorexpress.plan import Plan
 from tensorexpress.plan_file import plan_from_json, plan_to_json
-from tensorexpress.wire.frame import Endpoint as Host
+from tensorexpress.wire.frame import FrameEnd as Host
 from tensorexpress.wire.header import UDP_PORT
 from tensorexpress.wire.udp import take_wire
 
@@ -111,7 +111,7 @@ def check_runnable(plan: Plan) -> None:
     queue_map_of(plan)
 
 
-def open_link(task: Task) -> Link:
+def open_link(task: Task) -> HostLink:
     """Open the network of a host."""
     address = task.addresses[task.host]
     if task.wire is None:

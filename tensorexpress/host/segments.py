@@ -3,7 +3,7 @@
 docs/transport.md draws them. A burst of segments that follow each other is written and read in a few operations on
 whole arrays, so that no Python code runs per packet but the call of the CRC.
 
->>> run = Run(0, 0, 1, 2, 3, 4, 0, 0, 4, -1, 2, 99, 0, 10, 20, 5, 0, 8, segments=4)
+>>> run = SegmentRun(0, 0, 1, 2, 3, 4, 0, 0, 4, -1, 2, 99, 0, 10, 20, 5, 0, 8, segments=4)
 >>> buffer = SegmentBuffer(1000)
 >>> size = len(buffer.write(run, b"abcdefgh"))
 >>> buffer.read(0, size, run.stride_bytes).runs == [run], bytes(buffer.payloads(run)[2])
@@ -50,7 +50,7 @@ _COMPARED[0] = 0xFFFFFF00
 _COMPARED[[_SLACK_WORD, _CRC_WORD]] = 0
 
 
-class Run(NamedTuple):
+class SegmentRun(NamedTuple):
     """Segments that follow each other: number, transmission, chunk and offset go up, all else stays.
 
     The values are those of the first segment. `flags` of a run that was read are those of its first and last one.
@@ -94,7 +94,7 @@ class Run(NamedTuple):
 class Reading(NamedTuple):
     """What a buffer of datagrams held."""
 
-    runs: list[Run]
+    runs: list[SegmentRun]
     #: Datagrams that are no segments.
     malformed: int
     #: Segments whose CRC is not that of their bytes.
@@ -157,7 +157,7 @@ def use_compiled() -> bool:
         return False
     _codec = _Codec(kernel.fill, kernel.check)
     # Here and not when the first packets wait for it.
-    buffer, run = SegmentBuffer(_MANY * SEGMENT_HEADER_BYTES), Run._make([0] * 18 + [_MANY, 0])
+    buffer, run = SegmentBuffer(_MANY * SEGMENT_HEADER_BYTES), SegmentRun._make([0] * 18 + [_MANY, 0])
     for payload in (b"", memoryview(bytearray())):
         buffer.read(0, len(buffer.write(run, payload)), SEGMENT_HEADER_BYTES)
     return True
@@ -173,7 +173,7 @@ class SegmentBuffer:
 
     # Writing
 
-    def write(self, run: Run, payload: memoryview | bytes, last_flags: int = 0) -> memoryview:
+    def write(self, run: SegmentRun, payload: memoryview | bytes, last_flags: int = 0) -> memoryview:
         """Write the segments of a run, one after the other, and return the part that they fill.
 
         All have the flags of the run, the last one also `last_flags`.
@@ -184,7 +184,7 @@ class SegmentBuffer:
             self._write_one_by_one(run, payload, last_flags)
         return self.view[run.start : run.start + run.segments * run.stride_bytes]
 
-    def _write_one_by_one(self, run: Run, payload: memoryview | bytes, last_flags: int) -> None:
+    def _write_one_by_one(self, run: SegmentRun, payload: memoryview | bytes, last_flags: int) -> None:
         memory, view, size = self.memory, self.view, run.payload_bytes
         slack = run.slack_us.to_bytes(4, "big", signed=True)
         for index in range(run.segments):
@@ -198,12 +198,12 @@ class SegmentBuffer:
             memory[start + _SLACK.start : start + _SLACK.stop] = slack
             memory[start + _CRC.start : start + _CRC.stop] = checked.to_bytes(4, "big")
 
-    def _write_many(self, run: Run, payload: memoryview | bytes, last_flags: int) -> None:
+    def _write_many(self, run: SegmentRun, payload: memoryview | bytes, last_flags: int) -> None:
         self._pack(run, 0)
         content = np.frombuffer(payload, dtype=np.uint8)
         _codec.fill(self._bytes, run.stride_bytes, run.segments, content, run.slack_us, last_flags)
 
-    def _pack(self, run: Run, index: int) -> None:
+    def _pack(self, run: SegmentRun, index: int) -> None:
         """Write the headers of one segment of a run; slack and CRC are still 0, as the CRC takes them to be."""
         _FORMAT.pack_into(
             self.memory,
@@ -280,24 +280,24 @@ class SegmentBuffer:
         magic, version_kind, payload_bytes = _MARKS.unpack_from(self.memory, start)
         return bool(magic == MAGIC and version_kind >> 4 == VERSION and payload_bytes == size - HEADER_BYTES)
 
-    def _unpack(self, start: int) -> Run:
+    def _unpack(self, start: int) -> SegmentRun:
         (
             _, version_kind, flags, job, worker, iteration, tensor, queue, chunk, chunks, slack_us, payload_bytes,
             _, session, flow, sequence, transmission, message, offset, total_bytes,
         ) = _FORMAT.unpack_from(self.memory, start)  # fmt: skip
-        return Run(
+        return SegmentRun(
             version_kind & 15, flags, job, worker, iteration, tensor, queue, chunk, chunks, slack_us,
             payload_bytes - TRANSPORT_BYTES, session, flow, sequence, transmission, message, offset, total_bytes, 1,
             start,
         )  # fmt: skip
 
-    def payloads(self, run: Run) -> NDArray[np.uint8]:
+    def payloads(self, run: SegmentRun) -> NDArray[np.uint8]:
         """Return the payloads of a run, a row each, without a copy."""
         shape, strides = (run.segments, run.payload_bytes), (run.stride_bytes, 1)
         return np.ndarray(shape, np.uint8, self.memory, run.start + SEGMENT_HEADER_BYTES, strides)
 
 
-def _without(run: Run, wrong: list[int]) -> Iterator[Run]:
+def _without(run: SegmentRun, wrong: list[int]) -> Iterator[SegmentRun]:
     """Yield what is left of a run when some of its segments are taken out."""
     begin = 0
     for index in (*wrong, run.segments):
@@ -306,7 +306,7 @@ def _without(run: Run, wrong: list[int]) -> Iterator[Run]:
         begin = index + 1
 
 
-def part_of(run: Run, begin: int, count: int) -> Run:
+def part_of(run: SegmentRun, begin: int, count: int) -> SegmentRun:
     """Return `count` segments of a run from the one at `begin` on."""
     return run._replace(
         chunk=run.chunk + begin,

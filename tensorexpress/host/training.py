@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tensorexpress.host.assembly import Incoming
 from tensorexpress.host.endpoint import Endpoint, EndpointSettings, settings_of
 from tensorexpress.host.flow import Outgoing
-from tensorexpress.host.links import Address, Link
+from tensorexpress.host.links import Address, HostLink
 from tensorexpress.host.tagging import Tag, Tagger, monotonic_ps
 from tensorexpress.plan import Plan
 from tensorexpress.wire.header import Kind
@@ -60,7 +60,7 @@ class Station:
     def __init__(
         self,
         name: str,
-        link: Link,
+        link: HostLink,
         peers: Mapping[str, Address],
         settings: EndpointSettings,
         *,

@@ -14,13 +14,13 @@ from functools import cache, partial
 from tensorexpress.errors import WorkloadError, unknown
 from tensorexpress.models import convnets, transformers
 from tensorexpress.models.devices import DEVICES, Device
-from tensorexpress.models.structure import Architecture, Family, LayerCost
+from tensorexpress.models.structure import Family, LayerCost, ModelArchitecture
 from tensorexpress.units import PS_PER_SECOND
 from tensorexpress.workload import Layer, Workload
 
-__all__ = ["DEVICES", "Architecture", "Device", "Family", "LayerCost", "architecture", "load", "names"]
+__all__ = ["DEVICES", "Device", "Family", "LayerCost", "ModelArchitecture", "architecture", "load", "names"]
 
-_ZOO: dict[str, Callable[[], Architecture]] = {
+_ZOO: dict[str, Callable[[], ModelArchitecture]] = {
     "alexnet": convnets.alexnet,
     "vgg16": partial(convnets.vgg, 16),
     "vgg19": partial(convnets.vgg, 19),
@@ -58,11 +58,11 @@ def names() -> tuple[str, ...]:
 
 
 @cache
-def _build(name: str) -> Architecture:
+def _build(name: str) -> ModelArchitecture:
     return _ZOO[name]()
 
 
-def architecture(name: str) -> Architecture:
+def architecture(name: str) -> ModelArchitecture:
     """Return a model's layers, with parameters and FLOPs per sample, by its name in any usual spelling.
 
     >>> architecture("VGG-16").layers[-3]

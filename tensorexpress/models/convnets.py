@@ -10,7 +10,7 @@ from collections.abc import Callable
 from math import prod
 from typing import NamedTuple
 
-from tensorexpress.models.structure import Architecture, Family, LayerCost
+from tensorexpress.models.structure import Family, LayerCost, ModelArchitecture
 
 _CLASSES = 1000
 
@@ -100,12 +100,14 @@ class _Net:
 _Branch = Callable[[_Net], object]
 
 
-def _architecture(name: str, title: str, net: _Net, side: int, source: str, default_batch: int = 64) -> Architecture:
+def _architecture(
+    name: str, title: str, net: _Net, side: int, source: str, default_batch: int = 64
+) -> ModelArchitecture:
     sample = f"an image of {side}×{side} pixels"
-    return Architecture(name, title, Family.CONVNET, tuple(net.layers), default_batch, sample, source)
+    return ModelArchitecture(name, title, Family.CONVNET, tuple(net.layers), default_batch, sample, source)
 
 
-def alexnet() -> Architecture:
+def alexnet() -> ModelArchitecture:
     """AlexNet in its one-tower form, as in torchvision; the batch is the paper's."""
     net = _Net(224, norm=False)
     net.conv("conv1", 64, 11, stride=4, padding=2).pool(3, 2)
@@ -115,7 +117,7 @@ def alexnet() -> Architecture:
     return _architecture("alexnet", "AlexNet", net, 224, "Krizhevsky 2014, as torchvision", 128)
 
 
-def vgg(depth: int) -> Architecture:
+def vgg(depth: int) -> ModelArchitecture:
     """VGG without batch norm: 16 (configuration D) or 19 (E) layers with weights."""
     convs_per_stage = {16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}[depth]
     net = _Net(224, norm=False)
@@ -139,7 +141,7 @@ def _bottleneck(net: _Net, name: str, width: int, stride: int, project: bool) ->
     net.add(main, shortcut)
 
 
-def resnet(depth: int) -> Architecture:
+def resnet(depth: int) -> ModelArchitecture:
     """ResNet of bottleneck blocks, 50 or 101 layers, with the stride on the 3×3 convolution (version 1.5)."""
     blocks_per_stage = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}[depth]
     net = _Net(224, norm=True)
@@ -217,7 +219,7 @@ def _mixed_8(net: _Net, name: str) -> None:
     )
 
 
-def inception_v3() -> Architecture:
+def inception_v3() -> ModelArchitecture:
     """Inception-v3 without the auxiliary classifier, whose 3.3 million parameters only training uses."""
     net = _Net(299, norm=True)
     net.conv("conv1a", 32, 3, stride=2, padding=0).conv("conv2a", 32, 3, padding=0).conv("conv2b", 64, 3)

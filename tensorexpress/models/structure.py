@@ -25,7 +25,7 @@ class LayerCost:
 
 
 @dataclass(frozen=True)
-class Architecture:
+class ModelArchitecture:
     """A model of the zoo: its layers in the order in which the forward pass needs their parameters."""
 
     name: str

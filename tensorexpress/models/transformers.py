@@ -8,7 +8,7 @@ look-up counts one operation for every element that it adds.
 
 from __future__ import annotations
 
-from tensorexpress.models.structure import Architecture, Family, LayerCost
+from tensorexpress.models.structure import Family, LayerCost, ModelArchitecture
 
 
 def _affine(inputs: int, outputs: int) -> int:
@@ -53,11 +53,11 @@ def _block(name: str, width: int, tokens: int, *, norm_first: bool) -> tuple[Lay
 
 def _architecture(
     name: str, title: str, layers: list[LayerCost], sample: str, default_batch: int, source: str
-) -> Architecture:
-    return Architecture(name, title, Family.TRANSFORMER, tuple(layers), default_batch, sample, source)
+) -> ModelArchitecture:
+    return ModelArchitecture(name, title, Family.TRANSFORMER, tuple(layers), default_batch, sample, source)
 
 
-def bert(name: str, title: str, blocks: int, width: int, default_batch: int) -> Architecture:
+def bert(name: str, title: str, blocks: int, width: int, default_batch: int) -> ModelArchitecture:
     """BERT, uncased, with its pooler and without the heads of pre-training, on the usual 128 tokens."""
     vocabulary, positions, segments, tokens = 30_522, 512, 2, 128
     layers = [
@@ -73,7 +73,7 @@ def bert(name: str, title: str, blocks: int, width: int, default_batch: int) -> 
     )
 
 
-def gpt2(name: str, title: str, blocks: int, width: int, default_batch: int) -> Architecture:
+def gpt2(name: str, title: str, blocks: int, width: int, default_batch: int) -> ModelArchitecture:
     """GPT-2 on its full context; the output matrix is the word embedding, counted there."""
     vocabulary, tokens = 50_257, 1024
     layers = [
@@ -86,7 +86,7 @@ def gpt2(name: str, title: str, blocks: int, width: int, default_batch: int) -> 
     return _architecture(name, title, layers, f"a sequence of {tokens} tokens", default_batch, "Radford et al. 2019")
 
 
-def transformer_base() -> Architecture:
+def transformer_base() -> ModelArchitecture:
     """The base model of "Attention is all you need", with one embedding shared by encoder, decoder and output.
 
     The batch is about the paper's 25,000 tokens a side over 8 devices, in sentences of 32 tokens.

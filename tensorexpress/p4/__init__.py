@@ -40,7 +40,7 @@ class Stamp:
 
 
 @dataclass(frozen=True)
-class Program:
+class P4Program:
     """What a switch needs to run a P4 program, and a controller to talk about it."""
 
     #: BMv2 JSON.
@@ -80,14 +80,14 @@ def define_text() -> str:
     return module_text((HERE / "include" / "define.p4").read_text())
 
 
-def load(directory: Path = BUILD) -> Program:
+def load(directory: Path = BUILD) -> P4Program:
     """Return the program as it was built last.
 
     >>> load().stamp.sources == source_hash()
     True
     """
     try:
-        return Program(
+        return P4Program(
             document=(directory / f"{NAME}.json").read_bytes(),
             p4info=(directory / f"{NAME}.p4info.txtpb").read_text(),
             stamp=Stamp(**json.loads((directory / "stamp.json").read_text())),
@@ -130,7 +130,7 @@ def compile_source(p4c: str, source: Path) -> tuple[dict[str, Any], str]:
         return _without_source_info(json.loads(json_path.read_bytes())), p4info_path.read_text()
 
 
-def build(p4c: str, directory: Path = BUILD) -> Program:
+def build(p4c: str, directory: Path = BUILD) -> P4Program:
     """Compile the program and replace the build in `directory`; the package's own takes its constants along."""
     stamp = Stamp(source_hash(), p4c_version(p4c))
     document, p4info = compile_source(p4c, HERE / f"{NAME}.p4")

@@ -18,7 +18,7 @@ _UDP_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class FrameEnd:
     """One end of a UDP conversation."""
 
     mac: bytes
@@ -39,11 +39,11 @@ class Seen:
 
 
 def build_frame(
-    source: Endpoint, target: Endpoint, payload: bytes, *, dscp: int = 0, ecn: int = 0, ttl: int = 64
+    source: FrameEnd, target: FrameEnd, payload: bytes, *, dscp: int = 0, ecn: int = 0, ttl: int = 64
 ) -> bytes:
     """Return the Ethernet frame of a UDP packet, checksums included.
 
-    >>> ends = [Endpoint(bytes(6), IPv4Address(f"10.0.0.{host}")) for host in (1, 2)]
+    >>> ends = [FrameEnd(bytes(6), IPv4Address(f"10.0.0.{host}")) for host in (1, 2)]
     >>> read_frame(build_frame(*ends, Header(3, 0, 0, tensor=1, chunk=0, chunks=1).pack(), dscp=56)).header.job
     3
     """

@@ -22,7 +22,7 @@ from tensorexpress.switch.p4runtime.entities import read_entries
 from tensorexpress.switch.program.compiled import compile_program
 from tensorexpress.switch.traffic import PortSettings
 from tensorexpress.wire.checksum import checksum
-from tensorexpress.wire.frame import Endpoint, build_frame
+from tensorexpress.wire.frame import FrameEnd, build_frame
 from tensorexpress.wire.header import UDP_PORT, Header
 
 PROGRAM = p4.load()
@@ -132,7 +132,7 @@ def framed(
     """Return the frame of a packet from one host to another by way of the router; `ip` is dscp, ecn, ttl."""
     sender, target = ADDRESSES[source], ADDRESSES[to]
     ips = (sender.ipv4, target.ipv4) if version == 4 else (sender.ipv6, target.ipv6)
-    return build_frame(Endpoint(sender.mac, ips[0], source_port), Endpoint(GATEWAY_MAC, ips[1], port), payload, **ip)
+    return build_frame(FrameEnd(sender.mac, ips[0], source_port), FrameEnd(GATEWAY_MAC, ips[1], port), payload, **ip)
 
 
 def tagged(job: int = 0, tensor: int = 0, payload: bytes = b"gradient", **fields: int) -> bytes:

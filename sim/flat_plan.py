@@ -45,7 +45,7 @@ NEVER = NO_LIMIT << 20
 
 
 @dataclass(frozen=True)
-class Program:
+class FlatPlan:
     """Everything an engine needs, as int64 arrays. `x_start` arrays delimit rows of `x` (compressed rows)."""
 
     iterations: int
@@ -295,7 +295,7 @@ def _workers(plan: Plan, rounds: int) -> dict[str, Any]:
     }
 
 
-def build(plan: Plan) -> Program:
+def build(plan: Plan) -> FlatPlan:
     """Turn a plan into the arrays that the engines execute."""
     scenario, discipline = plan.scenario, DISCIPLINES[plan.policy.discipline]
     rounds = scenario.rounds
@@ -305,7 +305,7 @@ def build(plan: Plan) -> Program:
     messages = _messages(plan, graphs)
     tensors, ranks = messages["message_tensor"], messages["message_switch_rank"]
     classes = np.broadcast_to(discipline.class_of(ranks, tensors), tensors.shape)
-    return Program(
+    return FlatPlan(
         iterations=rounds,
         joins=joins,
         gates=sum(gates),
