@@ -74,6 +74,7 @@ JOB_COLUMNS = (
     _time("compute", lambda result: result.metrics.compute_ps),
     _time("optimal", lambda result: result.optimal_ps),
     _time("blocking", lambda result: result.metrics.blocking_ps, ("blocking", "ms")),
+    _time("blocking_median", lambda result: result.metrics.blocking_median_ps),
     _time("blocking_worst", lambda result: result.metrics.blocking_worst_ps, ("worst", "ms")),
     _time("latency_mean", lambda result: result.metrics.latency.mean_ps, ("latency", "mean ms")),
     _time("latency_p50", lambda result: result.metrics.latency.p50_ps, ("", "p50")),
