@@ -88,6 +88,7 @@ class _Scale:
             job,
             workload=self.workload(job.workload),
             sum_rate_bps=self.rate(job.sum_rate_bps),
+            local_rate_bps=self.rate(job.local_rate_bps),
             start_ps=self.time(job.start_ps),
         )
 

@@ -458,14 +458,14 @@ def test_tls_and_what_can_be_wrong_with_it(authority: Path, plan_path: str) -> N
     def attempt(address: str, *tls: str | None) -> None:
         primary(RemoteSwitch("s0", address, tls=ClientTls(*tls) if tls else None))
 
-    with embedded(tls=service.TlsFiles(pem("switch"), pem("switch", "key"))) as address:
+    with embedded(tls=service.ServerTlsFiles(pem("switch"), pem("switch", "key"))) as address:
         attempt(address, pem("ca"))
         assert run("deploy", plan_path, "--switch", f"s0={address}", "--tls-ca", pem("ca")).exit_code == 0
         assert "not from the authority given with --tls-ca" in failure_of(lambda: attempt(address, pem("other")))
         assert "if it speaks TLS, give --tls-ca" in failure_of(lambda: attempt(address))
-    with embedded(tls=service.TlsFiles(pem("elsewhere"), pem("elsewhere", "key"))) as address:
+    with embedded(tls=service.ServerTlsFiles(pem("elsewhere"), pem("elsewhere", "key"))) as address:
         assert "for another name than the address" in failure_of(lambda: attempt(address, pem("ca")))
-    with embedded(tls=service.TlsFiles(pem("switch"), pem("switch", "key"), pem("ca"))) as address:
+    with embedded(tls=service.ServerTlsFiles(pem("switch"), pem("switch", "key"), pem("ca"))) as address:
         attempt(address, pem("ca"), pem("controller"), pem("controller", "key"))
         assert "give the --tls-cert and --tls-key" in failure_of(lambda: attempt(address, pem("ca")))
         stranger = (pem("ca"), pem("stranger"), pem("stranger", "key"))

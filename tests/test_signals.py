@@ -28,7 +28,7 @@ LAYERS = "layer_index,numel,forward_ns,backward_ns\n0,20000,200000,400000\n1,400
 
 #: Answered in a moment with packets and slices of the usual size, and in many minutes with tiny ones.
 SMALL = ("--set", "job.csv=layers.csv", "--set", "job.workers=2", "--set", "job.servers=1", "--engine", "simpy")
-SLOW, SLOW_MTU = "tensorexpress:slice=60 B", 99
+SLOW, SLOW_MTU = "tensorexpress:slice=60 B", 131
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from tensorexpress.errors import InputError, TensorExpressError
 from tensorexpress.framing import Framing
 from tensorexpress.host.exchange import Exchange
 from tensorexpress.host.links import HostLink, KernelLink, WireLink
+from tensorexpress.host.segments import use_compiled
 from tensorexpress.host.training import Station, host_settings
 from tensorexpress.host.worker import Worker
 from tensorexpress.plan import Plan
@@ -38,6 +39,9 @@ from tensorexpress.wire.header import UDP_PORT
 from tensorexpress.wire.udp import take_wire
 
 _PS_PER_NS = 1000
+
+#: The rate of a link from which on compiled code for segments saves more than the second or two that it takes to load.
+_COMPILED_FROM_BPS = 100 * 10**6
 
 
 @dataclass(frozen=True)
@@ -154,11 +158,13 @@ def _take_part(task: Task, parent: _Parent) -> None:
     plan, jobs = task.plan, jobs_of(task.plan, task.host)
     names = plan.scenario.cluster.hosts
     link = open_link(task)
+    settings = host_settings(plan, task.host, jobs[0], task.silence_ps)
+    if settings.rate_bps >= _COMPILED_FROM_BPS:
+        use_compiled()
     parent.tell({"ready": True})
     start_ps = int(parent.ask()) * _PS_PER_NS
     parent.end_with_it()
     peers = {names[peer]: (task.addresses[peer], UDP_PORT) for peer in peers_of(plan, task.host)}
-    settings = host_settings(plan, task.host, jobs[0], task.silence_ps)
     station = Station(names[task.host], link, peers, settings, session=task.session)
     workers: list[tuple[int, Worker]] = []
     for job in jobs:

@@ -17,7 +17,7 @@ from tensorexpress.host.flow import FlowSettings
 from tensorexpress.host.links import KernelLink, WireLink
 from tensorexpress.host.tagging import Tag, traffic_class
 from tensorexpress.wire.dscp import default_dscps
-from tensorexpress.wire.frame import Endpoint as Host
+from tensorexpress.wire.frame import FrameEnd as Host
 from tensorexpress.wire.header import Kind
 
 MS = 10**9
