@@ -149,13 +149,14 @@ def moved_bytes(plan: JobPlan, scenario: Scenario) -> Iterator[tuple[int, int, I
 def _weights(plan: JobPlan, scenario: Scenario, parts: int) -> Ints:
     """Return what all slices weigh on the wire, by (server, part, tensor)."""
     framing, servers = scenario.framing, plan.job.servers or (-1,)
-    weights = np.zeros((len(servers), parts, len(plan.ranks)), dtype=np.int64)
     index = {server: place for place, server in enumerate(servers)}
-    for piece in plan.slices:
-        sizes = np.array(cut(piece.bytes, parts), dtype=np.int64)
-        weights[index[piece.server], :, piece.tensor] += (
-            sizes + -(-sizes // framing.payload_bytes) * framing.header_bytes
-        )
+    place, tensor, size = np.array(
+        [(index[piece.server], piece.tensor, piece.bytes) for piece in plan.slices], dtype=np.int64
+    ).T
+    weights = np.zeros((len(servers), parts, len(plan.ranks)), dtype=np.int64)
+    for part in range(parts):
+        share = size * (part + 1) // parts - size * part // parts
+        np.add.at(weights[:, part], (place, tensor), share + -(-share // framing.payload_bytes) * framing.header_bytes)
     return weights
 
 
@@ -203,7 +204,8 @@ def link_loads(plan: JobPlan, scenario: Scenario, paths: Paths) -> tuple[Ints, I
     own = np.zeros((len(hosts), *shared.shape), dtype=np.int64)
     for src, dst, (before, after) in moved_bytes(plan, scenario):
         for link in paths.between(src, dst):
-            shared[link] += [serialisation_ps(size, rates[link]) for size in before.tolist()]
+            if before.any():
+                shared[link] += [serialisation_ps(size, rates[link]) for size in before.tolist()]
             if after.any():
                 own[hosts.index(dst), link] += [serialisation_ps(size, rates[link]) for size in after.tolist()]
     return shared, own

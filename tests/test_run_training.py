@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from tensorexpress.target.embedded import EmbeddedTarget
 from tensorexpress.target.runner import check_speed, fastest_bps
 
 
+@cache
 def planned(*overrides, policy="tensorexpress"):
     return make_plan(read_scenario(overrides=["job.workers=2", "job.servers=1", *overrides]), parse_policy(policy))
 
