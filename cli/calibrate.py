@@ -9,7 +9,7 @@ import click
 
 from tensorexpress.calibration import ITERATIONS
 from tensorexpress.cli.options import check_file, progress, with_option
-from tensorexpress.cli.run import make_target
+from tensorexpress.cli.run_targets import make_target
 from tensorexpress.errors import InputError
 
 if TYPE_CHECKING:

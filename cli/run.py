@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -20,6 +19,8 @@ from tensorexpress.cli.options import (
     write_json,
     write_output,
 )
+from tensorexpress.cli.run_notes import notes_on
+from tensorexpress.cli.run_targets import TARGETS, make_target
 from tensorexpress.errors import InputError, PlanError
 
 if TYPE_CHECKING:
@@ -28,13 +29,8 @@ if TYPE_CHECKING:
     from tensorexpress.target import Target
     from tensorexpress.target.runner import Run
 
-TARGETS = ("embedded", "bmv2", "linux")
-
 #: Who waits for longer than this is told so.
 _LONG_S = 60
-
-#: From this share on, what else the machine does shows in the result.
-_BUSY = 0.85
 
 
 @click.command(short_help="Run training traffic through a real network, and measure it.")
@@ -125,27 +121,7 @@ def run(
     if csv_path is not None:
         write_output(csv_path, report.as_csv(measured))
     if "-" not in (json_path, csv_path):
-        click.echo("\n".join([report.as_table(measured), *_notes(runs, target)]))
-
-
-def make_target(name: str, faults: str = "", wires: bool = False) -> Target:
-    """Return the target that the command line names; what is only for another one is refused."""
-    from tensorexpress.switch.faults import parse_faults
-
-    injected = parse_faults(faults)
-    if name == "embedded":
-        from tensorexpress.target.embedded import EmbeddedTarget
-
-        return EmbeddedTarget(wires=wires, faults=injected)
-    if not injected.are_none or wires:
-        raise InputError(f"--faults and --wires are for the target embedded; found: {name}")
-    if name == "bmv2":
-        from tensorexpress.target.bmv2 import Bmv2Target
-
-        return Bmv2Target()
-    from tensorexpress.target.linux import LinuxTarget
-
-    return LinuxTarget()
+        click.echo("\n".join([report.as_table(measured), *notes_on(runs, target)]))
 
 
 def _plans(
@@ -215,39 +191,3 @@ def _announce_long(plans: Sequence[Plan]) -> None:
             "(--set iterations=N).",
             err=True,
         )
-
-
-def _notes(runs: Sequence[Run], target: Target) -> list[str]:
-    """Return what a reader must know beside the numbers."""
-    from tensorexpress.switch.counted import NOT_TAKEN
-    from tensorexpress.units import counted
-
-    rounds = len(runs[0].trace.jobs[0].updated_ps)
-    notes = [f"- Measured on the target {target.name}; every worker found every sum of {rounds} iterations exact."]
-    for run in runs:
-        harmed = sum((Counter(report.faults) for report in run.ports), Counter[str]())
-        if harmed:
-            kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(harmed.items()))
-            notes.append(f"- Under {run.plan.policy.name}, frames harmed on purpose: {kinds}.")
-        not_taken = sum(report.drops.get(NOT_TAKEN, 0) for report in run.ports)
-        if not_taken:
-            notes.append(
-                f"- Under {run.plan.policy.name} switches lost {counted(not_taken, 'frame')} that came faster than "
-                "they could take; close other programs, or give a larger --scale."
-            )
-        if run.machine.busy > _BUSY:
-            notes.append(
-                f"- Under {run.plan.policy.name} the machine was {run.machine.busy:.0%} busy: its times are partly "
-                "those of the machine; close other programs, or give a larger --scale."
-            )
-        if run.attempts > 1:
-            notes.append(
-                f"- {run.plan.policy.name} was run {run.attempts} times, because this machine stood still meanwhile; "
-                f"in the run that counts, the calmest, for {run.machine.stalled:.1%} of the time."
-            )
-        if not run.machine.is_calm:
-            notes.append(
-                f"- Under {run.plan.policy.name} {run.machine.stalls}; run it again, as with --attempts "
-                f"{run.attempts + 2}, or look at the median of more iterations."
-            )
-    return notes

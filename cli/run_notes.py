@@ -1,0 +1,50 @@
+"""What a reader must know of a run beside its numbers: what was harmed, lost, and what else the machine did."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tensorexpress.target import Target
+    from tensorexpress.target.runner import Run
+
+#: From this share on, what else the machine does shows in the result.
+_BUSY = 0.85
+
+
+def notes_on(runs: Sequence[Run], target: Target) -> list[str]:
+    """Return what a reader must know beside the numbers."""
+    from tensorexpress.switch.counted import NOT_TAKEN
+    from tensorexpress.units import counted
+
+    rounds = len(runs[0].trace.jobs[0].updated_ps)
+    notes = [f"- Measured on the target {target.name}; every worker found every sum of {rounds} iterations exact."]
+    for run in runs:
+        harmed = sum((Counter(report.faults) for report in run.ports), Counter[str]())
+        if harmed:
+            kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(harmed.items()))
+            notes.append(f"- Under {run.plan.policy.name}, frames harmed on purpose: {kinds}.")
+        not_taken = sum(report.drops.get(NOT_TAKEN, 0) for report in run.ports)
+        if not_taken:
+            notes.append(
+                f"- Under {run.plan.policy.name} switches lost {counted(not_taken, 'frame')} that came faster than "
+                "they could take; close other programs, or give a larger --scale."
+            )
+        if run.machine.busy > _BUSY:
+            notes.append(
+                f"- Under {run.plan.policy.name} the machine was {run.machine.busy:.0%} busy: its times are partly "
+                "those of the machine; close other programs, or give a larger --scale."
+            )
+        if run.attempts > 1:
+            notes.append(
+                f"- {run.plan.policy.name} was run {run.attempts} times, because this machine stood still meanwhile; "
+                f"in the run that counts, the calmest, for {run.machine.stalled:.1%} of the time."
+            )
+        if not run.machine.is_calm:
+            notes.append(
+                f"- Under {run.plan.policy.name} {run.machine.stalls}; run it again, as with --attempts "
+                f"{run.attempts + 2}, or look at the median of more iterations."
+            )
+    return notes

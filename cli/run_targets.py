@@ -1,0 +1,32 @@
+"""What a plan can be run on, by the name that a command line gives it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tensorexpress.errors import InputError
+
+if TYPE_CHECKING:
+    from tensorexpress.target import Target
+
+TARGETS = ("embedded", "bmv2", "linux")
+
+
+def make_target(name: str, faults: str = "", wires: bool = False) -> Target:
+    """Return the target that the command line names; what is only for another one is refused."""
+    from tensorexpress.switch.faults import parse_faults
+
+    injected = parse_faults(faults)
+    if name == "embedded":
+        from tensorexpress.target.embedded import EmbeddedTarget
+
+        return EmbeddedTarget(wires=wires, faults=injected)
+    if not injected.are_none or wires:
+        raise InputError(f"--faults and --wires are for the target embedded; found: {name}")
+    if name == "bmv2":
+        from tensorexpress.target.bmv2 import Bmv2Target
+
+        return Bmv2Target()
+    from tensorexpress.target.linux import LinuxTarget
+
+    return LinuxTarget()
