@@ -94,6 +94,7 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
             Policy("tictac", host_order="priority"),
             Policy("bytescheduler", slice_bytes=1_000_000, host_order="priority", credit_bytes=4_000_000),
             Policy("p3", slice_bytes=200_000, host_order="priority"),
+            Policy("switch-only", discipline="strict", queue_map="fewest"),
             Policy("tensorexpress", slice_bytes=32_000, host_order="priority", discipline="strict", queue_map="fewest"),
             Policy("ideal", slice_bytes=32_000, host_order="priority", discipline="pifo"),
         )

@@ -21,7 +21,7 @@ def differences(one: Policy, other: Policy) -> set[str]:
 
 
 def test_the_named_policies_of_the_field_are_there():
-    assert set(POLICIES) == {"fifo", "tictac", "bytescheduler", "p3", "tensorexpress", "ideal"}
+    assert set(POLICIES) == {"fifo", "tictac", "bytescheduler", "p3", "switch-only", "tensorexpress", "ideal"}
     assert all(parse_policy(name) is POLICIES[name] for name in POLICIES)
 
 
@@ -80,7 +80,7 @@ def test_choices_that_together_make_a_valid_policy_are_taken_together():
 @pytest.mark.parametrize(
     ("text", "phrase"),
     [
-        ("", "unknown policy ''; Accepted: bytescheduler, fifo, ideal, p3, tensorexpress, tictac"),
+        ("", "unknown policy ''; Accepted: bytescheduler, fifo, ideal, p3, switch-only, tensorexpress, tictac"),
         ("fiffo", "unknown policy 'fiffo'; did you mean 'fifo'?"),
         (
             "fifo:slise=1 KB",
