@@ -19,7 +19,7 @@ from support.network import needs_root
 from support.training_run import LAYERS, small_plan, write_workload
 
 from tensorexpress.cli import main
-from tensorexpress.cli.run import _notes
+from tensorexpress.cli.run_notes import notes_on
 from tensorexpress.sim.run import simulate
 from tensorexpress.switch.counted import NOT_TAKEN
 from tensorexpress.target import PortReport, marks, runner
@@ -187,7 +187,7 @@ def test_a_run_that_is_stopped_takes_everything_down(running, number, scenario):
 def test_frames_that_a_switch_was_too_slow_to_take_are_in_the_notes(tmp_path):
     plan = small_plan(tmp_path, policy="fifo")
     ports = (PortReport("s0", 0, 9000, drops={NOT_TAKEN: 2}), PortReport("s0", 1, 9000, drops={NOT_TAKEN: 1}))
-    notes = _notes([Run(plan, simulate(plan), ports, MachineWatch())], EmbeddedTarget(wires=True))
+    notes = notes_on([Run(plan, simulate(plan), ports, MachineWatch())], EmbeddedTarget(wires=True))
     assert "- Under fifo switches lost 3 frames that came faster than they could take; close other programs, " in (
         "\n".join(notes)
     )
