@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tensorexpress.wire.header import HEADER_BYTES
 
@@ -20,6 +24,10 @@ SEGMENT_HEADER_BYTES = HEADER_BYTES + TRANSPORT_BYTES
 
 #: Bytes on the wire beside the tensor in a packet of our transport. An acknowledgement says all in the same header.
 SEGMENT_OVERHEAD_BYTES = ETHERNET_BYTES + _IPV4_BYTES + _UDP_BYTES + SEGMENT_HEADER_BYTES
+
+
+#: One size, or an array of them.
+_Sizes = TypeVar("_Sizes", int, NDArray[np.int64])
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,7 @@ class Framing:
         """Bytes on the wire of a full packet."""
         return self.payload_bytes + self.header_bytes
 
-    def wire_bytes(self, size: int) -> int:
+    def wire_bytes(self, size: _Sizes) -> _Sizes:
         """Return what `size` tensor bytes weigh on the wire: themselves and a header for every packet.
 
         >>> Framing(mtu=1500).wire_bytes(1408), Framing(mtu=1500).wire_bytes(1409)

@@ -102,9 +102,6 @@ class Graph:
 class Architecture:
     """A way to sum gradients."""
 
-    #: What people call it, and what it is called between "8 workers," and the end of a line.
-    words: str
-    short: str
     draw: Callable[[Cargo], Graph]
     #: Messages of one slice among so many hosts that compute.
     messages_per_slice: Callable[[int], int]
@@ -112,15 +109,15 @@ class Architecture:
     fewest_hosts: int = 2
 
 
-_Nodes = TypeVar("_Nodes", int, Ints)
+_Numbers = TypeVar("_Numbers", int, Ints)
 
 
-def index_of(nodes: _Nodes) -> _Nodes:
+def index_of(nodes: _Numbers) -> _Numbers:
     """Return the indices of nodes inside their kind."""
     return nodes & _INDEX
 
 
-def kind_of(nodes: _Nodes) -> _Nodes:
+def kind_of(nodes: _Numbers) -> _Numbers:
     """Return the kinds of nodes: 0 for a message, then sum, gate and gradient."""
     return nodes >> 40
 
@@ -131,7 +128,12 @@ def cut(total: int, parts: int) -> list[int]:
     >>> cut(10, 4)
     [2, 3, 2, 3]
     """
-    return [total * (i + 1) // parts - total * i // parts for i in range(parts)]
+    return [share(total, part, parts) for part in range(parts)]
+
+
+def share(total: _Numbers, part: _Numbers, parts: _Numbers) -> _Numbers:
+    """Return how much of a number one of its parts is; of arrays, element by element."""
+    return total * (part + 1) // parts - total * part // parts
 
 
 def draw(architecture: str, cargo: Cargo) -> Graph:
@@ -308,9 +310,9 @@ def _tree(cargo: Cargo) -> Graph:
 
 #: By the name that a scenario gives them.
 ARCHITECTURES = {
-    "ps": Architecture("parameter servers", "servers", _servers, lambda n: 2 * n, has_servers=True, fewest_hosts=1),
-    "ring": Architecture("ring all-reduce", "ring", _ring, lambda n: 2 * n * (n - 1)),
-    "tree": Architecture("double binary tree all-reduce", "tree", _tree, lambda n: 2 * TREES * (n - 1)),
+    "ps": Architecture(_servers, lambda n: 2 * n, has_servers=True, fewest_hosts=1),
+    "ring": Architecture(_ring, lambda n: 2 * n * (n - 1)),
+    "tree": Architecture(_tree, lambda n: 2 * TREES * (n - 1)),
 }
 
 
@@ -358,8 +360,7 @@ def _through_gpus(graph: Graph, cargo: Cargo) -> Graph:
 
     added = np.concatenate([ups[:, 2:], come])
     of_slice, part, parts = added.T
-    whole = cargo.bytes[of_slice]
-    size = whole * (part + 1) // parts - whole * part // parts
+    size = share(cargo.bytes[of_slice], part, parts)
     follows = ups[1:, 0] == ups[:-1, 0]
     return replace(
         graph,

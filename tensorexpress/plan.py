@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tensorexpress.deadline import equal_map, fewest_map, queue_map, regret_ps, slacks
 from tensorexpress.errors import ScenarioError
 from tensorexpress.framing import ETHERNET_BYTES, Framing
-from tensorexpress.graph import ARCHITECTURES, Cargo, Graph, cut, draw
+from tensorexpress.graph import ARCHITECTURES, Cargo, Graph, cut, draw, share
 from tensorexpress.memory import check_memory
 from tensorexpress.paths import Paths, choose_paths
 from tensorexpress.policy import Policy
@@ -155,8 +155,8 @@ def _weights(plan: JobPlan, scenario: Scenario, parts: int) -> Ints:
     ).T
     weights = np.zeros((len(servers), parts, len(plan.ranks)), dtype=np.int64)
     for part in range(parts):
-        share = size * (part + 1) // parts - size * part // parts
-        np.add.at(weights[:, part], (place, tensor), share + -(-share // framing.payload_bytes) * framing.header_bytes)
+        sizes = share(size, np.int64(part), np.int64(parts))
+        np.add.at(weights[:, part], (place, tensor), framing.wire_bytes(sizes))
     return weights
 
 
