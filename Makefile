@@ -8,7 +8,7 @@ CURRENT ?= .venv-current
 # Tests start hundreds of Python processes, none of which should compile what another has compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo quick test test-current check bench clean
+.PHONY: demo quick test test-current check bench studies clean
 
 demo: $(READY)
 	$(BIN)/tensorexpress predict --plot demo.png
@@ -40,6 +40,10 @@ bench: $(READY)
 	$(BIN)/python benchmarks/switch.py
 	$(BIN)/python benchmarks/pauses.py
 	$(BIN)/python benchmarks/host.py
+
+# What was measured elsewhere beside what is predicted here: docs/studies.md.
+studies: $(READY)
+	$(BIN)/python benchmarks/studies.py
 
 $(READY): EXTRAS = dev
 $(CURRENT)/.ready: EXTRAS = p4,scapy,suite

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from tensorexpress.calibration import ITERATIONS
-from tensorexpress.cli.options import check_file, progress, with_option
+from tensorexpress.cli.options import check_file, progress, read_inputs, set_option, with_option
 from tensorexpress.cli.run_targets import make_target
 from tensorexpress.errors import InputError
 
 if TYPE_CHECKING:
+    from tensorexpress.baseline import FittedBaseline
     from tensorexpress.calibration import Calibration
     from tensorexpress.target import Network, Target
     from tensorexpress.target.runner import Run
@@ -31,6 +32,13 @@ _PACED = ("nowhere", "where hosts send", "where hosts and switches send")
 
 
 @click.command(short_help="Measure what a target adds, so that predictions are for this machine.")
+@click.argument("scenario", required=False, metavar="[SCENARIO.toml]")
+@set_option
+@click.option(
+    "--baseline",
+    metavar="POLICY=SPEED",
+    help='Fit the copy rate of hosts to a measured speed, such as "fifo=142 samples/s" or "fifo=350 ms".',
+)
 @click.option("--target", "name", type=click.Choice(TARGETS), default="embedded", show_default=True)
 @click.option("--wires", is_flag=True, help="embedded: UDP wires to hosts, even where namespaces could be made.")
 @click.option(
@@ -45,23 +53,75 @@ _PACED = ("nowhere", "where hosts send", "where hosts and switches send")
     "--iterations", type=click.IntRange(1), default=ITERATIONS, show_default=True, help="Measured rounds of the probe."
 )
 @click.option("-o", "--output", metavar="FILE", help="Write it for --calibration of `predict` and `compare`.")
-def calibrate(name: str, wires: bool, rate: str | None, mtu: int, iterations: int, output: str | None) -> None:
+def calibrate(
+    scenario: str | None,
+    overrides: tuple[str, ...],
+    baseline: str | None,
+    name: str,
+    wires: bool,
+    rate: str | None,
+    mtu: int,
+    iterations: int,
+    output: str | None,
+) -> None:
     """Run a probe of one worker and one server on a target, and show by how much it differs from the model.
 
     It takes some seconds, and is done again, up to three times, where this machine stood still meanwhile; close what
     else keeps it busy, as for a run.
 
+    With --baseline nothing is run: SCENARIO.toml and --set describe a cluster on which somebody has measured, and the
+    rate is found at which its hosts copy messages.
+
     \b
       tensorexpress calibrate --target embedded -o calibration.json
       tensorexpress compare runs/fifo.trace --calibration calibration.json
+      tensorexpress calibrate mine.toml --baseline "fifo=142 samples/s" -o mine.json
+      tensorexpress predict mine.toml --calibration mine.json
     """
     from tensorexpress.calibration import write_calibration
 
     check_file("--output", output)
+    if baseline is not None:
+        fitted, rows = _fit(scenario, overrides, baseline)
+        if output is not None:
+            write_calibration(output, fitted)
+        click.echo("\n".join(rows))
+        return
+    if scenario is not None or overrides:
+        raise InputError("SCENARIO.toml and --set are for --baseline; without it a probe of its own is run")
     calibration = _measure(make_target(name, wires=wires), rate, mtu, iterations)
     if output is not None:
         write_calibration(output, calibration)
     click.echo("\n".join(_rows(calibration)))
+
+
+def _fit(path: str | None, overrides: Sequence[str], baseline: str) -> tuple[FittedBaseline, list[str]]:
+    """Return what a measured baseline shows of the hosts of a scenario, and that in words."""
+    from tensorexpress.baseline import FittedBaseline, fit_copy_rate, parse_baseline
+    from tensorexpress.calibration import calibrate_scenario
+    from tensorexpress.plan import make_plan
+    from tensorexpress.sim.run import simulate
+    from tensorexpress.text import grid
+    from tensorexpress.trace import measure_job
+    from tensorexpress.units import format_rate, format_time
+
+    inputs = read_inputs(path, overrides).scenario
+    policy, measured_ps = with_option("--baseline", lambda text: parse_baseline(text, inputs), baseline)
+
+    def simulated_ps(copy_rate_bps: int) -> float:
+        fitted = FittedBaseline(policy.name, measured_ps, copy_rate_bps)
+        trace = simulate(make_plan(calibrate_scenario(inputs, fitted), policy))
+        return measure_job(trace.jobs[0], trace.warmup).iteration_ps
+
+    rate_bps = with_option("--baseline", lambda _: fit_copy_rate(simulated_ps, measured_ps), baseline)
+    rows = [
+        ["measured", format_time(measured_ps)],
+        ["simulated, copies at once", format_time(round(simulated_ps(0)))],
+        ["simulated, with this copy rate", format_time(round(simulated_ps(rate_bps)))],
+        ["copy rate", format_rate(rate_bps) if rate_bps else "at once"],
+    ]
+    title = f"{inputs.name}: an iteration under {policy.name}, and the rate at which hosts copy messages:"
+    return FittedBaseline(policy.name, measured_ps, rate_bps), [title, *grid(rows)]
 
 
 def _measure(target: Target, rate: str | None, mtu: int, iterations: int) -> Calibration:

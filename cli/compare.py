@@ -9,6 +9,7 @@ import click
 from tensorexpress.cli.options import calibration_option, check_outputs, engine_option, write_json
 
 if TYPE_CHECKING:
+    from tensorexpress.baseline import FittedBaseline
     from tensorexpress.calibration import Calibration
     from tensorexpress.results.compare import Comparison, TracedRun
     from tensorexpress.trace import Trace
@@ -68,7 +69,7 @@ def compare(
 
 
 def _comparisons(
-    path: str, other_path: str | None, predicts: bool, engine: str, calibration: Calibration | None
+    path: str, other_path: str | None, predicts: bool, engine: str, calibration: Calibration | FittedBaseline | None
 ) -> list[Comparison]:
     """Return the comparison asked for: of two runs, of a run and its prediction, or of two runs and theirs."""
     from tensorexpress.results.compare import TracedRun
@@ -95,7 +96,7 @@ def _names(paths: list[str], traces: list[Trace]) -> list[str]:
     return paths
 
 
-def _predicted(run: TracedRun, engine: str, calibration: Calibration | None) -> TracedRun:
+def _predicted(run: TracedRun, engine: str, calibration: Calibration | FittedBaseline | None) -> TracedRun:
     from tensorexpress.calibration import calibrate_plan
     from tensorexpress.results.compare import TracedRun
     from tensorexpress.sim.run import simulate

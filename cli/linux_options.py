@@ -41,8 +41,9 @@ def host_rate(plan: Plan, rate: str | None) -> int | None:
         return None
     if rate is not None:
         return with_option("--rate", parse_rate, rate)
-    hosts = set(plan.scenario.cluster.hosts)
-    rates = {link.rate_bps for link in plan.scenario.cluster.links if {link.a, link.b} & hosts}
+    cluster = plan.scenario.cluster
+    links = cluster.directed()
+    rates = {rate for source, rate in zip(links.source, links.rate_bps, strict=True) if source < len(cluster.hosts)}
     if len(rates) > 1:
         raise InputError(
             f"the hosts of the plan have links of {format_rate(min(rates))} to {format_rate(max(rates))}; "

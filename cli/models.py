@@ -1,4 +1,4 @@
-"""`tensorexpress models`: the model zoo, and one model layer by layer."""
+"""`tensorexpress models`: the model zoo, one model layer by layer, and the devices that compute them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from tensorexpress import models as zoo
 from tensorexpress.cli.options import check_file
 from tensorexpress.units import PS_PER_MS, PS_PER_SECOND
-from tensorexpress.workload import Workload, write_csv
+from tensorexpress.workload import DTYPE_BYTES, Workload, write_csv
 
 _BYTES_PER_MB = 10**6
 
@@ -20,7 +20,7 @@ _BYTES_PER_MB = 10**6
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.pass_context
 def models(context: click.Context, as_json: bool) -> None:
-    """List the models of the zoo; `models show NAME` prints one layer by layer."""
+    """List the models of the zoo; `models show NAME` prints one layer by layer, `models devices` what computes."""
     if context.invoked_subcommand is not None:
         return
     rows = [_summary(zoo.architecture(name)) for name in zoo.names()]
@@ -31,23 +31,40 @@ def models(context: click.Context, as_json: bool) -> None:
 @click.argument("name")
 @click.option("--batch", type=click.IntRange(min=1), help="Samples a worker takes at a time [the model's default].")
 @click.option("--device", default="v100", show_default=True, help=f"One of {', '.join(zoo.DEVICES)}.")
+@click.option("--dtype", default="", help="fp32, tf32, bf16 or fp16 [what frameworks use on the device].")
 @click.option("--csv", "csv_file", metavar="FILE", help="Also write the layers as a CSV in SwitchML's format.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.pass_context
 def show(
-    context: click.Context, name: str, batch: int | None, device: str, csv_file: str | None, as_json: bool
+    context: click.Context, name: str, batch: int | None, device: str, dtype: str, csv_file: str | None, as_json: bool
 ) -> None:
     """Print the layers of model NAME in forward order, with their times on a device."""
     check_file("--csv", csv_file)
     model = zoo.architecture(name)
-    workload = zoo.load(name, batch or 0, device)
-    details = _details(model, workload, batch or model.default_batch, zoo.DEVICES[device.lower()])
+    workload = zoo.load(name, batch or 0, device, dtype)
+    details = _details(model, workload, zoo.DEVICES[device.lower()])
     if csv_file is not None:
         write_csv(workload, csv_file)
         click.echo(f"wrote {csv_file}", err=True)
-    # `models --json show NAME` means the same as `models show NAME --json`.
-    as_json = as_json or bool(context.parent and context.parent.params["as_json"])
-    click.echo(json.dumps(details, indent=2) if as_json else _show_table(details))
+    click.echo(json.dumps(details, indent=2) if _wants_json(context, as_json) else _show_table(details))
+
+
+@models.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@click.pass_context
+def devices(context: click.Context, as_json: bool) -> None:
+    """List the devices with the TFLOP/s that training reaches on each family of layers, and where they come from."""
+    rows = [
+        {"name": device.name, "title": device.title, "dtype": dtype, **rates._asdict(), "source": device.source}
+        for device in zoo.DEVICES.values()
+        for dtype, rates in device.rates.items()
+    ]
+    click.echo(json.dumps(rows, indent=2) if _wants_json(context, as_json) else _devices_table(rows))
+
+
+def _wants_json(context: click.Context, as_json: bool) -> bool:
+    """Whether JSON is asked for: `models --json show NAME` means the same as `models show NAME --json`."""
+    return as_json or bool(context.parent and context.parent.params["as_json"])
 
 
 def _summary(model: zoo.ModelArchitecture) -> dict[str, Any]:
@@ -57,7 +74,7 @@ def _summary(model: zoo.ModelArchitecture) -> dict[str, Any]:
         "title": model.title,
         "layers": len(model.layers),
         "params": model.params,
-        "bytes": model.params * Workload.bytes_per_param,
+        "bytes": model.params * DTYPE_BYTES["fp32"],
         "flops_per_sample": model.flops,
         "largest_layer": largest.name,
         "largest_share": largest.params / model.params,
@@ -67,17 +84,20 @@ def _summary(model: zoo.ModelArchitecture) -> dict[str, Any]:
     }
 
 
-def _details(model: zoo.ModelArchitecture, workload: Workload, batch: int, device: zoo.Device) -> dict[str, Any]:
+def _details(model: zoo.ModelArchitecture, workload: Workload, device: zoo.Device) -> dict[str, Any]:
     forward_ps = sum(layer.forward_ps for layer in workload.layers)
     backward_ps = sum(layer.backward_ps for layer in workload.layers)
     return _summary(model) | {
-        "batch": batch,
+        "bytes": sum(workload.tensor_bytes),
+        "batch": workload.batch,
         "device": device.name,
         "device_title": device.title,
-        "effective_flops": device.rate(model.family),
+        "device_source": device.source,
+        "dtype": workload.dtype,
+        "effective_flops": model.flops * workload.batch * PS_PER_SECOND / forward_ps,
         "forward_ps": forward_ps,
         "backward_ps": backward_ps,
-        "samples_per_second": batch * PS_PER_SECOND / (forward_ps + backward_ps),
+        "samples_per_second": workload.batch * PS_PER_SECOND / (forward_ps + backward_ps),
         "layers": [
             {
                 "index": index,
@@ -109,12 +129,24 @@ def _list_table(rows: Iterable[dict[str, Any]]) -> str:
     return _table([head, *cells], "<>>>>><")
 
 
+def _devices_table(rows: Iterable[dict[str, Any]]) -> str:
+    families = [family.value for family in zoo.Family]
+    head = ("device", "dtype", *(family.replace("_", " ") for family in families), "peak")
+    cells = [
+        (row["name"], row["dtype"], *(f"{row[family] / 1e12:.3g}" for family in families), f"{row['peak'] / 1e12:.4g}")
+        for row in rows
+    ]
+    sources = [(row["name"], row["source"]) for row in rows]
+    return f"{_table([head, *cells], '<<' + '>' * (len(head) - 2))}\n\n{_table(list(dict.fromkeys(sources)), '<<')}"
+
+
 def _show_table(details: dict[str, Any]) -> str:
     total_ms = (details["forward_ps"] + details["backward_ps"]) / PS_PER_MS
     title = (
-        f"{details['title']} ({details['source']}), batch {details['batch']} on {details['device_title']}\n"
+        f"{details['title']} ({details['source']}), batch {details['batch']} on "
+        f"{details['device_title']}, {details['dtype'].upper()}\n"
         f"a sample is {details['sample']}, {details['flops_per_sample'] / 1e9:,.4g} GFLOPs forward; "
-        f"training reaches {details['effective_flops'] / 1e12:g} TFLOP/s\n"
+        f"training reaches {details['effective_flops'] / 1e12:.3g} TFLOP/s\n"
     )
     head = ("#", "layer", "parameters", "share", "forward ms", "backward ms")
     cells = [(f"{layer['index']}", layer["name"], *_costs(layer)) for layer in details["layers"]]

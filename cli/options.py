@@ -107,12 +107,39 @@ def read_with_one_policy(path: str | None, overrides: Sequence[str], policy: str
 
 
 @contextmanager
-def progress(length: int, label: str) -> Iterator[Callable[[], None]]:
-    """Show a progress bar on standard error, only where a person is watching; give what moves it on by one."""
+def progress(length: int, label: str) -> Iterator[Callable[..., None]]:
+    """Show a progress bar on standard error, only where a person is watching.
+
+    Give what moves it on by a number of steps, one where none is given, and shows a note beside it.
+    """
     with click.progressbar(
-        length=length, label=label, show_pos=True, file=sys.stderr, hidden=not sys.stderr.isatty()
+        length=length,
+        label=label,
+        show_pos=True,
+        update_min_steps=0,
+        item_show_func=lambda note: note,
+        file=sys.stderr,
+        hidden=not sys.stderr.isatty(),
     ) as bar:
-        yield lambda: bar.update(1)
+        yield lambda steps=1, note=None: bar.update(steps, note)
+
+
+class Grain(click.ParamType):  # type: ignore[type-arg]  # older click's types cannot be subscripted
+    """A number of packets, or auto."""
+
+    name = "grain"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """Return the number or the word, or fail as click's own types do."""
+        if value == "auto":
+            return "auto"
+        try:
+            packets = int(value)
+        except ValueError:
+            packets = 0
+        if packets < 1:
+            self.fail(f"{value!r} is not a valid grain.", param, ctx)
+        return packets
 
 
 def check_outputs(*paths: str | None) -> None:

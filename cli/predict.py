@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
 from tensorexpress.cli import say
 from tensorexpress.cli.options import (
+    Grain,
     calibration_option,
     check_file,
     check_outputs,
@@ -22,8 +25,14 @@ from tensorexpress.cli.options import (
 )
 from tensorexpress.cli.signals import INTERRUPTED
 
+#: A prediction that takes longer than this says so before it starts.
+SAID_FROM_SECONDS = 10
+
 if TYPE_CHECKING:
+    from tensorexpress.policy import Policy
+    from tensorexpress.results.seeds import OverSeeds
     from tensorexpress.results.side_by_side import SideBySide
+    from tensorexpress.scenario import Scenario
 
 
 @click.command(short_help="Say what scheduling will gain for a model and a cluster.")
@@ -36,6 +45,22 @@ if TYPE_CHECKING:
     default=1,
     metavar="FACTOR",
     help="Predict slow motion: rates divided, times multiplied by this factor, as `run --scale` does.",
+)
+@click.option(
+    "--seeds",
+    type=click.IntRange(1, 1000),
+    default=1,
+    metavar="N",
+    help="Repeat with N seeds, the scenario's and those after it, and show means with their confidence.",
+)
+@click.option(
+    "--grain",
+    type=Grain(),
+    default="auto",
+    show_default=True,
+    metavar="PACKETS",
+    help="Move so many packets as one. 1 is packet level; auto is that too, unless it would take much longer than "
+    "half a minute.",
 )
 @click.option(
     "--json", "json_path", metavar="FILE", help="Write all metrics as JSON; - prints them instead of the table."
@@ -55,6 +80,8 @@ def predict(
     policies: tuple[str, ...],
     calibration: str | None,
     scale: int,
+    seeds: int,
+    grain: int | str,
     json_path: str | None,
     csv_path: str | None,
     plot_path: str | None,
@@ -69,6 +96,7 @@ def predict(
     \b
       tensorexpress predict --set job.model=vgg16 --set cluster.bandwidth="25 Gbps"
       tensorexpress predict examples/two-jobs.toml --plot jobs.png
+      tensorexpress predict --set loss=0.001 --seeds 5
       tensorexpress predict --policy fifo,p3,tensorexpress --json -
     """
     from tensorexpress.calibration import calibrate_scenario, read_calibration
@@ -78,6 +106,7 @@ def predict(
     from tensorexpress.results.plot import plot_side_by_side
     from tensorexpress.scaling import scale_scenario
     from tensorexpress.scenario_keys import USUAL_POLICIES
+    from tensorexpress.sim.predict import checked_policies, expected_seconds, grain_of
     from tensorexpress.sim.predict import predict as simulate_all
 
     check_outputs(json_path, csv_path, plot_path, trace_path)
@@ -88,13 +117,33 @@ def predict(
     inputs, compared = scale_scenario(read.scenario, scale), read.policies or USUAL_POLICIES
     if calibration is not None:
         inputs = calibrate_scenario(inputs, read_calibration(calibration))
+    chosen = checked_policies(inputs, compared)
+    packets = grain_of(inputs, chosen, grain)
+    # How long the readable engine takes nobody has measured here.
+    seconds = expected_seconds(inputs, chosen, packets) if engine != "simpy" else 0.0
+    if seconds >= SAID_FROM_SECONDS:
+        coarse = f" with {packets} packets moved as one" if packets > 1 else ""
+        duration = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+        say(f"this takes about {duration}{coarse}; --grain PACKETS trades accuracy for time")
     with locked_directory(directory) if directory is not None else nullcontext():
-        with progress(len(compared), "simulating") as advance:
-            prediction = simulate_all(inputs, compared, engine, progress=lambda _: advance(), keeps_finished=True)
+        with progress(seeds * len(compared), "simulating") as advance:
+            prediction = simulate_all(
+                inputs,
+                compared,
+                engine,
+                progress=lambda _: advance(),
+                keeps_finished=True,
+                grain=packets,
+                advanced=lambda share: advance(0, f"{share:.0%}"),
+            )
+            over_seeds = None
+            if seeds > 1 and len(prediction.results) == len(compared):
+                over_seeds = _with_other_seeds(prediction, seeds, compared, engine, packets, advance)
         if directory is not None:
             _save(prediction, directory)
     if json_path is not None:
-        write_json(json_path, report.as_json(prediction))
+        more = {"over_seeds": over_seeds.to_json()} if over_seeds is not None else {}
+        write_json(json_path, report.as_json(prediction) | more)
     if csv_path is not None:
         write_output(csv_path, report.as_csv(prediction))
     if plot_path is not None:
@@ -106,9 +155,29 @@ def predict(
         write_chrome(traces, trace_path, prediction.provenance)
     if "-" not in (json_path, csv_path):
         click.echo(report.as_table(prediction))
+        if over_seeds is not None:
+            click.echo(over_seeds.as_table())
     if len(prediction.results) < len(compared):
         say(f"stopped after {len(prediction.results)} of {len(compared)} policies")
         sys.exit(INTERRUPTED)
+
+
+def _with_other_seeds(
+    first: SideBySide,
+    seeds: int,
+    policies: Sequence[Policy | str],
+    engine: str,
+    grain: int,
+    advance: Callable[[], None],
+) -> OverSeeds:
+    from tensorexpress.results.seeds import OverSeeds
+    from tensorexpress.sim.predict import predict as simulate_all
+
+    scenario: Scenario = first.scenario
+    others = (replace(scenario, seed=scenario.seed + number) for number in range(1, seeds))
+    return OverSeeds(
+        (first, *(simulate_all(each, policies, engine, lambda _: advance(), grain=grain) for each in others))
+    )
 
 
 def _save(prediction: SideBySide, directory: str) -> None:

@@ -21,6 +21,10 @@ def notes_on(runs: Sequence[Run], target: Target) -> list[str]:
 
     rounds = len(runs[0].trace.jobs[0].updated_ps)
     notes = [f"- Measured on the target {target.name}; every worker found every sum of {rounds} iterations exact."]
+    if runs[0].plan.scenario.transport.has_software or any(
+        job.add_rate_bps or job.update_rate_bps for job in runs[0].plan.scenario.jobs
+    ):
+        notes.append("- The scenario's software path is for predictions; here hosts took the time that they take.")
     for run in runs:
         harmed = sum((Counter(report.faults) for report in run.ports), Counter[str]())
         if harmed:

@@ -66,4 +66,5 @@ def _accepted(kind: click.ParamType[Any]) -> str:
     if isinstance(kind, click.IntRange | click.FloatRange):
         number = "a whole number" if isinstance(kind, click.IntRange) else "a number"
         return f"{number} from {kind.min}{f' to {kind.max}' if kind.max is not None else ' on'}"
-    return {"integer": "a whole number", "float": "a number"}.get(kind.name, "")
+    words = {"integer": "a whole number", "float": "a number", "grain": "a number of packets from 1 on, or auto"}
+    return words.get(kind.name, "")

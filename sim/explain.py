@@ -39,7 +39,7 @@ def explain(
     """
     policy = parse_policy(policy) if isinstance(policy, str) else policy
     mixes = _mixes(policy)
-    prediction = predict(scenario, [_mixed(policy, mix) for mix in mixes], engine, progress)
+    prediction = predict(scenario, [_mixed(policy, mix) for mix in mixes], engine, progress, grain=1)
     choices = choices_of(policy)
     return Explanation(
         scenario, policy, tuple(_explain_job(prediction, choices, job) for job in range(len(scenario.jobs)))

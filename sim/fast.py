@@ -9,6 +9,7 @@ import numpy as np
 
 from tensorexpress.buffer import shares
 from tensorexpress.errors import SimulationError, StoppedError
+from tensorexpress.graph import NODE_KINDS
 from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS
 from tensorexpress.recovery import ALPHA_ONE
 from tensorexpress.sim.columns import *
@@ -16,6 +17,7 @@ from tensorexpress.sim.flat_plan import BACKGROUND, COMPUTE, GAPS, NO_LIMIT, PHA
 from tensorexpress.sim.kernel.loop import SPARE_PACKETS, kernel
 from tensorexpress.sim.model import loss_threshold
 from tensorexpress.sim.record import PACKET, Record, empty_record
+from tensorexpress.software import IN, LANES, OUT
 
 #: Events between two looks at whether to stop.
 BUDGET = 2_000_000
@@ -72,6 +74,7 @@ class _Layout:
         p, memory = program, _Memory()
         self.program, self._layout = program, memory
         self.ports = memory.table(len(p.link_source), PORT_COLUMNS)
+        self.lanes = memory.table(LANES * p.hosts, LANE_COLUMNS)
         self.flows = memory.table(len(p.flow_src), FLOW_COLUMNS)
         self.messages = memory.table(p.messages, MESSAGE_COLUMNS)
         self.nodes = memory.table(len(p.need), NODE_COLUMNS)
@@ -81,6 +84,7 @@ class _Layout:
         self.message_times = memory.table(p.messages, p.iterations * TIMES_COLUMNS)
         self.gate_times = memory.table(p.gates, (p.iterations + 1) * GATE_TIMES_COLUMNS)
         self._fill_ports()
+        self._fill_lanes()
         self._fill_flows()
         self._fill_messages()
         self._fill_nodes()
@@ -99,6 +103,18 @@ class _Layout:
             ports[:, column] = NONE
         ports[p.host_port, L_READY] = memory.room(len(p.host_flows)) + p.host_flows_start[:-1]
 
+    def _fill_lanes(self) -> None:
+        p, lanes = self.program, self.lanes.rows
+        lanes[:, S_NODE] = NONE
+        lanes[OUT::LANES, S_IS_OUT] = 1
+        # Everything waits in a lane once at the most.
+        room = np.zeros(len(lanes), dtype=np.int64)
+        room[OUT::LANES] = np.bincount(p.flow_src[p.message_flow], p.message_out_ps > 0, p.hosts)
+        room[IN::LANES] = np.bincount(p.flow_dst[p.message_flow], p.message_in_ps > 0, p.hosts)
+        room[IN::LANES] += np.bincount(p.join_host, p.join_work_ps > 0, p.hosts).astype(np.int64)
+        lanes[:, S_HEAP] = self._layout.room(2 * int(room.sum())) + 2 * (np.cumsum(room) - room)
+        self.ports.rows[p.host_port, L_OUT_LANE] = self.lanes.at[OUT::LANES]
+
     def _fill_flows(self) -> None:
         p, memory, flows = self.program, self._layout, self.flows.rows
         host_port = self.ports.at[p.host_port]
@@ -107,7 +123,7 @@ class _Layout:
         flows[p.host_flows, F_PLACE] = np.arange(len(p.host_flows))
         memory.place_rows(flows, F_PATH, p.path_start, self.ports.at[p.path])
         memory.place_rows(flows, F_BACK, p.back_start, self.ports.at[p.back])
-        for column in (F_OLDEST, F_NEWEST, F_AT, F_CURRENT):
+        for column in (F_OLDEST, F_NEWEST, F_AT, F_CURRENT, F_PROBE, F_ACK):
             flows[:, column] = NONE
         # A slice is pending once for its start, and again while an older entry waits to be discarded; room to spare.
         room = 4 * np.bincount(p.message_flow, minlength=len(flows)) + 8
@@ -124,20 +140,26 @@ class _Layout:
         messages[:, M_INDEX], messages[:, M_NODE] = np.arange(p.messages), self.nodes.at[: p.messages]
         messages[:, M_FLOW], messages[:, M_BYTES] = self.flows.at[p.message_flow], p.message_bytes
         messages[:, M_RANK], messages[:, M_SWITCH_RANK] = p.message_rank, p.message_switch_rank
-        messages[:, M_LEAD], messages[:, M_ITERATION] = p.message_lead_ps, NONE
+        messages[:, M_LEAD], messages[:, M_SLACK] = p.message_lead_ps, p.message_slack_ps
+        messages[:, M_OUT], messages[:, M_ITERATION] = p.message_out_ps, NONE
         # Before the first start all chunks are as good as sent and acknowledged.
         messages[:, M_CHUNKS] = messages[:, M_UNACKNOWLEDGED] = messages[:, M_NEXT] = p.message_chunks
+        messages[:, M_SLICES], messages[:, M_PACKETS] = p.message_slices, p.message_packets
         messages[:, M_TIMES] = self.message_times.at
         self.message_times.rows[:] = NONE
+        self.message_times.rows.reshape(-1, TIMES_COLUMNS)[:, T_TIMED_OUT] = 0
 
     def _fill_nodes(self) -> None:
         p, nodes = self.program, self.nodes.rows
-        first = np.cumsum([p.messages, p.joins, p.gates])
-        first_join, first_gate, first_gradient = first.tolist()
-        nodes[:, N_KIND] = np.searchsorted(first, np.arange(len(nodes)), side="right")
+        _, first_join, first_gate, *_ = first_of_kind = p.first_of_kind
+        nodes[:, N_KIND] = np.searchsorted(first_of_kind, np.arange(len(nodes)), side="right") - 1
         nodes[:first_join, N_THING] = self.messages.at
-        nodes[first_gate:first_gradient, N_THING] = self.gates.at
+        nodes[first_gate:, N_THING] = np.tile(self.gates.at, NODE_KINDS - 2)
         nodes[first_join:first_gate, N_DELAY] = p.join_delay_ps
+        nodes[:first_gate, N_WORK] = np.concatenate([p.message_in_ps, p.join_work_ps])
+        nodes[:first_gate, N_LANE] = self.lanes.at[
+            LANES * np.concatenate([p.flow_dst[p.message_flow], p.join_host]) + IN
+        ]
         nodes[:, N_NEED] = nodes[:, N_NEED_ALL] = p.need
         nodes[:, N_DEADLINE] = NEVER
         self._layout.place_rows(nodes, N_SUCCESSORS, p.successors_start, self.nodes.at[p.successors])
@@ -148,8 +170,11 @@ class _Layout:
         workers[:, W_GATE] = workers[:, W_FIRST_GATE] = self.gates.at[p.first_gate[:-1]]
         workers[:, W_LAST_GATE] = self.gates.at[p.first_gate[1:] - 1]
         gates[:, G_WORKER] = np.repeat(self.workers.at, np.diff(p.first_gate))
-        gates[:, G_SLACK], gates[:, G_GRADIENT] = p.slack_ps, self.nodes.at[-p.gates :]
-        gates[:, G_TIMES] = self.gate_times.at
+        gates[:, G_SLACK], gates[:, G_TIMES] = p.slack_ps, self.gate_times.at
+        for column, first in zip((G_NODE, G_GRADIENT, G_FORWARD, G_BACKWARD), p.first_of_kind[2:], strict=True):
+            gates[:, column] = self.nodes.at[first : first + p.gates]
+        # A backward layer before which nothing comes is always open.
+        gates[:, G_OPENED_BACKWARD] = np.where(p.need[-p.gates :] > 0, 0, NEVER)
         times = self.gate_times.rows.reshape(p.gates, p.iterations + 1, GATE_TIMES_COLUMNS)
         times[:] = NONE
         times[:, :, T_FORWARD], times[:, :, T_BACKWARD] = p.forward_ps.T, p.backward_ps.T
@@ -162,8 +187,9 @@ class _Layout:
     def _start(self, log_rows: int) -> Ints:
         """Return the memory with the first events in it."""
         p, memory = self.program, self._layout
-        # Every port has two events at the most, everything else one.
-        events = 2 * len(self.ports.at) + p.workers + p.joins + len(self.flows.at) + len(self.sources.at) + 1
+        # Every port and flow has two events at the most, everything else one.
+        events = 2 * (len(self.ports.at) + len(self.flows.at)) + len(self.lanes.at) + p.workers + p.joins
+        events += len(self.sources.at) + 1
         events_at, stack_at = memory.room(2 * events), memory.room(2 * (p.messages + p.joins + 1))
         m = memory.filled()
         discipline, host_order = DISCIPLINES[p.discipline].code, HOST_ORDERS[p.host_order].code
@@ -177,7 +203,8 @@ class _Layout:
             CREDIT: p.credit_bytes, PAYLOAD: p.payload_bytes, HEADER: p.header_bytes, ACK_SIZE: p.ack_bytes,
             ACKS: p.acks, ACK_EVERY: p.ack_every, LARGEST_WINDOW: p.window_bytes or NO_LIMIT, RTO_MIN: p.rto_min_ps,
             REORDERING: p.reordering, ROUNDS: p.iterations, OTHER_RANK: p.background_rank,
-            OTHER_SLACK: p.background_slack_ps, LOGGING: log_rows > 0,
+            OTHER_SLACK: p.background_slack_ps, LOGGING: log_rows > 0, TRAINS: p.grain > 1, CHUNK: p.chunk_bytes,
+            HEAD_BYTES: p.head_bytes, QUEUE_SHARE: p.queue_share,
         }.items():  # fmt: skip
             m[field] = value
         # What is sorted is a heap.
@@ -201,12 +228,13 @@ class _Layout:
 
         rounds = p.iterations
         times = block(self.message_times.at, rounds * TIMES_COLUMNS).reshape(p.messages, rounds, TIMES_COLUMNS)
-        record.ready_ps, record.sent_ps, record.delivered_ps = (
-            times[:, :, column].T.copy() for column in (T_READY, T_SENT, T_DELIVERED)
+        record.ready_ps, record.sent_ps, record.delivered_ps, record.timed_out_ps = (
+            times[:, :, column].T.copy() for column in (T_READY, T_SENT, T_DELIVERED, T_TIMED_OUT)
         )
         gates = block(self.gate_times.at, (rounds + 1) * GATE_TIMES_COLUMNS).reshape(p.gates, rounds + 1, -1)
         record.forward_start_ps = gates[:, :, T_STARTED].T.copy()
         record.gate_open_ps = gates[:, :rounds, T_OPENED].T.copy()
+        record.backward_start_ps = gates[:, :rounds, T_STARTED_BACKWARD].T.copy()
         ports = block(self.ports.at, PORT_COLUMNS)
         record.link_bytes, record.link_busy_ps = ports[:, L_BYTES].copy(), ports[:, L_BUSY].copy()
         record.link_background_drops = ports[:, L_OTHER_DROPS].copy()
@@ -236,8 +264,16 @@ def what_is_not_compiled(program: FlatPlan) -> str | None:
     return None
 
 
-def run(program: FlatPlan, record_packets: bool = False, stopped: Callable[[], bool] = lambda: False) -> Record:
-    """Execute a program with the compiled engine; `stopped` is asked now and then whether to give up."""
+def run(
+    program: FlatPlan,
+    record_packets: bool = False,
+    stopped: Callable[[], bool] = lambda: False,
+    advanced: Callable[[int], None] = lambda _: None,
+) -> Record:
+    """Execute a program with the compiled engine.
+
+    Now and then `stopped` is asked whether to give up, and `advanced` is told how many transmissions there have been.
+    """
     log = np.zeros((1 << 16 if record_packets else 0, LOG_COLUMNS), dtype=np.int64)
     layout = _Layout(program, len(log))
     packets = 4096
@@ -248,6 +284,7 @@ def run(program: FlatPlan, record_packets: bool = False, stopped: Callable[[], b
             break
         if stopped():
             raise StoppedError
+        advanced(int(m[TRANSMISSIONS]))
         if m[STATUS] == STUCK:
             raise SimulationError("no packet can make progress any more; this is a defect, please report it")
         if m[STATUS] == GROW and m[FREE_COUNT] < SPARE_PACKETS:

@@ -1,8 +1,8 @@
 """Programs: a plan as flat arrays, the one thing both engines execute.
 
-Training is the graph of `tensorexpress.graph`, the jobs' graphs put together: messages first, then sums (joins), gates
-and gradients. A node fires when all its predecessors have, and then counts down its successors. Engines know nothing
-of parameter servers or rings.
+Training is the graph of `tensorexpress.graph`, the jobs' graphs put together: messages first, then sums (joins), gates,
+gradients, forward and backward layers. A node fires when all its predecessors have, and then counts down its
+successors. Engines know nothing of parameter servers or rings.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from tensorexpress.compute import compute_times
 from tensorexpress.framing import ETHERNET_BYTES
-from tensorexpress.graph import Graph, index_of, kind_of
+from tensorexpress.graph import NODE_KINDS, Graph, index_of, kind_of
 from tensorexpress.paths import Paths
-from tensorexpress.plan import Plan, slice_leads_ps
+from tensorexpress.plan import Plan, own_slacks_ps, slice_leads_ps
 from tensorexpress.queueing import DISCIPLINES
 from tensorexpress.recovery import reordering_of
 from tensorexpress.scenario import Scenario
+from tensorexpress.software import host_work
 from tensorexpress.units import PS_PER_SECOND
 
 Ints = NDArray[np.int64]
@@ -29,9 +30,9 @@ Ints = NDArray[np.int64]
 #: How many gaps between packets of a background source are drawn before they repeat.
 GAPS = 4096
 
-#: Phases of one instant: simultaneous events happen in this order, and by index inside a phase. Ports choose last,
-#: so that they see everything that arrived at the same picosecond.
-ARRIVE, COMPUTE, JOIN, TIMER, BACKGROUND, TRANSMIT = range(1, 7)
+#: Phases of one instant: simultaneous events happen in this order, and by index inside a phase. Lanes of hosts and
+#: ports choose last, so that they see everything that came at the same picosecond.
+ARRIVE, ACKNOWLEDGE, COMPUTE, JOIN, TIMER, BACKGROUND, WORK, TRANSMIT = range(1, 9)
 
 #: An event's place inside its instant is phase * PHASE + index.
 PHASE = 1 << 40
@@ -49,6 +50,13 @@ class FlatPlan:
     """Everything an engine needs, as int64 arrays. `x_start` arrays delimit rows of `x` (compressed rows)."""
 
     iterations: int
+
+    #: Packets of a message that are moved as one, a train; 1 is packet level. A train occupies a link for all its
+    #: bytes, but goes on as soon as its first packet has arrived, and acknowledgements travel beside trains, not behind
+    #: them. Engines speak of a train as a packet, and of its bytes as a chunk.
+    grain: int
+    #: What waits in queues at packet level, in millionths of what waits in them here, where windows are wider.
+    queue_share: int
 
     # The network. A port is the transmitter of a directed link and has its index.
     hosts: int
@@ -97,14 +105,25 @@ class FlatPlan:
     message_flow: Ints
     message_bytes: Ints
     message_chunks: Ints
+    #: Slices and packets that a message is made of at packet level; each packet has a header.
+    message_slices: Ints
+    message_packets: Ints
     message_rank: Ints
     message_switch_rank: Ints
     message_tensor: Ints
     #: How long before the deadline of its tensor a message should be there.
     message_lead_ps: Ints
+    #: The slack of a message from when it may be sent; NEVER where it is due when what it carries is.
+    message_slack_ps: Ints
     message_kind: Ints
 
-    # The graph; nodes are messages, then joins, gates and gradients.
+    # What the lanes of hosts have to do (`tensorexpress.software`); a lane's number is LANES * host + OUT or IN.
+    message_out_ps: Ints
+    message_in_ps: Ints
+    join_work_ps: Ints
+    join_host: Ints
+
+    # The graph; nodes are messages, then joins, and as many gates, gradients, forward and backward layers.
     joins: int
     gates: int
     need: Ints
@@ -133,6 +152,12 @@ class FlatPlan:
         return len(self.message_flow)
 
     @property
+    def first_of_kind(self) -> tuple[int, ...]:
+        """The number of the first node of every kind."""
+        first_gate = self.messages + self.joins
+        return (0, self.messages, *(first_gate + place * self.gates for place in range(NODE_KINDS - 2)))
+
+    @property
     def workers(self) -> int:
         """How many workers there are, over all jobs."""
         return len(self.worker_job)
@@ -141,6 +166,24 @@ class FlatPlan:
     def full_packet_bytes(self) -> int:
         """Bytes of a full data packet on the wire; windows and credit are counted in these."""
         return self.payload_bytes + self.header_bytes
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Tensor bytes of a full train."""
+        return self.grain * self.payload_bytes
+
+    @property
+    def head_bytes(self) -> int:
+        """What has to arrive of a packet or train before it goes on: at packet level all of it, however large."""
+        return self.full_packet_bytes if self.grain > 1 else NO_LIMIT
+
+
+def transmissions_of(program: FlatPlan) -> int:
+    """Return how many packets will be put on links, acknowledgements included, if nothing is sent twice; about."""
+    hops, back = np.diff(program.path_start), np.diff(program.back_start)
+    chunks = np.bincount(program.message_flow, weights=program.message_chunks, minlength=len(hops))
+    acks = chunks / program.ack_every if program.acks and program.grain == 1 else 0 * chunks
+    return program.iterations * int((chunks * hops + acks * back).sum())
 
 
 def _rows(rows: Iterable[Iterable[int]]) -> tuple[Ints, Ints]:
@@ -152,7 +195,9 @@ def _rows(rows: Iterable[Iterable[int]]) -> tuple[Ints, Ints]:
 
 def _connect(graphs: Sequence[Graph], gates_per_job: Sequence[int]) -> tuple[int, Ints, Ints, Ints]:
     """Put the jobs' graphs together; return the number of joins, need, successors_start and successors."""
-    counts = np.array([[len(g.src), len(g.sum_host), n, n] for g, n in zip(graphs, gates_per_job, strict=True)])
+    counts = np.array(
+        [[len(g.src), len(g.sum_host), *[n] * (NODE_KINDS - 2)] for g, n in zip(graphs, gates_per_job, strict=True)]
+    )
     first_of_kind = np.concatenate([[0], np.cumsum(counts.sum(axis=0))])
     before = np.cumsum(counts, axis=0) - counts
 
@@ -183,7 +228,7 @@ def _background_gaps(scenario: Scenario) -> Ints:
 
 
 def _network(scenario: Scenario) -> dict[str, Any]:
-    cluster, directed = scenario.cluster, scenario.cluster.directed()
+    cluster, directed = scenario.cluster, scenario.directed()
     host_port = np.full(len(cluster.hosts), -1, dtype=np.int64)
     for link, source in enumerate(directed.source):
         if source < len(cluster.hosts):
@@ -203,29 +248,54 @@ def _network(scenario: Scenario) -> dict[str, Any]:
     }
 
 
-def _hosts(plan: Plan) -> dict[str, Any]:
+def _hosts(plan: Plan, grain: int) -> dict[str, Any]:
     policy, transport = plan.policy, plan.scenario.transport
     # Where nothing can be lost, nothing times out.
     buffer_bytes = plan.scenario.cluster.buffer_bytes if DISCIPLINES[policy.discipline].has_limit else 0
+    # A window in which a second train cannot start would make a flow wait for every acknowledgement. Flows then have
+    # more in flight than at packet level; so that buffers hold as many windows, they are larger by the same factor, and
+    # so is the least time-out.
+    packet_bytes = plan.framing.full_packet_bytes
+    second_train_bytes = (grain + 1) * packet_bytes if grain > 1 else 0
+    window_bytes = transport.window_bytes and max(transport.window_bytes, second_train_bytes)
+    in_flight_bytes = window_bytes + (grain - 1) * packet_bytes
+
+    def widened(value: int) -> int:
+        return min(NO_LIMIT, value * in_flight_bytes // transport.window_bytes) if window_bytes and grain > 1 else value
+
     return {
-        "buffer_bytes": buffer_bytes,
-        "rto_min_ps": transport.rto_min_ps if buffer_bytes or plan.scenario.loss else NEVER,
+        "grain": grain,
+        "queue_share": 10**6 * transport.window_bytes // window_bytes if window_bytes else 10**6,
+        # At the least a train has room where a packet had.
+        "buffer_bytes": max(widened(buffer_bytes), grain * buffer_bytes),
+        "rto_min_ps": widened(transport.rto_min_ps) if buffer_bytes or plan.scenario.loss else NEVER,
         "discipline": policy.discipline,
         "slack_mode": policy.by_slack,
         "host_order": policy.host_order,
-        "credit_bytes": policy.credit_bytes,
+        "credit_bytes": policy.credit_bytes and max(policy.credit_bytes, second_train_bytes),
         "payload_bytes": plan.framing.payload_bytes,
         "header_bytes": plan.framing.header_bytes,
         "ack_bytes": plan.framing.ack_bytes,
         "acks": transport.acks,
         "ack_every": transport.ack_every,
-        "window_bytes": transport.window_bytes,
-        "initial_window_bytes": transport.initial_window_bytes,
+        "window_bytes": window_bytes,
+        "initial_window_bytes": widened(transport.initial_window_bytes),
         "reordering": reordering_of(policy) or NO_LIMIT,
     }
 
 
-def _messages(plan: Plan, graphs: Sequence[Graph]) -> dict[str, Any]:
+def _merged(plan: Plan, packet_level: Plan, graphs: Sequence[Graph]) -> Ints:
+    """Return how many messages of packet level, where slices may be smaller, each message stands for."""
+    merged = []
+    for job, graph, finer in zip(plan.jobs, graphs, packet_level.jobs, strict=True):
+        slices, finer_slices = (
+            np.bincount([piece.tensor for piece in each.slices], minlength=len(job.ranks)) for each in (job, finer)
+        )
+        merged.append(np.maximum(1, finer_slices // slices)[graph.tensor])
+    return np.concatenate(merged)
+
+
+def _messages(plan: Plan, graphs: Sequence[Graph], grain: int, packet_level: Plan) -> dict[str, Any]:
     def joined(parts: Iterable[Ints]) -> Ints:
         return np.concatenate(list(parts)).astype(np.int64)
 
@@ -234,16 +304,33 @@ def _messages(plan: Plan, graphs: Sequence[Graph]) -> dict[str, Any]:
     ranks = joined(np.array(job.ranks)[graph.tensor] for job, graph in jobs)
     queues = joined(np.array(job.queues)[graph.tensor] for job, graph in jobs)
     tensors = joined(graph.tensor for graph in graphs)
+    merged, payload = _merged(plan, packet_level, graphs), plan.framing.payload_bytes
     discipline = DISCIPLINES[plan.policy.discipline]
     return {
         "message_bytes": sizes,
-        "message_chunks": -(-sizes // plan.framing.payload_bytes),
+        "message_chunks": -(-sizes // (grain * payload)),
+        "message_slices": merged,
+        "message_packets": merged * -(-sizes // (merged * payload)),
         "message_rank": ranks,
         "message_switch_rank": discipline.rank_of(queues, ranks),
         "message_tensor": tensors,
         "message_lead_ps": joined(np.array(slice_leads_ps(job))[graph.slice] for job, graph in jobs),
+        "message_slack_ps": joined(own_slacks_ps(job, NEVER) for job in plan.jobs),
         "message_kind": joined(graph.kind for graph in graphs),
         "join_delay_ps": joined(graph.sum_delay_ps for graph in graphs),
+    }
+
+
+def _software(plan: Plan, graphs: Sequence[Graph], slices: Ints) -> dict[str, Any]:
+    work = [host_work(job.job, graph, plan.scenario.transport) for job, graph in zip(plan.jobs, graphs, strict=True)]
+    out_ps, in_ps = (np.concatenate([getattr(each, way) for each in work]) for way in ("out_ps", "in_ps"))
+    # What is one message here may be several slices at packet level, each with its own cost.
+    others_ps = (slices - 1) * plan.scenario.transport.message_ps
+    return {
+        "message_out_ps": out_ps + np.where(out_ps > 0, others_ps, 0),
+        "message_in_ps": in_ps + np.where(out_ps > 0, others_ps, 0),
+        "join_work_ps": np.concatenate([each.sum_ps for each in work]),
+        "join_host": np.concatenate([graph.sum_host for graph in graphs]).astype(np.int64),
     }
 
 
@@ -295,14 +382,17 @@ def _workers(plan: Plan, rounds: int) -> dict[str, Any]:
     }
 
 
-def build(plan: Plan) -> FlatPlan:
-    """Turn a plan into the arrays that the engines execute."""
+def build(plan: Plan, grain: int = 1, packet_level: Plan | None = None) -> FlatPlan:
+    """Turn a plan into the arrays that the engines execute, with so many packets moved as one.
+
+    Where the plan has larger slices than what it stands for (`grain.coarsened`), that is `packet_level`.
+    """
     scenario, discipline = plan.scenario, DISCIPLINES[plan.policy.discipline]
     rounds = scenario.rounds
     graphs = [job.graph for job in plan.jobs]
     gates = [len(job.job.workers) * len(job.ranks) for job in plan.jobs]
     joins, need, successors_start, successors = _connect(graphs, gates)
-    messages = _messages(plan, graphs)
+    messages = _messages(plan, graphs, grain, packet_level or plan)
     tensors, ranks = messages["message_tensor"], messages["message_switch_rank"]
     classes = np.broadcast_to(discipline.class_of(ranks, tensors), tensors.shape)
     return FlatPlan(
@@ -318,8 +408,9 @@ def build(plan: Plan) -> FlatPlan:
         background_rank=discipline.rank_of(scenario.cluster.queues - 1, int(tensors.max()) + 1),
         background_slack_ps=max(max(job.slack_ps) for job in plan.jobs),
         **_network(scenario),
-        **_hosts(plan),
+        **_hosts(plan, grain),
         **messages,
+        **_software(plan, graphs, messages["message_slices"]),
         **_flows(scenario, plan.paths, graphs, classes),
         **_workers(plan, rounds),
     )

@@ -22,9 +22,19 @@ import simpy
 
 from tensorexpress.buffer import Buffer
 from tensorexpress.errors import SimulationError, StoppedError
+from tensorexpress.graph import share
 from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS, Slice
-from tensorexpress.recovery import ALPHA_ONE, ALPHA_SHIFT, backed_off, smoothed, timeout_after
+from tensorexpress.recovery import (
+    ALPHA_ONE,
+    ALPHA_SHIFT,
+    backed_off,
+    lost_up_to,
+    smoothed,
+    timeout_after,
+    timer_sleep_ps,
+)
 from tensorexpress.sim.flat_plan import (
+    ACKNOWLEDGE,
     ARRIVE,
     BACKGROUND,
     COMPUTE,
@@ -35,9 +45,11 @@ from tensorexpress.sim.flat_plan import (
     PHASE,
     TIMER,
     TRANSMIT,
+    WORK,
     FlatPlan,
 )
 from tensorexpress.sim.record import ACK, DATA, OTHER, PACKET, Record, empty_record
+from tensorexpress.software import IN, LANES, OUT
 from tensorexpress.units import serialisation_ps
 
 Process = Generator[simpy.Event, None, None]
@@ -78,7 +90,9 @@ class Packet:
         self.hop = self.queue = self.enqueued_ps = 0
         self.message: Message | None = None
         self.iteration = self.chunk = self.transmission = self.sent_ps = self.acked_to = -1
-        self.marked = self.asks = False
+        #: For how many acknowledgements it asks.
+        self.asks = 0
+        self.marked = False
 
 
 class Port:
@@ -90,7 +104,7 @@ class Port:
         self.delay_ps = int(model.program.link_delay_ps[link])
         self.is_paced = bool(model.program.link_paced[link])
         self.wake: simpy.Event | None = None
-        self.carried = 0
+        self.carried = self.busy_until_ps = 0
         model.env.process(self.run())
 
     def next_packet(self) -> Packet | None:
@@ -107,6 +121,8 @@ class Port:
         """Transmit for ever."""
         model = self.model
         while True:
+            while self.busy_until_ps > model.env.now:
+                yield model.at(self.busy_until_ps - int(model.env.now), TRANSMIT, self.link)
             packet = self.next_packet()
             if packet is None:
                 self.wake = idle = simpy.Event(model.env)
@@ -114,10 +130,25 @@ class Port:
                 continue
             occupied_ps = serialisation_ps(packet.size, self.rate_bps)
             model.note_transmission(self.link, packet, occupied_ps)
-            passing_ps = 0 if self.is_paced else occupied_ps
-            arrival = model.at(passing_ps + self.delay_ps, ARRIVE, self.link)
+            arrival = model.at(self.passing_ps(packet) + self.delay_ps, ARRIVE, self.link)
             arrival.callbacks.append(partial(self.deliver, packet))
-            yield model.at(occupied_ps, TRANSMIT, self.link)
+            self.busy_until_ps = int(model.env.now) + occupied_ps
+
+    def passing_ps(self, packet: Packet) -> int:
+        """Return how long after it starts to occupy the link a packet or train can be passed on.
+
+        That is when its first packet is there, or so much later that the next link, if it is faster, will not run out
+        of packets of the train. A host has a train when it has all of it.
+        """
+        head = min(packet.size, self.model.program.head_bytes)
+        rest = packet.size - head
+        # What a paced link sends is at its end at once.
+        head_ps = 0 if self.is_paced else serialisation_ps(head, self.rate_bps)
+        tail_ps = serialisation_ps(rest if self.is_paced else packet.size, self.rate_bps)
+        if packet.hop + 1 == len(packet.path):
+            return tail_ps
+        following = self.model.ports[packet.path[packet.hop + 1]]
+        return max(head_ps, tail_ps - serialisation_ps(rest, following.rate_bps))
 
     def deliver(self, packet: Packet, _: simpy.Event) -> None:
         """Hand the packet to the far end of the link, unless the link loses it."""
@@ -199,6 +230,43 @@ class Host(Port):
         return flow.next_chunk()
 
 
+class Lane:
+    """What a host's software does one after another, the lowest key first; see `tensorexpress.software`."""
+
+    def __init__(self, model: Model, index: int):
+        self.model, self.index = model, index
+        #: As (key, node, how long it takes, what follows).
+        self.waiting: list[tuple[int, int, int, Callable[[], None]]] = []
+        self.taken = 0
+        self.is_busy = False
+        self.follows: Callable[[], None] | None = None
+
+    def add(self, key: int, node: int, work_ps: int, follows: Callable[[], None]) -> None:
+        """Let something wait for its turn; an idle lane looks at the end of this instant."""
+        heapq.heappush(self.waiting, (key, node, work_ps, follows))
+        if not self.is_busy:
+            self.is_busy = True
+            self._look_again(0)
+
+    def append(self, node: int, work_ps: int, follows: Callable[[], None]) -> None:
+        """Let something wait behind all that came before."""
+        self.taken += 1
+        self.add(self.taken, node, work_ps, follows)
+
+    def _look_again(self, delay_ps: int) -> None:
+        self.model.at(delay_ps, WORK, self.index).callbacks.append(self._next)
+
+    def _next(self, _: simpy.Event) -> None:
+        """Finish what was under way, and take up what is first now."""
+        follows, self.follows = self.follows, None
+        if follows is not None:
+            follows()
+        self.is_busy = bool(self.waiting)
+        if self.waiting:
+            _key, _node, work_ps, self.follows = heapq.heappop(self.waiting)
+            self._look_again(work_ps)
+
+
 class Flow:
     """A reliable, windowed flow of slices between two hosts; the network keeps its packets in order."""
 
@@ -226,7 +294,11 @@ class Flow:
         self.round_trip_ps = self.deviation_ps = 0
         self.timeout_ps = program.rto_min_ps
         self.timer_armed = False
-        self.deadline_ps = 0
+        self.deadline_ps = self.last_ack_ps = 0
+        #: Number of the transmission that the last time-out sent.
+        self.probe = -1
+        #: How long it has stood still for time-outs since the last acknowledgement.
+        self.stood_ps = 0
 
     # Sending
 
@@ -256,23 +328,50 @@ class Flow:
         return packet
 
     def sent(self, size: int) -> None:
-        """Account for a chunk that went out; the time-out runs from the first one in flight."""
-        if self.in_flight_bytes == 0:
-            self.deadline_ps = int(self.model.env.now) + self.timeout_ps
+        """Account for a chunk that went out; the time-out runs from the last one, and from the last news."""
+        self.deadline_ps = int(self.model.env.now) + self.timeout_ps
         if not self.timer_armed:
             self._arm(self.timeout_ps)
         self.in_flight_bytes += size
         self.model.hosts[self.src].in_flight_bytes += size
 
-    def asks_for_ack(self) -> bool:
-        """Whether the chunk just sent asks for an acknowledgement: every few do, and more where the window is small."""
+    def asks_for_acks(self, packets: int, slices: int) -> int:
+        """Return for how many acknowledgements the chunk just sent asks: one in every few packets, or in fewer where
+        the window is small, and in a train also one at the end of every slice. Those of a train come as one that
+        weighs as much.
+        """
         program = self.model.program
         allowed = min(self.window, program.credit_bytes or NO_LIMIT)
-        self.unasked += 1
-        if self.unasked >= min(program.ack_every, allowed // (2 * program.full_packet_bytes)):
-            self.unasked = 0
-            return True
-        return False
+        every = min(program.ack_every, allowed // (2 * program.full_packet_bytes))
+        self.unasked += packets
+        if self.unasked < every:
+            return 0
+        self.unasked = 0
+        if packets <= 1 or every <= 1:
+            return max(1, packets)
+        return max(1, (packets + slices * (every - 1)) // every)
+
+    def acknowledge_beside(self, ack: Packet) -> None:
+        """Send an acknowledgement beside trains: it waits for what waits in its queue, and they for its bytes.
+
+        Among them, it would also wait for the whole of a train where it waits for a packet at packet level.
+        """
+        model, now = self.model, int(self.model.env.now)
+        arrives_ps = now
+        for link in ack.path:
+            port = model.ports[link]
+            occupied_ps = serialisation_ps(ack.size, port.rate_bps)
+            model.record.link_bytes[link] += ack.size
+            model.record.link_busy_ps[link] += occupied_ps
+            port.busy_until_ps = max(now, port.busy_until_ps) + occupied_ps
+            arrives_ps += port.delay_ps + (0 if port.is_paced else occupied_ps)
+            if isinstance(port, SwitchPort) and not port.queue.sorts():
+                waiting = port.buffer.queue_bytes[0] * model.program.queue_share // 10**6
+                arrives_ps += serialisation_ps(waiting, port.rate_bps)
+        assert ack.message is not None
+        take = ack.message.acknowledge
+        self.last_ack_ps = max(self.last_ack_ps, arrives_ps)
+        model.at(self.last_ack_ps - now, ACKNOWLEDGE, self.index).callbacks.append(lambda _: take(ack))
 
     def left_network(self, size: int) -> None:
         """Account for a chunk that is acknowledged or given up."""
@@ -303,12 +402,12 @@ class Flow:
         self.window = min(self.window, self.largest_window)
         self.deadline_ps = int(self.model.env.now) + self.timeout_ps
 
-    def lost(self, in_flight_before: int) -> None:
-        """Halve the window, once a round trip."""
+    def lost(self) -> None:
+        """Halve the window, once a round trip; not what is in flight, which is little where a slice ends."""
         now = int(self.model.env.now)
         if now >= self.cut_again_ps:
             full = self.model.program.full_packet_bytes
-            self.window = max(full, min(self.window, in_flight_before) // 2)
+            self.window = max(full, self.window // 2)
             self.slow_start_until = self.window
             self.cut_again_ps = now + self.round_trip_ps
 
@@ -328,7 +427,8 @@ class Flow:
 
     def _arm(self, delay_ps: int) -> None:
         self.timer_armed = True
-        self.model.at(delay_ps, TIMER, self.index).callbacks.append(self._timer)
+        sleep_ps = timer_sleep_ps(delay_ps, self.model.program.rto_min_ps)
+        self.model.at(sleep_ps, TIMER, self.index).callbacks.append(self._timer)
 
     def _timer(self, _: simpy.Event) -> None:
         now = int(self.model.env.now)
@@ -337,13 +437,21 @@ class Flow:
             return
         if now >= self.deadline_ps:
             self.model.record.timeouts += 1
-            self.lose_until(self.transmissions)
-            self.slow_start_until = max(self.model.program.full_packet_bytes, self.window // 2)
-            self.window = self.model.program.full_packet_bytes
+            self.stood_ps += self.timeout_ps
             self.timeout_ps = backed_off(self.timeout_ps)
             self.deadline_ps = now + self.timeout_ps
-            self.model.hosts[self.src].kick()
+            self._send_probe()
         self._arm(self.deadline_ps - now)
+
+    def _send_probe(self) -> None:
+        """Send the newest chunk again, whatever the window: what its acknowledgement does not find there was lost."""
+        message, chunk = next(reversed(self.in_flight))
+        self.probe = self.transmissions
+        self.in_flight[message, chunk] = self.probe
+        packet = message.packet_of(chunk)
+        packet.asks = True
+        self.model.record.retransmissions += 1
+        self.model.hosts[self.src].send(packet)
 
 
 class Message:
@@ -354,8 +462,10 @@ class Message:
         self.model, self.index = model, index
         self.flow = model.flows[int(program.message_flow[index])]
         self.bytes, self.chunks = int(program.message_bytes[index]), int(program.message_chunks[index])
-        self.lead_ps = int(program.message_lead_ps[index])
+        self.packets, self.slices = int(program.message_packets[index]), int(program.message_slices[index])
+        self.lead_ps, self.slack_ps = int(program.message_lead_ps[index]), int(program.message_slack_ps[index])
         self.rank, self.switch_rank = int(program.message_rank[index]), int(program.message_switch_rank[index])
+        self.out_ps, self.in_ps = int(program.message_out_ps[index]), int(program.message_in_ps[index])
         self.iteration = -1
         self.key = self.deadline_ps = 0
         # Nothing is out before the first start.
@@ -367,15 +477,29 @@ class Message:
         now = int(self.model.env.now)
         self._forget_in_flight()
         self.iteration, self.deadline_ps = iteration, deadline_ps
-        self.key = self.model.host_key(Slice(now, self.rank, self.bytes, deadline_ps - self.lead_ps))
+        self.key = self.model.host_key(
+            Slice(now, self.rank, self.bytes, deadline_ps - self.lead_ps, iteration, self.index)
+        )
         # At the sender.
         self.state = bytearray(self.chunks)
-        self.next_unsent = self.unacknowledged_from = 0
-        self.lost = self.lost_from = 0
+        self.unacknowledged_from = self.lost = self.lost_from = 0
         # At the receiver.
         self.has = bytearray(self.chunks)
         self.received = self.expected = 0
+        if self.out_ps == 0:
+            self.copied()
+            return
+        # Before it is copied there is nothing to send, not even where entries of the flow are out of date.
+        self.next_unsent = self.chunks
+        if self.flow.current is self:
+            self.flow.current = None
+        self.model.lane(self.flow.src, OUT).add(self.key, self.index, self.out_ps, self.copied)
+
+    def copied(self) -> None:
+        """Let the NIC have it."""
+        self.next_unsent = 0
         heapq.heappush(self.flow.pending, (self.key, self.index))
+        self.model.hosts[self.flow.src].kick()
 
     def _forget_in_flight(self) -> None:
         for chunk in range(self.unacknowledged_from, self.next_unsent):
@@ -386,11 +510,15 @@ class Message:
         del self.flow.in_flight[self, chunk]
         self.flow.left_network(self.wire_bytes(chunk))
 
+    def packets_of(self, chunk: int) -> int:
+        """Return how many packets carry a chunk; one, but for trains."""
+        return share(self.packets, chunk, self.chunks)
+
     def wire_bytes(self, chunk: int) -> int:
         """Return the bytes of a chunk's packet on the wire."""
         program = self.model.program
-        last = chunk == self.chunks - 1
-        return (self.bytes - chunk * program.payload_bytes if last else program.payload_bytes) + program.header_bytes
+        carried = min(program.chunk_bytes, self.bytes - chunk * program.chunk_bytes)
+        return carried + self.packets_of(chunk) * program.header_bytes
 
     # Sender
 
@@ -411,16 +539,23 @@ class Message:
             self.next_unsent += 1
             if chunk == 0:
                 model.record.sent_ps[self.iteration, self.index] = now
+        packet = self.packet_of(chunk)
+        if model.program.acks:
+            self.state[chunk] = IN_FLIGHT
+            flow.sent(packet.size)
+            flow.in_flight[self, chunk] = packet.transmission
+            slices = share(self.slices, chunk, self.chunks)
+            packet.asks = max(flow.asks_for_acks(self.packets_of(chunk), slices), again)
+        return packet
+
+    def packet_of(self, chunk: int) -> Packet:
+        """Return a chunk as the flow's next transmission."""
+        flow, now = self.flow, int(self.model.env.now)
         slack_ps = self.deadline_ps - self.lead_ps - now
         packet = Packet(DATA, flow, flow.path, self.wire_bytes(chunk), self.switch_rank, slack_ps)
         packet.message, packet.iteration, packet.chunk = self, self.iteration, chunk
         packet.transmission, packet.sent_ps = flow.transmissions, now
         flow.transmissions += 1
-        if model.program.acks:
-            self.state[chunk] = IN_FLIGHT
-            flow.sent(packet.size)
-            flow.in_flight[self, chunk] = packet.transmission
-            packet.asks = flow.asks_for_ack() or again
         return packet
 
     def acknowledge(self, ack: Packet) -> None:
@@ -441,9 +576,13 @@ class Message:
         flow.measured_round_trip(int(self.model.env.now) - ack.sent_ps)
         if newly:
             flow.acknowledged(newly, ack.marked)
-        before = flow.in_flight_bytes
-        if flow.lose_until(ack.transmission - self.model.program.reordering):
-            flow.lost(before)
+        if flow.stood_ps:
+            # An answer to an earlier packet shows that all only waited.
+            if ack.transmission >= flow.probe:
+                self.model.record.timed_out_ps[self.iteration, self.index] += flow.stood_ps
+            flow.stood_ps = 0
+        if flow.lose_until(lost_up_to(ack.transmission, flow.probe, self.model.program.reordering)):
+            flow.lost()
         if flow.current is self and not self.has_unsent():
             flow.current = None
         self.model.hosts[flow.src].kick()
@@ -476,20 +615,27 @@ class Message:
         ):
             self._send_ack(packet)
         if complete:
-            self.model.delivered(self)
+            self.model.arrived(self)
 
     def _send_ack(self, packet: Packet) -> None:
         flow, program = self.flow, self.model.program
         # As urgent as what it acknowledges: with a slack of its own it would wait behind all data that is late.
-        ack = Packet(ACK, flow, flow.back, program.ack_bytes, 0, packet.slack_ps)
+        ack = Packet(ACK, flow, flow.back, max(1, packet.asks) * program.ack_bytes, 0, packet.slack_ps)
         ack.message, ack.iteration, ack.chunk = self, packet.iteration, packet.chunk
         ack.transmission, ack.sent_ps = packet.transmission, packet.sent_ps
         ack.acked_to, ack.marked = self.expected, packet.marked
-        self.model.hosts[flow.dst].send(ack)
+        if program.grain > 1:
+            flow.acknowledge_beside(ack)
+        else:
+            self.model.hosts[flow.dst].send(ack)
 
 
 class SimulatedWorker:
-    """One worker: forward layers wait for their gates, backward layers fire their gradients."""
+    """One worker: layers wait until they are open, backward ones fire their gradients, and all say when they are done.
+
+    A forward layer is opened by its gate, from the second pass on; a backward layer by what comes before it, if
+    anything does.
+    """
 
     def __init__(self, model: Model, index: int):
         self.model, self.index = model, index
@@ -506,19 +652,31 @@ class SimulatedWorker:
         for iteration in range(program.iterations + 1):
             for gate in self.gates:
                 if model.opened[gate] < iteration:
-                    self.waits_for, self.wake = gate, simpy.Event(model.env)
-                    yield self.wake
+                    yield self._opening(model.first_gate + gate)
                 model.record.forward_start_ps[iteration, gate] = model.env.now
                 yield model.at(int(program.forward_ps[iteration, gate]), COMPUTE, self.index)
+                if iteration < program.iterations:
+                    model.worker_passed(model.first_forward + gate)
+                if iteration > 0:
+                    model.worker_passed(model.first_gate + gate)
             if iteration < program.iterations:
                 for gate in reversed(self.gates):
+                    if model.opened_backward[gate] <= iteration:
+                        yield self._opening(model.first_backward + gate)
+                    model.record.backward_start_ps[iteration, gate] = model.env.now
                     yield model.at(int(program.backward_ps[iteration, gate]), COMPUTE, self.index)
                     model.gradient_ready(gate)
+                    model.worker_passed(model.first_backward + gate)
         model.worker_finished()
 
-    def gate_opened(self, gate: int) -> None:
-        """Go on if this is the gate the forward pass stands at."""
-        if self.waits_for == gate and self.wake is not None:
+    def _opening(self, node: int) -> simpy.Event:
+        """Return what happens when the layer of this node is open."""
+        self.waits_for, self.wake = node, simpy.Event(self.model.env)
+        return self.wake
+
+    def opened(self, node: int) -> None:
+        """Go on if this is the layer that the worker stands at."""
+        if self.waits_for == node and self.wake is not None:
             self.wake.succeed()
             self.waits_for, self.wake = -1, None
 
@@ -541,10 +699,14 @@ class Model:
         self.flows = [Flow(self, index) for index in range(len(program.flow_src))]
         for host, row in zip(self.hosts, _rows(program.host_flows_start, program.host_flows), strict=True):
             host.flows = [self.flows[index] for index in row]
+        self.lanes = [Lane(self, index) for index in range(LANES * program.hosts)]
         self.messages = [Message(self, index) for index in range(program.messages)]
         self.fired = [0] * program.messages
-        self.opened = [0] * program.gates
+        _, _, self.first_gate, self.first_gradient, self.first_forward, self.first_backward = program.first_of_kind
         self.need: list[int] = program.need.tolist()
+        #: How often each layer was opened, forward and backward; a backward layer that waits for nothing always is.
+        self.opened = [0] * program.gates
+        self.opened_backward = [0 if need else NEVER for need in self.need[self.first_backward :]]
         self.node_deadline_ps = [NEVER] * len(self.need)
         self.successors = list(_rows(program.successors_start, program.successors))
         self.workers = [SimulatedWorker(self, index) for index in range(program.workers)]
@@ -554,12 +716,13 @@ class Model:
         for index in range(len(program.background_flow)):
             self.env.process(self._background(index))
 
-    def run(self, stopped: Callable[[], bool]) -> Record:
+    def run(self, stopped: Callable[[], bool], advanced: Callable[[int], None]) -> Record:
         """Run until every worker has finished; return what was observed."""
         try:
             while not self._step():
                 if stopped():
                     raise StoppedError
+                advanced(self.record.transmissions)
         except simpy.core.EmptySchedule:
             raise SimulationError("no packet can make progress any more; this is a defect, please report it") from None
         self.record.end_ps = int(self.env.now)
@@ -625,11 +788,25 @@ class Model:
 
     def gradient_ready(self, gate: int) -> None:
         """Fire the gradient node of a worker's layer."""
-        program = self.program
-        node = program.messages + program.joins + program.gates + gate
-        self._fire_successors(node, int(self.env.now) + int(program.slack_ps[gate]))
+        self._fire_successors(self.first_gradient + gate, int(self.env.now) + int(self.program.slack_ps[gate]))
 
-    def delivered(self, message: Message) -> None:
+    def worker_passed(self, node: int) -> None:
+        """Fire what waits until a worker is through a layer; that has no deadline to hand on."""
+        self._fire_successors(node, NEVER)
+
+    def lane(self, host: int, direction: int) -> Lane:
+        """Return the lane of a host for what goes out, or for what comes in."""
+        return self.lanes[LANES * host + direction]
+
+    def arrived(self, message: Message) -> None:
+        """Let the receiver take in a message of which all is there."""
+        if message.in_ps == 0:
+            self._delivered(message)
+        else:
+            lane = self.lane(message.flow.dst, IN)
+            lane.append(message.index, message.in_ps, partial(self._delivered, message))
+
+    def _delivered(self, message: Message) -> None:
         """Fire what waits for a message."""
         self.record.delivered_ps[message.iteration, message.index] = self.env.now
         self._fire_successors(message.index, message.deadline_ps)
@@ -656,28 +833,50 @@ class Model:
             return self._start_message(self.messages[node], deadline_ps)
         join = node - program.messages
         if join < program.joins:
-            delay_ps = int(program.join_delay_ps[join])
-            if delay_ps == 0:
+            delay_ps, work_ps = int(program.join_delay_ps[join]), int(program.join_work_ps[join])
+            if delay_ps == work_ps == 0:
                 return True
-            summed = self.at(delay_ps, JOIN, join)
-            summed.callbacks.append(lambda _: self._fire_successors(node, deadline_ps))
+            update = partial(self._update, join, partial(self._fire_successors, node, deadline_ps))
+            if delay_ps == 0:
+                update()
+            else:
+                self.at(delay_ps, JOIN, join).callbacks.append(lambda _: update())
             return False
-        gate = join - program.joins
-        self.record.gate_open_ps[self.opened[gate], gate] = self.env.now
-        self.opened[gate] += 1
-        self.workers[self.worker_of[gate]].gate_opened(gate)
+        if node < self.first_gradient:
+            gate = node - self.first_gate
+            self.record.gate_open_ps[self.opened[gate], gate] = self.env.now
+            self.opened[gate] += 1
+        else:
+            gate = node - self.first_backward
+            self.opened_backward[gate] += 1
+        self.workers[self.worker_of[gate]].opened(node)
         return False
+
+    def _update(self, join: int, follows: Callable[[], None]) -> None:
+        """Let the host that sums make parameters of a sum."""
+        program = self.program
+        work_ps = int(program.join_work_ps[join])
+        if work_ps == 0:
+            follows()
+        else:
+            self.lane(int(program.join_host[join]), IN).append(program.messages + join, work_ps, follows)
 
     def _start_message(self, message: Message, deadline_ps: int) -> bool:
         record, now = self.record, self.env.now
         iteration = self.fired[message.index]
         self.fired[message.index] += 1
         record.ready_ps[iteration, message.index] = now
-        if not message.flow.path or message.chunks == 0:
-            record.sent_ps[iteration, message.index] = record.delivered_ps[iteration, message.index] = now
+        if message.slack_ps != NEVER:
+            deadline_ps = int(now) + message.slack_ps
+        if message.flow.path and message.chunks > 0:
+            message.start(iteration, deadline_ps)
+            return False
+        record.sent_ps[iteration, message.index] = now
+        if message.in_ps == 0:
+            record.delivered_ps[iteration, message.index] = now
             return True
-        message.start(iteration, deadline_ps)
-        self.hosts[message.flow.src].kick()
+        message.iteration, message.deadline_ps = iteration, deadline_ps
+        self.arrived(message)
         return False
 
     def worker_finished(self) -> None:
@@ -692,6 +891,14 @@ def _rows(start: np.ndarray, flat: np.ndarray) -> Iterator[list[int]]:
     return (values[a:b] for a, b in pairwise(bounds))
 
 
-def run(program: FlatPlan, record_packets: bool = False, stopped: Callable[[], bool] = lambda: False) -> Record:
-    """Execute a program with SimPy; `stopped` is asked now and then whether to give up."""
-    return Model(program, record_packets).run(stopped)
+def run(
+    program: FlatPlan,
+    record_packets: bool = False,
+    stopped: Callable[[], bool] = lambda: False,
+    advanced: Callable[[int], None] = lambda _: None,
+) -> Record:
+    """Execute a program with SimPy.
+
+    Now and then `stopped` is asked whether to give up, and `advanced` is told how many transmissions there have been.
+    """
+    return Model(program, record_packets).run(stopped, advanced)

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
 
-from tensorexpress.errors import PolicyError
+from tensorexpress.errors import InputError, PolicyError
+from tensorexpress.memory import check_memory
 from tensorexpress.plan import make_plan
-from tensorexpress.policy import Policy, parse_policy
+from tensorexpress.policy import POLICIES, Policy, parse_policy
 from tensorexpress.results.side_by_side import Result, SideBySide, side_by_side
-from tensorexpress.scenario import Scenario, policy_problems
+from tensorexpress.scenario import Scenario, policy_problems, read_scenario
 from tensorexpress.scenario_keys import USUAL_POLICIES
-from tensorexpress.sim.run import simulate
+from tensorexpress.sim.grain import AUTO, both_seconds, check_grain, choose_grain, most_packets, usual_seconds
+from tensorexpress.sim.run import needed_bytes, simulate, simulate_coarsely
+
+#: From how long on the machine's own pace is worth a look before the start.
+LONG_SECONDS = 5
 
 
 def predict(
@@ -23,41 +30,104 @@ def predict(
     progress: Callable[[str], None] | None = None,
     *,
     keeps_finished: bool = False,
+    grain: int | str = AUTO,
+    advanced: Callable[[float], None] | None = None,
 ) -> SideBySide:
     """Simulate a scenario under each policy (by default the usual ones) and compare; they run on all cores at once.
 
     A policy may be given as text, as in a scenario file. What `read_study` returns is what this takes:
     `predict(*read_study("scenario.toml"))`.
 
+    `grain` packets are moved as one; "auto" is packet level, 1, unless that would take long. A coarse prediction is
+    made again at twice the grain to tell what the grain costs. `advanced` is told now and then which share is done.
+
     Ctrl-C is a KeyboardInterrupt as always; with `keeps_finished` it ends the simulation early, and what is returned
     holds the policies that are finished, if there is any.
     """
-    compared = _checked(scenario, policies or USUAL_POLICIES)
+    compared = checked_policies(scenario, policies or USUAL_POLICIES)
+    packets = grain_of(scenario, compared, grain)
     stop = threading.Event()
+    shares = _Shares(len(compared), advanced)
 
-    def one(policy: Policy) -> Result:
+    def one(policy: Policy) -> tuple[Result, float | None]:
         plan = make_plan(scenario, policy)
-        return Result.of(plan, simulate(plan, engine, stop.is_set))
+        compares = 1 < packets <= most_packets(scenario) // 2
+
+        def simulated(grain: int, before: float, share: float) -> Result:
+            moved = partial(shares.note, policy.name, before, share)
+            return Result.of(*simulate_coarsely(plan, grain, engine, stop.is_set, moved))
+
+        result = simulated(packets, 0.0, 2 / 3 if compares else 1.0)
+        if not compares:
+            return result, None
+        doubled = simulated(2 * packets, 2 / 3, 1 / 3)
+        pairs = zip(result.jobs, doubled.jobs, strict=True)
+        return result, max(abs(other.iteration_ps / own.iteration_ps - 1) for own, other in pairs)
 
     done: dict[str, Result] = {}
+    changes: dict[str, float] = {}
     # Threads are enough: the compiled engine runs outside the interpreter lock.
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         futures = {pool.submit(one, policy): policy.name for policy in compared}
         try:
             for future in as_completed(futures):
-                done[futures[future]] = future.result()
+                name = futures[future]
+                done[name], change = future.result()
+                if change is not None:
+                    changes[name] = change
                 if progress is not None:
-                    progress(futures[future])
+                    with shares.lock:
+                        progress(name)
         except BaseException as error:
             # One policy has failed, or somebody has pressed Ctrl-C: the others need not go on.
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
             if not (keeps_finished and done and isinstance(error, KeyboardInterrupt)):
                 raise
-    return side_by_side([done[policy.name] for policy in compared if policy.name in done])
+    return side_by_side([done[policy.name] for policy in compared if policy.name in done], packets, changes)
 
 
-def _checked(scenario: Scenario, policies: Sequence[Policy | str]) -> list[Policy]:
+class _Shares:
+    """How far every policy is, told by threads, one at a time."""
+
+    def __init__(self, policies: int, advanced: Callable[[float], None] | None):
+        self.lock = threading.Lock()
+        self._policies, self._advanced = policies, advanced
+        self._done: dict[str, float] = {}
+
+    def note(self, policy: str, before: float, share: float, part: float) -> None:
+        """Note that so large a part of the policy's next share is done."""
+        if self._advanced is not None:
+            with self.lock:
+                self._done[policy] = before + share * part
+                self._advanced(sum(self._done.values()) / self._policies)
+
+
+def grain_of(scenario: Scenario, policies: Sequence[Policy], grain: int | str) -> int:
+    """Return how many packets are moved as one where `grain` is asked for; what does not fit into memory is refused."""
+    packets = choose_grain(scenario, policies) if grain == AUTO else grain
+    if not isinstance(packets, int):
+        raise InputError(f"grain {grain!r}: accepted: a number of packets from 1 on, or {AUTO!r}")
+    check_grain(scenario, packets)
+    check_memory(scenario.name, needed_bytes(scenario, packets))
+    return packets
+
+
+def expected_seconds(scenario: Scenario, policies: Sequence[Policy], grain: int) -> float:
+    """Return about how long `predict` will take on this machine, by the pace of a short simulation."""
+    seconds = both_seconds(scenario, policies, grain) if grain > 1 else usual_seconds(scenario, policies, 1)
+    if seconds < LONG_SECONDS:
+        return seconds
+    probe = read_scenario(None, ["job.workers=2", "job.servers=1", "iterations=1", "warmup=0"])
+    plan = make_plan(probe, POLICIES["fifo"])
+    # The first one loads what is compiled.
+    simulate(plan)
+    start = time.perf_counter()
+    simulate(plan)
+    return seconds * (time.perf_counter() - start) / usual_seconds(probe, [plan.policy], 1)
+
+
+def checked_policies(scenario: Scenario, policies: Sequence[Policy | str]) -> list[Policy]:
     """Return the policies as values; refuse what cannot be compared in this scenario."""
     compared = [parse_policy(policy) if isinstance(policy, str) else policy for policy in policies]
     if len({policy.name for policy in compared}) < len(compared):

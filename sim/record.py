@@ -28,9 +28,12 @@ class Record:
 
     forward_start_ps: Ints
     gate_open_ps: Ints
+    backward_start_ps: Ints
     ready_ps: Ints
     sent_ps: Ints
     delivered_ps: Ints
+    #: How long flows stood still before time-outs that found packets of a message lost.
+    timed_out_ps: Ints
     link_bytes: Ints
     link_busy_ps: Ints
     #: Packets that found the buffer full, were lost on the wire, were marked (ECN), per link.
@@ -57,9 +60,11 @@ def empty_record(program: FlatPlan) -> Record:
     return Record(
         _times(rounds + 1, program.gates),
         _times(rounds, program.gates),
+        _times(rounds, program.gates),
         ready,
         sent,
         delivered,
+        np.zeros_like(delivered),
         carried,
         busy,
         drops,

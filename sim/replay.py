@@ -151,10 +151,10 @@ def _check_ranges(columns: Columns, hosts: int, discipline: str, queues: int) ->
 
 def _check_magnitude(cluster: Cluster, columns: Columns) -> None:
     """Refuse what could go beyond 64 bits: times, and link rates with which sizes are multiplied."""
-    fastest = max(link.rate_bps for link in cluster.links)
+    fastest = max(cluster.directed().rate_bps)
     if fastest > _LARGEST_RATE:
         raise InputError(f"a link of the cluster has a rate of {fastest} bit/s; accepted: up to {_LARGEST_RATE}")
-    slowest = min(link.rate_bps for link in cluster.links)
+    slowest = min(cluster.directed().rate_bps)
     longest_ps = max(link.delay_ps for link in cluster.links)
     # At each hop a packet waits at the most for all others; rounding up adds a picosecond each.
     hop_ps = serialisation_ps(int(columns["bytes"].sum()), slowest) + len(columns["bytes"]) + longest_ps

@@ -7,11 +7,13 @@ from collections.abc import Callable
 import numpy as np
 
 from tensorexpress.errors import InputError, unknown
+from tensorexpress.graph import ARCHITECTURES
 from tensorexpress.memory import check_memory
 from tensorexpress.observed import ObservedJob, ObservedNetwork, make_trace
-from tensorexpress.plan import Plan
+from tensorexpress.plan import Plan, slice_counts
 from tensorexpress.scenario import Scenario
-from tensorexpress.sim.flat_plan import FlatPlan, build
+from tensorexpress.sim.flat_plan import FlatPlan, build, transmissions_of
+from tensorexpress.sim.grain import check_grain, coarsened
 from tensorexpress.sim.record import Record
 from tensorexpress.trace import LINK, Trace
 
@@ -20,6 +22,7 @@ ENGINES = ("auto", "simpy", "fast")
 
 #: Bytes of memory that a simulation needs for every chunk of an iteration, all tables included.
 _BYTES_PER_CHUNK = 64
+_BYTES_PER_MESSAGE = 500
 
 
 def simulate(plan: Plan, engine: str = "auto", stopped: Callable[[], bool] = lambda: False) -> Trace:
@@ -27,19 +30,41 @@ def simulate(plan: Plan, engine: str = "auto", stopped: Callable[[], bool] = lam
 
     `stopped` is asked now and then whether to give up; then StoppedError is raised.
     """
-    check_memory(plan.scenario.name, needed_bytes(plan.scenario))
-    program = build(plan)
-    return to_trace(plan, program, execute(program, engine, stopped=stopped))
+    return simulate_coarsely(plan, 1, engine, stopped)[1]
 
 
-def needed_bytes(scenario: Scenario) -> int:
+def simulate_coarsely(
+    plan: Plan,
+    grain: int,
+    engine: str = "auto",
+    stopped: Callable[[], bool] = lambda: False,
+    advanced: Callable[[float], None] = lambda _: None,
+) -> tuple[Plan, Trace]:
+    """Execute a plan with so many packets moved as one; return the plan with its larger slices, and its trace.
+
+    `advanced` is told now and then about which share is done.
+    """
+    check_grain(plan.scenario, grain)
+    check_memory(plan.scenario.name, needed_bytes(plan.scenario, grain))
+    coarse = coarsened(plan, grain)
+    program = build(coarse, grain, plan)
+    expected = max(1, transmissions_of(program))
+    record = execute(program, engine, stopped=stopped, advanced=lambda done: advanced(min(1.0, done / expected)))
+    return coarse, to_trace(coarse, program, record)
+
+
+def needed_bytes(scenario: Scenario, grain: int = 1) -> int:
     """Return about how much memory a simulation of a scenario takes, whatever the policy."""
-    payload = scenario.framing.payload_bytes
-    return (
-        2
-        * _BYTES_PER_CHUNK
-        * sum(len(job.workers) * -(-size // payload) for job in scenario.jobs for size in job.workload.tensor_bytes)
-    )
+    payload = grain * scenario.framing.payload_bytes
+    needed = 0
+    for job in scenario.jobs:
+        architecture = ARCHITECTURES[job.architecture]
+        chunks = (2 + architecture.regathers) * len(job.workers)
+        needed += _BYTES_PER_CHUNK * chunks * sum(-(-size // payload) for size in job.workload.tensor_bytes)
+        # Whole tensors are the fewest messages.
+        messages = architecture.messages_per_slice(len(job.hosts)) * sum(slice_counts(job, 0))
+        needed += _BYTES_PER_MESSAGE * messages
+    return needed
 
 
 def execute(
@@ -47,6 +72,7 @@ def execute(
     engine: str = "auto",
     record_packets: bool = False,
     stopped: Callable[[], bool] = lambda: False,
+    advanced: Callable[[int], None] = lambda _: None,
 ) -> Record:
     """Execute a program on an engine."""
     if engine not in ENGINES:
@@ -57,12 +83,12 @@ def execute(
 
         missing = fast.what_is_not_compiled(program)
         if missing is None:
-            return fast.run(program, record_packets, stopped)
+            return fast.run(program, record_packets, stopped, advanced)
         if engine == "fast":
             raise InputError(f"engine 'fast' has no {missing}; use engine 'simpy', or 'auto'")
     from tensorexpress.sim import model
 
-    return model.run(program, record_packets, stopped)
+    return model.run(program, record_packets, stopped, advanced)
 
 
 def to_trace(plan: Plan, program: FlatPlan, record: Record) -> Trace:
@@ -83,8 +109,10 @@ def _observed(number: int, plan: Plan, program: FlatPlan, record: Record) -> Obs
     messages = np.flatnonzero(program.flow_job[program.message_flow] == number)
     return ObservedJob(
         forward_start_ps=record.forward_start_ps[:, gates].reshape(shape),
+        backward_start_ps=record.backward_start_ps[:, gates].reshape(shape),
         updated_ps=record.gate_open_ps[:, gates].reshape(shape),
         ready_ps=record.ready_ps[:, messages],
         sent_ps=record.sent_ps[:, messages],
         delivered_ps=record.delivered_ps[:, messages],
+        timed_out_ps=record.timed_out_ps[:, messages],
     )

@@ -194,7 +194,7 @@ def _joined(results_by_policy: Sequence[Sequence[JobResult]]) -> tuple[JobResult
 def _simulate(task: _Task) -> _Simulated:
     """Return what came out for every job; `_joined` compares it with that of other policies."""
     scenario = scenario_from(task.content, task.source, task.overrides)
-    prediction = predict(scenario, [task.policy], task.engine)
+    prediction = predict(scenario, [task.policy], task.engine, grain=1)
     return _Simulated(tuple(prediction.job_results(task.policy.name)), prediction.provenance)
 
 

@@ -24,7 +24,8 @@ from typing import Any, get_type_hints
 
 import numpy as np
 
-from tensorexpress.cluster import Cluster, Link
+from tensorexpress.baseline import FittedBaseline
+from tensorexpress.cluster import Cluster, Link, with_rates
 from tensorexpress.errors import InputError, NetworkError, unknown
 from tensorexpress.files import read_json, write_atomic
 from tensorexpress.framing import ETHERNET_BYTES, Framing
@@ -101,7 +102,12 @@ _RANGES = {
     "host_byte_ps": (0, 10**9),
     "switch_byte_ps": (0, 10**9),
     "paced_links": (0, _LINKS),
+    "copy_rate_bps": (0, LARGEST),
+    "iteration_ps": (1, LARGEST),
 }
+
+#: What a file holds: what a target adds, or what a user's baseline shows of the software of hosts.
+_KINDS: dict[str, type[Calibration | FittedBaseline]] = {"measured": Calibration, "fitted": FittedBaseline}
 _LONGEST_PS = 10 * PS_PER_SECOND
 
 #: The tensors of the probe, by index.
@@ -186,11 +192,16 @@ def _lateness_ps(trace: Trace) -> float:
     return float(np.median(pushes["sent_ps"] - pushes["ready_ps"]))
 
 
-def calibrate_scenario(scenario: Scenario, calibration: Calibration) -> Scenario:
-    """Return the scenario as the target runs it: with the rates and delays that its links have there."""
+def calibrate_scenario(scenario: Scenario, calibration: Calibration | FittedBaseline) -> Scenario:
+    """Return the scenario as the target runs it: with the rates and delays that its links have there.
+
+    Of a fitted baseline, it is the scenario whose hosts copy at the rate that was found.
+    """
+    if isinstance(calibration, FittedBaseline):
+        return replace(scenario, transport=replace(scenario.transport, copy_rate_bps=calibration.copy_rate_bps))
     factor = factor_for(scenario, calibration.rate_bps)
     if factor > 1:
-        fastest_bps = max(link.rate_bps for link in scenario.cluster.links)
+        fastest_bps = max(scenario.cluster.directed().rate_bps)
         raise InputError(
             f"{scenario.name}: a link runs at {format_rate(fastest_bps)}, and the target {calibration.target} was "
             f"calibrated up to {format_rate(calibration.rate_bps)}; accepted: a scenario that it can run, as with "
@@ -207,48 +218,52 @@ def _calibrate_link(link: Link, cluster: Cluster, calibration: Calibration) -> L
     A packet passes the links of two hosts, and two ends of links at every switch.
     """
     size = cluster.mtu + ETHERNET_BYTES
-    rate_bps = max(1, round(link.rate_bps * calibration.rate_share))
+    rates_bps = (max(1, round(rate_bps * calibration.rate_share)) for rate_bps in link.rates_bps)
     # Of the two ways of a tensor, there and back, one starts with a timer.
     at_host_ps = calibration.host_packet_ps + size * calibration.host_byte_ps + calibration.timer_ps // 2
     at_switch_ps = calibration.switch_packet_ps + size * calibration.switch_byte_ps
     is_switch = [end in cluster.switches for end in (link.a, link.b)]
     added_ps = sum(at_switch_ps if switch else at_host_ps for switch in is_switch) // 2
     a, b = (calibration.paced_links > switch for switch in is_switch)
-    return replace(link, rate_bps=rate_bps, delay_ps=max(a or b, added_ps), paced=(a, b))
+    return replace(with_rates(link, *rates_bps), delay_ps=max(a or b, added_ps), paced=(a, b))
 
 
-def calibrate_plan(plan: Plan, calibration: Calibration) -> Plan:
+def calibrate_plan(plan: Plan, calibration: Calibration | FittedBaseline) -> Plan:
     """Return the plan on the target's actual links; all that was decided stays as it was."""
     return replace(plan, scenario=calibrate_scenario(plan.scenario, calibration))
 
 
-def write_calibration(path: str | PathLike[str], calibration: Calibration) -> None:
+def write_calibration(path: str | PathLike[str], calibration: Calibration | FittedBaseline) -> None:
     """Write a calibration to a JSON file."""
-    write_atomic(path, json_text({"format": FORMAT, "version": VERSION, "measured": asdict(calibration)}))
+    [name] = [name for name, kind in _KINDS.items() if isinstance(calibration, kind)]
+    write_atomic(path, json_text({"format": FORMAT, "version": VERSION, name: asdict(calibration)}))
 
 
-def read_calibration(path: str | PathLike[str]) -> Calibration:
+def read_calibration(path: str | PathLike[str]) -> Calibration | FittedBaseline:
     """Return the calibration of a file that `tensorexpress calibrate` wrote."""
     document = read_json(path, _MAKE_ONE)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise InputError(f"{path}: is no calibration; {_MAKE_ONE}")
-    unmeasured = not isinstance(document.get("measured"), dict)
+    found = [name for name in _KINDS if isinstance(document.get(name), dict)]
+    unmeasured = len(found) != 1
     if type(document.get("version")) is not int or document["version"] != VERSION or unmeasured:
         raise InputError(f"{path}: version is {short_repr(document.get('version'))}; accepted: {VERSION}; {_MAKE_ONE}")
-    return _from_json(document["measured"], str(path))
+    return _from_json(_KINDS[found[0]], document[found[0]], str(path))
 
 
-def _from_json(values: dict[str, Any], path: str) -> Calibration:
-    names = [field.name for field in fields(Calibration)]
+def _from_json(
+    kind: type[Calibration | FittedBaseline], values: dict[str, Any], path: str
+) -> Calibration | FittedBaseline:
+    names = [field.name for field in fields(kind)]
     for name in values:
         if name not in names:
             raise InputError(f"{path}: {unknown('key', name, names)}")
-    kinds = get_type_hints(Calibration)
+    kinds = get_type_hints(kind)
     for name in names:
         value = values.get(name)
         least, most = _RANGES.get(name, (0, _LONGEST_PS))
         number = value if type(value) is kinds[name] and isinstance(value, int | float) else math.nan
-        if not (is_name(value) if name == "target" else least <= number <= most):
-            accepted = ACCEPTED_NAME if name == "target" else f"{least} to {most}"
+        if not (is_name(value) if kinds[name] is str else least <= number <= most):
+            accepted = ACCEPTED_NAME if kinds[name] is str else f"{least} to {most}"
             raise InputError(f"{path}: {name} is {short_repr(value)}; accepted: {accepted}; {_MAKE_ONE}")
-    return Calibration(**values)
+    return kind(**values)

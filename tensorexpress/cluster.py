@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from tensorexpress.addresses import addresses_of
@@ -30,7 +30,7 @@ _MOST_LISTED = 12
 
 @dataclass(frozen=True)
 class Link:
-    """A full-duplex link between two named nodes, the same in both directions."""
+    """A full-duplex link between two named nodes."""
 
     a: str
     b: str
@@ -41,6 +41,13 @@ class Link:
     #: Whether what `a` sends, and what `b` sends, is paced: a packet is there after the delay alone, and only the next
     #: one waits until it could have passed. So software keeps a cable that has no speed of its own to a rate.
     paced: tuple[bool, bool] = field(default=(False, False), repr=False)
+    #: Bit/s from b to a where that is another rate; 0 is the same.
+    back_rate_bps: int = field(default=0, repr=False)
+
+    @property
+    def rates_bps(self) -> tuple[int, int]:
+        """Bit/s of what `a` sends, and of what `b` sends."""
+        return self.rate_bps, self.back_rate_bps or self.rate_bps
 
 
 @dataclass(frozen=True)
@@ -114,7 +121,7 @@ class Cluster:
         return DirectedLinks(
             source=tuple(index[source] for (source, _), _ in ways),
             target=tuple(index[target] for (_, target), _ in ways),
-            rate_bps=tuple(link.rate_bps for _, link in ways),
+            rate_bps=tuple(rate_bps for link in self.links for rate_bps in link.rates_bps),
             delay_ps=tuple(link.delay_ps for _, link in ways),
             paced=tuple(paced for link in self.links for paced in link.paced),
         )
@@ -175,6 +182,11 @@ class Cluster:
         return Router(self.directed(), len(self.hosts), len(self.nodes))
 
 
+def with_rates(link: Link, there_bps: int, back_bps: int) -> Link:
+    """Return the link with other rates from a to b, and from b to a."""
+    return replace(link, rate_bps=there_bps, back_rate_bps=back_bps if back_bps != there_bps else 0)
+
+
 def describe(cluster: Cluster) -> str:
     """Return the cluster on one line; rates and delays that differ are given as a range.
 
@@ -185,7 +197,7 @@ def describe(cluster: Cluster) -> str:
     words = [
         cluster.name,
         counted(len(cluster.hosts), "host"),
-        _span((link.rate_bps for link in cluster.links), format_rate),
+        _span((rate_bps for link in cluster.links for rate_bps in link.rates_bps), format_rate),
         _span((link.delay_ps for link in cluster.links), format_time),
         f"MTU {cluster.mtu}",
         counted(cluster.queues, "queue"),
@@ -254,11 +266,12 @@ def _check_links(cluster: Cluster) -> None:
                 raise ClusterError(f"links[{i}]: {_unknown_name('node', end, cluster.nodes)}")
         if link.a == link.b:
             raise ClusterError(f"links[{i}] joins {link.a} to itself; a link joins two nodes")
-        if not 0 < link.rate_bps <= LARGEST:
-            raise ClusterError(
-                f"link {link.a} to {link.b} has a rate of {link.rate_bps} bit/s; accepted: more than 0, "
-                f"such as '10 Gbps', up to {LARGEST}"
-            )
+        for rate_bps in link.rates_bps:
+            if not 0 < rate_bps <= LARGEST:
+                raise ClusterError(
+                    f"link {link.a} to {link.b} has a rate of {rate_bps} bit/s; accepted: more than 0, "
+                    f"such as '10 Gbps', up to {LARGEST}"
+                )
         # A packet never arrives in the instant in which it is sent: the order within an instant could not be kept.
         least_ps = int(any(link.paced))
         if not least_ps <= link.delay_ps <= LARGEST:

@@ -11,7 +11,7 @@ Ints = NDArray[np.int64]
 
 
 def compute_times(scenario: Scenario, rounds: int) -> list[tuple[Ints, Ints]]:
-    """Return (forward, backward) of every job in ps by (pass, worker, layer), with jitter and stragglers.
+    """Return (forward, backward) of every job in ps by (pass, worker, layer), with jitter, stragglers and overhead.
 
     They follow from the seed alone, so every policy meets the same ones, simulated or run. There is one pass more than
     `rounds`, as a run ends with a forward pass.
@@ -37,5 +37,6 @@ def compute_times(scenario: Scenario, rounds: int) -> list[tuple[Ints, Ints]]:
                 ([layer.backward_ps for layer in layers], factor[1]),
             )
         )
+        forward[:, :, 0] += job.overhead_ps
         times.append((forward, backward))
     return times

@@ -18,6 +18,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tensorexpress.errors import InputError
+from tensorexpress.graph import gathered_after
+
+Ints = NDArray[np.int64]
 
 #: One part in so many of an iteration is what `fewest_map` may lose for the queues that it does not use.
 _SPARE_SHARE = 20
@@ -37,6 +40,25 @@ def slacks(forward_ps: Sequence[int], backward_ps: Sequence[int]) -> tuple[int, 
     """
     forward, backward = _per_layer(forward_ps=forward_ps, backward_ps=backward_ps)
     return tuple(map(add, _sums_before(forward), _sums_before(backward)))
+
+
+def gather_slacks(forward_ps: Sequence[int], backward_ps: Sequence[int], prefetch: int) -> tuple[tuple[int, ...], ...]:
+    """Return how long before it is needed each layer may be gathered, if nothing stalls: again, and for the next pass.
+
+    That is at most `prefetch` layers ahead, as `graph.gathered_after` says.
+
+    >>> gather_slacks([1, 1, 1], [2, 2, 2], prefetch=1)
+    ((2, 2, 0), (0, 1, 1))
+    """
+    forward, backward = _per_layer(forward_ps=forward_ps, backward_ps=backward_ps)
+    layers = len(forward)
+    started = np.array([0, *accumulate((*forward, *reversed(backward), *forward))])
+    again, following = gathered_after(layers, prefetch)
+    needed = (2 * layers - 1 - np.arange(layers), 2 * layers + np.arange(layers))
+    return tuple(
+        tuple((started[step] - started[after + 1]).tolist())
+        for step, after in zip(needed, (again, following), strict=True)
+    )
 
 
 def deadlines(forward_ps: Sequence[int], backward_ps: Sequence[int]) -> tuple[int, ...]:
@@ -112,7 +134,8 @@ def lower_bound_ps(forward_ps: ArrayLike, backward_ps: ArrayLike, shared_ps: Arr
     formula, and the first worker is no faster than the fastest u. What only u waits for needs the gradients of all
     workers, so it passes no earlier than after the slowest backward pass.
 
-    Not counted: propagation, store and forward, that a pull follows its push, the time to sum, other traffic.
+    Not counted: propagation, store and forward, that a pull follows its push, the time to sum, other traffic. The mean
+    of several iterations has a higher bound, in bound.py.
 
     >>> lower_bound_ps([[2, 2, 2]], [[2, 2, 2]], [[3, 6, 3], [0, 0, 0]], [[[0, 0, 0], [3, 6, 3]]])
     17
@@ -126,19 +149,42 @@ def lower_bound_ps(forward_ps: ArrayLike, backward_ps: ArrayLike, shared_ps: Arr
         raise InputError(
             f"shared_ps is {shared.shape} and own_ps {own.shape}; give (links, layers), (workers, links, layers)"
         )
-    # From the start of a worker's last forward layer until its gradient of layer b is ready: first and last worker.
-    ready = forward[:, -1:] + np.cumsum(backward[:, ::-1], axis=1)[:, ::-1]
-    first, last = ready.min(axis=0), ready.max(axis=0)
-    bounds = []
-    for times, own_of_worker in zip(forward, own, strict=True):
-        ahead = np.append(np.cumsum(times[:-1][::-1])[::-1], 0)
-        passing = [
-            last,
-            *(first + np.cumsum(shared + own_of_worker, axis=1)),
-            *(last + np.cumsum(own_of_worker, axis=1)),
-        ]
-        bounds.append(int((np.array(passing) + ahead).max()))
-    return min(bounds)
+    # The most that any link has to carry, by (worker, layer); 0 where there are no links.
+    waited_ps = np.cumsum(shared + own, axis=2).max(axis=1, initial=0)
+    own_ps_most = np.cumsum(own, axis=2).max(axis=1, initial=0)
+    ready = gradients_ready_ps(np.zeros(workers, dtype=np.int64), forward, backward)
+    return int(next_starts_ps(ready, forward, waited_ps, own_ps_most).min())
+
+
+def gradients_ready_ps(starts_ps: Ints, forward_ps: Ints, backward_ps: Ints) -> Ints:
+    """Return when every gradient is ready, by (worker, layer), from when each worker starts its last forward layer.
+
+    >>> gradients_ready_ps(np.array([10]), np.array([[2, 2, 2]]), np.array([[1, 1, 1]])).tolist()
+    [[15, 14, 13]]
+    """
+    ready: Ints = (starts_ps + forward_ps[:, -1])[:, None] + np.cumsum(backward_ps[:, ::-1], axis=1)[:, ::-1]
+    return ready
+
+
+def next_starts_ps(
+    ready_ps: Ints, forward_ps: Ints, waited_ps: Ints, own_ps: Ints, opened_ps: Ints | None = None
+) -> Ints:
+    """Return before when no worker can start its last forward layer again, whatever the schedule.
+
+    All arrays are (workers, layers). `ready_ps` is when gradients are ready at the earliest, `forward_ps` how long the
+    next forward pass takes, of which the last layer does not count any more. The layers up to b occupy
+    some link for `waited_ps` with all that the worker waits for, and for `own_ps` with what only it waits for.
+    `opened_ps` is when a layer's parameters can be there if nothing ever has to wait for a link.
+    """
+    first, last = ready_ps.min(axis=0), ready_ps.max(axis=0)
+    passed = np.maximum(first + waited_ps, last + own_ps)
+    if opened_ps is not None:
+        passed = np.maximum(passed, opened_ps)
+    # A worker's forward pass from each layer up to the last but one.
+    ahead = np.zeros_like(forward_ps)
+    ahead[:, :-1] = np.cumsum(forward_ps[:, -2::-1], axis=1)[:, ::-1]
+    starts: Ints = (passed + ahead).max(axis=1)
+    return starts
 
 
 def completions_ps(backward_ps: Sequence[int], transfer_ps: Sequence[int], queue_of: Sequence[int]) -> tuple[int, ...]:

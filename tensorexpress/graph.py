@@ -1,15 +1,22 @@
 """Communication graphs: who sends what to whom in one iteration of a job, after what, and where it is summed.
 
-A graph has four kinds of node and repeats in every iteration:
+A graph has six kinds of node and repeats in every iteration:
 
     message   a part of a slice from one host to another; done when its last byte has arrived
     sum       an addition at a host; done after its delay
-    gate      the parameters of one layer at one worker, for which its forward pass waits
+    gate      the parameters of one layer at one worker, for which its next forward pass waits; done when that pass is
+              through the layer
     gradient  one layer's gradient at one worker, made by its backward pass
+    forward   one layer at one worker; done when the forward pass of this iteration is through it
+    backward  one layer at one worker: if anything comes before it, the backward pass waits for that; done when that
+              pass is through the layer
 
 A node fires when all its predecessors are done, and carries the sum of what they carry; a gradient carries itself. So
 the graph says both when things may happen, which is what a simulator wants to know, and what they are, which is what
-hosts need. An architecture is a way to draw this graph: to add one, write a function like `_ring` and give it a row in
+hosts need. An iteration begins with a forward pass and ends with the gates of the next one; the first forward pass of
+a run has all it needs.
+
+An architecture is a way to draw this graph: to add one, write a function like `_ring` and give it a row in
 ARCHITECTURES.
 """
 
@@ -28,14 +35,16 @@ from tensorexpress.units import serialisation_ps
 Ints = NDArray[np.int64]
 Edges = tuple[Ints, Ints]
 
-#: What a message does: push and pull with servers, reduce and gather between workers. By index in `Graph.kind`.
-KINDS = ("push", "pull", "reduce", "gather")
+#: What a message does: push and pull with servers, reduce and gather between workers, and gather again what the
+#: backward pass needs once more. By index in `Graph.kind`.
+KINDS = ("push", "pull", "reduce", "gather", "regather")
 
 #: Those that bring sums: they belong to the worker that receives them, the others to the one that sends.
-BRINGS_SUMS = ("pull", "gather")
+BRINGS_SUMS = ("pull", "gather", "regather")
 
-#: A node is its kind and an index: a message or a sum by number, a gate or a gradient by worker * layers + tensor.
-MESSAGE, SUM, GATE, GRADIENT = (kind << 40 for kind in range(4))
+#: A node is its kind and an index: a message or a sum by number, all others by worker * layers + tensor.
+NODE_KINDS = 6
+MESSAGE, SUM, GATE, GRADIENT, FORWARD, BACKWARD = (kind << 40 for kind in range(NODE_KINDS))
 _INDEX = (1 << 40) - 1
 
 
@@ -55,6 +64,12 @@ class Cargo:
     #: Workers on every host, and bit/s between them; 0 is at once.
     gpus_per_host: int = 1
     local_rate_bps: int = 0
+    #: How many layers ahead parameters may be gathered where they are sharded.
+    prefetch: int = 1
+    #: Whether nothing is trained: parameters are pulled, and no gradient is pushed.
+    forward_only: bool = False
+    #: Whether the first forward layer waits for all parameters of its worker.
+    barrier: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,6 +101,15 @@ class Graph:
         return np.isin(self.kind, [KINDS.index(kind) for kind in BRINGS_SUMS])
 
     @cached_property
+    def passes_on(self) -> NDArray[np.bool_]:
+        """Whether each message carries what another one has brought."""
+        passes_on = np.zeros(len(self.kind), dtype=np.bool_)
+        for source, target in self.edges:
+            between = (kind_of(source) == kind_of(MESSAGE)) & (kind_of(target) == kind_of(MESSAGE))
+            passes_on[index_of(target[between])] = True
+        return passes_on
+
+    @cached_property
     def pairs(self) -> tuple[tuple[int, int], ...]:
         """Hosts that send to others, and to whom, in order."""
         apart = self.src != self.dst
@@ -107,6 +131,8 @@ class Architecture:
     messages_per_slice: Callable[[int], int]
     has_servers: bool = False
     fewest_hosts: int = 2
+    #: Whether what was gathered for the forward pass is let go, and comes the same way again for the backward pass.
+    regathers: bool = False
 
 
 _Numbers = TypeVar("_Numbers", int, Ints)
@@ -118,7 +144,7 @@ def index_of(nodes: _Numbers) -> _Numbers:
 
 
 def kind_of(nodes: _Numbers) -> _Numbers:
-    """Return the kinds of nodes: 0 for a message, then sum, gate and gradient."""
+    """Return the kinds of nodes: 0 for a message, then in the order of the list above."""
     return nodes >> 40
 
 
@@ -139,15 +165,54 @@ def share(total: _Numbers, part: _Numbers, parts: _Numbers) -> _Numbers:
 def draw(architecture: str, cargo: Cargo) -> Graph:
     """Return the graph of a job."""
     graph = ARCHITECTURES[architecture].draw(cargo)
-    return graph if cargo.gpus_per_host == 1 else _through_gpus(graph, cargo)
+    if cargo.gpus_per_host > 1:
+        graph = _through_gpus(graph, cargo)
+    return _with_barrier(graph, cargo.layers) if cargo.barrier else graph
 
 
-def _delays_ps(sizes: Sequence[int] | Ints, rate_bps: int) -> Ints:
-    return np.array([serialisation_ps(int(size), rate_bps) if rate_bps else 0 for size in sizes], dtype=np.int64)
+def delays_ps(sizes: Sequence[int] | Ints, rate_bps: int) -> Ints:
+    """Return how long so many bytes take at a rate, each; 0 is at once."""
+    distinct, of_each = np.unique(np.asarray(sizes, dtype=np.int64), return_inverse=True)
+    times = [serialisation_ps(size, rate_bps) if rate_bps else 0 for size in distinct.tolist()]
+    return np.array(times, dtype=np.int64)[of_each.ravel()]
 
 
 def _servers(cargo: Cargo) -> Graph:
     """Every worker pushes every slice to its server, which sums it and sends the sum back."""
+    return _pulls(cargo) if cargo.forward_only else _pushes_and_pulls(cargo)
+
+
+def _pulls(cargo: Cargo) -> Graph:
+    """Servers send every worker every slice for its next forward pass when it is through the present one.
+
+    To ask for them costs nothing here: a request is one small packet, and all are on the way at once.
+    """
+    workers, slices = len(cargo.hosts), len(cargo.tensor)
+    piece = np.repeat(np.arange(slices), workers)
+    index = np.tile(np.arange(workers), slices)
+    pull = np.arange(slices * workers)
+    none = np.zeros(0, dtype=np.int64)
+    last_layer = index * cargo.layers + cargo.layers - 1
+    return Graph(
+        kind=np.full(len(pull), KINDS.index("pull")),
+        src=cargo.server[piece],
+        dst=np.array(cargo.hosts)[index],
+        slice=piece,
+        part=np.zeros_like(pull),
+        parts=np.ones_like(pull),
+        tensor=cargo.tensor[piece],
+        bytes=cargo.bytes[piece],
+        sum_host=none,
+        sum_slice=none,
+        sum_part=none,
+        sum_parts=none,
+        sum_delay_ps=none,
+        edges=((MESSAGE + pull, GATE + index * cargo.layers + cargo.tensor[piece]),),
+        orders=((FORWARD + last_layer, MESSAGE + pull),),
+    )
+
+
+def _pushes_and_pulls(cargo: Cargo) -> Graph:
     workers, slices = len(cargo.hosts), len(cargo.tensor)
     piece = np.repeat(np.arange(slices), workers)
     index = np.tile(np.arange(workers), slices)
@@ -169,7 +234,7 @@ def _servers(cargo: Cargo) -> Graph:
         sum_slice=np.arange(slices),
         sum_part=zeros,
         sum_parts=ones,
-        sum_delay_ps=_delays_ps(cargo.bytes, cargo.sum_rate_bps),
+        sum_delay_ps=delays_ps(cargo.bytes, cargo.sum_rate_bps),
         edges=(
             (GRADIENT + own, MESSAGE + push),
             (MESSAGE + push, SUM + piece),
@@ -217,6 +282,66 @@ def _ring(cargo: Cargo) -> Graph:
             (SUM + total[starts_gather], MESSAGE + message[starts_gather]),
             (SUM + sums, GATE + last_own),
             (MESSAGE + message[gathers], GATE + (receiver * cargo.layers + tensor)[gathers]),
+        ),
+    )
+
+
+def gathered_after(layers: int, prefetch: int) -> tuple[Ints, Ints]:
+    """Return after which step of an iteration each layer's parameters may be gathered: again, and for the next pass.
+
+    An iteration has 2 L steps, the forward pass of L layers and the backward pass of the last to the first; those of
+    the next iteration follow. What step p needs may be gathered when step p - prefetch - 1 is over, so that a worker
+    never holds more than prefetch + 1 layers. It is not gathered again before its forward pass is over, nor for the
+    next iteration before its backward pass is, whose gradient changes it.
+
+    >>> [steps.tolist() for steps in gathered_after(layers=3, prefetch=1)]
+    [[3, 2, 2], [5, 5, 6]]
+    """
+    layer = np.arange(layers)
+    backward = 2 * layers - 1 - layer
+    again: Ints = np.maximum(backward - prefetch - 1, layer)
+    following: Ints = np.maximum(2 * layers + layer - prefetch - 1, backward)
+    return again, following
+
+
+def _after(worker: Ints, step: Ints, layers: int) -> Ints:
+    """Return the nodes that are done when workers are through steps of `gathered_after`."""
+    kind = np.select([step < layers, step < 2 * layers], [FORWARD, BACKWARD], GATE)
+    layer = np.select([step < layers, step < 2 * layers], [step, 2 * layers - 1 - step], step - 2 * layers)
+    return np.asarray(kind + worker * layers + layer, dtype=np.int64)
+
+
+def _sharded(cargo: Cargo) -> Graph:
+    """Every worker keeps a part of all parameters (FSDP, ZeRO-3): a ring whose gathers wait until they are asked for.
+
+    Gradients are reduce-scattered as in `_ring`; what is gathered for the next forward pass is let go and gathered
+    again for the backward pass. A worker passes on parts of a layer once it may gather that layer itself.
+    """
+    n, slices, layers = len(cargo.hosts), len(cargo.tensor), cargo.layers
+    ring = _ring(cargo)
+    piece, part, step = (axis.ravel() for axis in np.indices((slices, n, 2 * (n - 1))))
+    (gather,) = np.nonzero(step >= n - 1)
+    piece, part, step = piece[gather], part[gather], step[gather]
+    again = len(ring.kind) + np.arange(len(gather))
+    sender, receiver, tensor = (part + step) % n, (part + step + 1) % n, cargo.tensor[piece]
+    goes_on = step > n - 1
+    for_backward, for_forward = (steps[tensor] for steps in gathered_after(layers, cargo.prefetch))
+
+    def twice(column: Ints) -> Ints:
+        return np.concatenate([column, column[gather]])
+
+    return replace(
+        ring,
+        kind=np.concatenate([ring.kind, np.full(len(again), KINDS.index("regather"))]),
+        **{name: twice(getattr(ring, name)) for name in ("src", "dst", "slice", "part", "parts", "tensor", "bytes")},
+        edges=(
+            *ring.edges,
+            (MESSAGE + (again - 1)[goes_on], MESSAGE + again[goes_on]),
+            (MESSAGE + again, BACKWARD + receiver * layers + tensor),
+        ),
+        orders=(
+            (_after(sender, for_forward, layers), MESSAGE + gather),
+            (_after(sender, for_backward, layers), MESSAGE + again),
         ),
     )
 
@@ -313,6 +438,7 @@ ARCHITECTURES = {
     "ps": Architecture(_servers, lambda n: 2 * n, has_servers=True, fewest_hosts=1),
     "ring": Architecture(_ring, lambda n: 2 * n * (n - 1)),
     "tree": Architecture(_tree, lambda n: 2 * TREES * (n - 1)),
+    "fsdp": Architecture(_sharded, lambda n: 3 * n * (n - 1), regathers=True),
 }
 
 
@@ -322,20 +448,25 @@ def _through_gpus(graph: Graph, cargo: Cargo) -> Graph:
     The gradients of a host's GPUs are summed there before its one gradient of the graph goes on, and what comes to its
     gate goes on to all of them; each takes what a ring of them takes, (g - 1) / g of the bytes at the local rate. The
     way to the network is shared, so parts are summed one after another, in the order in which a backward pass makes
-    them.
+    them. What waits until a worker is through a layer waits for all GPUs of its host.
     """
     gpus, layers = cargo.gpus_per_host, cargo.layers
     sources, targets = (np.concatenate([edge[end] for edge in graph.edges]) for end in (0, 1))
-    leaves, comes = kind_of(sources) == kind_of(GRADIENT), kind_of(targets) == kind_of(GATE)
+    leaves = kind_of(sources) == kind_of(GRADIENT)
+    comes = np.isin(kind_of(targets), [kind_of(GATE), kind_of(BACKWARD)])
     kept = ~leaves & ~comes
 
     def carried(nodes: Ints) -> Ints:
         """Return (slice, part, parts) of messages and sums, one row each."""
         index, is_sum = index_of(nodes), kind_of(nodes) == kind_of(SUM)
         columns = ((graph.slice, graph.sum_slice), (graph.part, graph.sum_part), (graph.parts, graph.sum_parts))
-        return np.stack(
-            [np.where(is_sum, total[index * is_sum], one[index * ~is_sum]) for one, total in columns], axis=1
-        )
+        return np.stack([np.concatenate(both)[index + is_sum * len(graph.kind)] for both in columns], axis=1)
+
+    def on_gpus(nodes: Ints) -> Ints:
+        """Return the nodes of all GPUs, one row for each of their host's."""
+        worker, layer = np.divmod(index_of(nodes), layers)
+        gpu = (worker * gpus)[:, None] + np.arange(gpus)
+        return np.asarray((nodes - index_of(nodes))[:, None] + gpu * layers + layer[:, None], dtype=np.int64)
 
     first = len(graph.sum_host)
     hosts = np.array(cargo.hosts)
@@ -349,14 +480,13 @@ def _through_gpus(graph: Graph, cargo: Cargo) -> Graph:
     ups, up_of = np.unique(keys, axis=0, return_inverse=True)
     up_of = up_of.ravel()
     up_sum = first + np.arange(len(ups))
-    up_gpus = ((ups[:, 0] * gpus)[:, None] + np.arange(gpus)) * layers - ups[:, 1][:, None]
+    up_gradient = GRADIENT + ups[:, 0] * layers - ups[:, 1]
 
     # Down: one sum for every part that comes to a gate.
     in_source, in_gate = sources[comes], targets[comes]
     come = carried(in_source)
     down_sum = first + len(ups) + np.arange(len(in_source))
-    host, layer = index_of(in_gate) // layers, index_of(in_gate) % layers
-    down_gpus = ((host * gpus)[:, None] + np.arange(gpus)) * layers + layer[:, None]
+    host = index_of(in_gate) // layers
 
     added = np.concatenate([ups[:, 2:], come])
     of_slice, part, parts = added.T
@@ -368,13 +498,24 @@ def _through_gpus(graph: Graph, cargo: Cargo) -> Graph:
         sum_slice=np.concatenate([graph.sum_slice, of_slice]),
         sum_part=np.concatenate([graph.sum_part, part]),
         sum_parts=np.concatenate([graph.sum_parts, parts]),
-        sum_delay_ps=np.concatenate([graph.sum_delay_ps, _delays_ps(size * (gpus - 1) // gpus, cargo.local_rate_bps)]),
+        sum_delay_ps=np.concatenate([graph.sum_delay_ps, delays_ps(size * (gpus - 1) // gpus, cargo.local_rate_bps)]),
         edges=(
             (sources[kept], targets[kept]),
-            ((GRADIENT + up_gpus).ravel(), np.repeat(SUM + up_sum, gpus)),
+            (on_gpus(up_gradient).ravel(), np.repeat(SUM + up_sum, gpus)),
             (SUM + up_sum[up_of], target),
             (in_source, SUM + down_sum),
-            (np.repeat(SUM + down_sum, gpus), (GATE + down_gpus).ravel()),
+            (np.repeat(SUM + down_sum, gpus), on_gpus(in_gate).ravel()),
         ),
-        orders=((SUM + up_sum[:-1][follows], SUM + up_sum[1:][follows]),) if cargo.local_rate_bps else (),
+        orders=(
+            *((on_gpus(source).ravel(), np.repeat(target, gpus)) for source, target in graph.orders),
+            *([(SUM + up_sum[:-1][follows], SUM + up_sum[1:][follows])] if cargo.local_rate_bps else []),
+        ),
     )
+
+
+def _with_barrier(graph: Graph, layers: int) -> Graph:
+    """Return the graph in which a worker's first gate opens after all that opens its other gates."""
+    sources, targets = (np.concatenate([edge[end] for edge in graph.edges]) for end in (0, 1))
+    later = (kind_of(targets) == kind_of(GATE)) & (index_of(targets) % layers > 0)
+    first = targets[later] - index_of(targets[later]) % layers
+    return replace(graph, orders=(*graph.orders, (sources[later], first)))

@@ -19,11 +19,14 @@ class ObservedJob:
 
     #: By (pass, worker, layer), and by (iteration, worker, layer).
     forward_start_ps: Ints
+    backward_start_ps: Ints
     updated_ps: Ints
     #: By (iteration, message); messages are those of the job's graph.
     ready_ps: Ints
     sent_ps: Ints
     delivered_ps: Ints
+    #: None: it was not observed.
+    timed_out_ps: Ints | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ def _job_trace(plan: Plan, number: int, seen: ObservedJob) -> JobTrace:
         forward_ps=forward,
         backward_ps=backward[:-1],
         forward_start_ps=seen.forward_start_ps,
+        backward_start_ps=seen.backward_start_ps,
         updated_ps=seen.updated_ps,
         transfers=_transfers(plan, number, seen),
     )
@@ -82,4 +86,6 @@ def _transfers(plan: Plan, number: int, seen: ObservedJob) -> NDArray[np.void]:
     rows["queue"] = np.array(plan.jobs[number].queues)[graph.tensor]
     for name in ("ready_ps", "sent_ps", "delivered_ps"):
         rows[name] = getattr(seen, name)
+    if seen.timed_out_ps is not None:
+        rows["timed_out_ps"] = seen.timed_out_ps
     return rows.ravel()

@@ -13,10 +13,10 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorexpress.deadline import equal_map, fewest_map, queue_map, regret_ps, slacks
+from tensorexpress.deadline import equal_map, fewest_map, gather_slacks, queue_map, regret_ps, slacks
 from tensorexpress.errors import ScenarioError
 from tensorexpress.framing import ETHERNET_BYTES, Framing
-from tensorexpress.graph import ARCHITECTURES, Cargo, Graph, cut, draw, share
+from tensorexpress.graph import ARCHITECTURES, KINDS, Cargo, Graph, cut, draw, share
 from tensorexpress.memory import check_memory
 from tensorexpress.paths import Paths, choose_paths
 from tensorexpress.policy import Policy
@@ -77,6 +77,9 @@ class JobPlan:
             job.sum_rate_bps,
             job.gpus_per_host,
             job.local_rate_bps,
+            job.prefetch,
+            job.forward_only,
+            job.barrier,
         )
         return draw(job.architecture, cargo)
 
@@ -99,14 +102,24 @@ class Plan:
         return self.scenario.framing
 
 
+def slice_counts(job: Job, slice_bytes: int) -> list[int]:
+    """Return into how many slices each tensor is cut: by size, and from `shard_bytes` on at least one per server."""
+    counts = []
+    for total in job.workload.tensor_bytes:
+        parts = -(-total // (slice_bytes or total))
+        if job.servers and total >= job.shard_bytes:
+            parts = max(parts, min(len(job.servers), total))
+        counts.append(parts)
+    return counts
+
+
 def _slices(job: Job, slice_bytes: int) -> tuple[SlicePlan, ...]:
     """Cut tensors into slices and give each to the server that has the fewest bytes so far."""
     load = dict.fromkeys(job.servers, 0)
     slices = []
-    for tensor, total in enumerate(job.workload.tensor_bytes):
-        parts = -(-total // (slice_bytes or total))
-        if job.servers and total >= job.shard_bytes:
-            parts = max(parts, min(len(job.servers), total))
+    for tensor, (total, parts) in enumerate(
+        zip(job.workload.tensor_bytes, slice_counts(job, slice_bytes), strict=True)
+    ):
         for size in cut(total, parts):
             server = min(load, key=lambda host: (load[host], host)) if load else -1
             if load:
@@ -123,19 +136,28 @@ def _one_slice_each(job: Job) -> Graph:
     architecture = ARCHITECTURES[job.architecture]
     servers = np.array(job.servers or [-1], dtype=np.int64)
     check_memory(job.name, len(servers) * architecture.messages_per_slice(len(job.hosts)) * _BYTES_PER_MESSAGE)
-    return draw(job.architecture, Cargo(job.hosts, 1, np.zeros_like(servers), np.ones_like(servers), servers))
+    cargo = Cargo(job.hosts, 1, np.zeros_like(servers), np.ones_like(servers), servers, forward_only=job.forward_only)
+    return draw(job.architecture, cargo)
+
+
+def parts_of_slices(job: Job) -> int:
+    """Return into how many parts the job's architecture cuts a slice to send it."""
+    return int(_one_slice_each(job).parts.max())
 
 
 def moved_bytes(plan: JobPlan, scenario: Scenario) -> Iterator[tuple[int, int, Ints]]:
     """Yield what a job moves in one iteration between two hosts: source, destination, and bytes on the wire.
 
     Bytes are by (brings sums, tensor): first those that all workers wait for, then those for the destination alone.
+    What is gathered again for the backward pass is left out: it is not on the way from gradients to parameters.
     """
     graph, hosts, tensors = _one_slice_each(plan.job), len(scenario.cluster.hosts), len(plan.ranks)
+    counts = graph.kind != KINDS.index("regather")
     parts = int(graph.parts[0])
     weights = _weights(plan, scenario, parts).reshape(-1, tensors)
-    pairs, pair = np.unique(graph.src * hosts + graph.dst, return_inverse=True)
-    place, weight = pair.ravel() * 2 + graph.brings_sums, graph.slice * parts + graph.part
+    pairs, pair = np.unique((graph.src * hosts + graph.dst)[counts], return_inverse=True)
+    place = pair.ravel() * 2 + graph.brings_sums[counts]
+    weight = (graph.slice * parts + graph.part)[counts]
     moved = np.zeros((len(pairs) * 2, tensors), dtype=np.int64)
     for first in range(0, len(place), _AT_ONCE):
         some = slice(first, first + _AT_ONCE)
@@ -172,8 +194,9 @@ def talking(scenario: Scenario) -> Iterator[tuple[int, int]]:
 def traffic(jobs: Iterable[JobPlan], scenario: Scenario) -> Iterator[tuple[int, int, int]]:
     """Yield (source, destination, bytes) of all jobs, and of background traffic during an iteration without stalls."""
     for job in jobs:
+        again = ARCHITECTURES[job.job.architecture].regathers
         for src, dst, sizes in moved_bytes(job, scenario):
-            yield src, dst, int(sizes.sum())
+            yield src, dst, int(sizes.sum() + again * sizes[1].sum())
     compute_ps = max(job.workload.compute_ps for job in scenario.jobs)
     for source in scenario.background:
         if source.src != source.dst:
@@ -193,21 +216,36 @@ def _paths(scenario: Scenario) -> Paths:
     return choose_paths(scenario.cluster, moved)
 
 
-def link_loads(plan: JobPlan, scenario: Scenario, paths: Paths) -> tuple[Ints, Ints]:
-    """Return how long each tensor occupies each directed link in one iteration, in ps.
+def mean_hops(scenario: Scenario) -> float:
+    """Return how many links a packet crosses on average between hosts that talk, looking at some of them."""
+    check_duration(scenario)
+    _check_memory(scenario)
+    pairs = list(talking(scenario))
+    some = pairs[:: 1 + len(pairs) // 1000]
+    paths = _paths(scenario)
+    return sum(len(paths.between(src, dst)) for src, dst in some) / max(1, len(some))
 
-    First (links, tensors) for what all workers wait for, then (hosts that compute, links, tensors) for what those on
-    one host wait for.
+
+def link_loads(plan: JobPlan, scenario: Scenario, paths: Paths) -> tuple[Ints, Ints]:
+    """Return how long each tensor occupies each directed link in one iteration, in ps by (link, tensor).
+
+    First for what all workers wait for, then for what those on single hosts wait for, over all hosts.
     """
-    hosts, rates = plan.job.hosts, scenario.cluster.directed().rate_bps
+    rates = scenario.directed().rate_bps
     shared = np.zeros((len(rates), len(plan.ranks)), dtype=np.int64)
-    own = np.zeros((len(hosts), *shared.shape), dtype=np.int64)
-    for src, dst, (before, after) in moved_bytes(plan, scenario):
-        for link in paths.between(src, dst):
-            if before.any():
-                shared[link] += [serialisation_ps(size, rates[link]) for size in before.tolist()]
-            if after.any():
-                own[hosts.index(dst), link] += [serialisation_ps(size, rates[link]) for size in after.tolist()]
+    own = np.zeros_like(shared)
+    # Most pairs of hosts move the same.
+    known: dict[tuple[bytes, int], list[int]] = {}
+    for src, dst, moved in moved_bytes(plan, scenario):
+        for sizes, loads in zip(moved, (shared, own), strict=True):
+            if not sizes.any():
+                continue
+            same = sizes.tobytes()
+            for link in paths.between(src, dst):
+                key = same, rates[link]
+                if key not in known:
+                    known[key] = [serialisation_ps(size, rates[link]) for size in sizes.tolist()]
+                loads[link] += known[key]
     return shared, own
 
 
@@ -216,7 +254,7 @@ def early_ps(scenario: Scenario) -> int:
 
     Where links are paced, that is the time of one packet.
     """
-    directed = scenario.cluster.directed()
+    directed = scenario.directed()
     rates = [rate_bps for rate_bps, paced in zip(directed.rate_bps, directed.paced, strict=True) if paced]
     return serialisation_ps(scenario.cluster.mtu + ETHERNET_BYTES, min(rates)) if rates else 0
 
@@ -235,7 +273,7 @@ def _plan_job(job: Job, scenario: Scenario, policy: Policy, paths: Paths) -> Job
     plan = _undecided(job, policy.slice_bytes)
     queues = scenario.cluster.queues
     shared, own = link_loads(plan, scenario, paths)
-    loads = shared + own.sum(axis=0)
+    loads = shared + own
     busiest = tuple(loads[loads.sum(axis=1).argmax()].tolist())
     if policy.queue_map == "equal":
         queue_of = equal_map(len(plan.ranks), queues)
@@ -251,29 +289,66 @@ def slice_leads_ps(plan: JobPlan) -> list[int]:
 
     Slices of one tensor so have deadlines of their own. Otherwise the worker whose gradient is ready first would send
     all of its slices before any other worker's, and no sum would be complete before the last worker is served.
+
+    Where parameters are sharded, tensors are gathered for a deadline of their own. A lead that counted the reduction as
+    well would let slices of a large layer overtake those of the layer that is needed before it.
     """
+    crossings = 2 if ARCHITECTURES[plan.job.architecture].regathers else 1
     count = Counter(piece.tensor for piece in plan.slices)
     seen: Counter[int] = Counter()
     leads = []
     for piece in plan.slices:
         seen[piece.tensor] += 1
         after = count[piece.tensor] - seen[piece.tensor]
-        leads.append(plan.transfer_ps[piece.tensor] * after // count[piece.tensor])
+        leads.append(plan.transfer_ps[piece.tensor] * after // (crossings * count[piece.tensor]))
     return leads
 
 
+def own_slacks_ps(plan: JobPlan, never_ps: int) -> Ints:
+    """Return the slack of each message whose deadline counts from when it may be sent; others have `never_ps`.
+
+    Those are due when what they carry is: a gradient, and a sum of them, when the next forward pass needs it. Sharded
+    parameters are not sent when they are summed but when a pass comes near them. If that pass stood still meanwhile,
+    their gradient's deadline is over, and they would overtake what is needed now.
+    """
+    job, graph = plan.job, plan.graph
+    by_kind = np.full((len(KINDS), len(plan.ranks)), never_ps, dtype=np.int64)
+    if ARCHITECTURES[job.architecture].regathers:
+        forward, backward = (
+            [getattr(layer, name) for layer in job.workload.layers] for name in ("forward_ps", "backward_ps")
+        )
+        again, following = gather_slacks(forward, backward, job.prefetch)
+        by_kind[KINDS.index("regather")] = again
+        # What may be gathered from its own gradient on keeps that deadline: nothing between them can stand still.
+        by_kind[KINDS.index("gather")] = np.where(np.equal(following, plan.slack_ps), never_ps, following)
+    if job.forward_only:
+        by_kind[KINDS.index("pull")] = plan.slack_ps
+    return np.where(graph.passes_on, never_ps, by_kind[graph.kind, graph.tensor])
+
+
 def _check_memory(scenario: Scenario) -> None:
-    """Refuse a scenario for which `link_loads` would not fit into memory."""
-    per_tensor = 2 * len(scenario.cluster.links) * np.dtype(np.int64).itemsize
-    check_memory(scenario.name, per_tensor * sum(len(job.workers) * len(job.workload.layers) for job in scenario.jobs))
+    """Refuse a scenario for which `moved_bytes` and `link_loads` would not fit into memory."""
+    links = 2 * len(scenario.cluster.links)
+    numbers = 0
+    for job in scenario.jobs:
+        # A host talks to all servers both ways, or to a few others. Of each tensor there are both kinds of bytes
+        # between every two and on every link, and once more those on the way to a host.
+        pairs = 4 * len(job.hosts) * max(1, len(job.servers))
+        numbers += (2 * links + 3 * pairs) * len(job.workload.layers)
+    check_memory(scenario.name, numbers * np.dtype(np.int64).itemsize)
 
 
 def check_duration(scenario: Scenario) -> None:
     """Refuse a scenario whose times would not fit into 64 bits: one that takes weeks to compute or to send."""
-    slowest_bps = min((link.rate_bps for link in scenario.cluster.links), default=1)
+    links, copies = scenario.directed().rate_bps, [scenario.transport.copy_rate_bps] * 2
     for job in scenario.jobs:
-        sent_bytes = 2 * len(job.workers) * sum(scenario.framing.wire_bytes(size) for size in job.workload.tensor_bytes)
-        needed_ps = scenario.rounds * (job.workload.compute_ps + serialisation_ps(sent_bytes, slowest_bps))
+        crossings = 2 + ARCHITECTURES[job.architecture].regathers
+        sent_bytes = (
+            crossings * len(job.workers) * sum(scenario.framing.wire_bytes(size) for size in job.workload.tensor_bytes)
+        )
+        rates = filter(None, (min(links, default=1), *copies, job.add_rate_bps, job.update_rate_bps))
+        compute_ps = job.workload.compute_ps + job.overhead_ps
+        needed_ps = scenario.rounds * (compute_ps + sum(serialisation_ps(sent_bytes, rate) for rate in rates))
         if needed_ps > _LONGEST_RUN_PS:
             raise ScenarioError(
                 f"{scenario.name}: {job.name} could take {needed_ps // _PS_PER_DAY} days; accepted: at most "

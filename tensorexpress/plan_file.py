@@ -22,7 +22,7 @@ from tensorexpress.wire.dscp import MOST_QUEUES, check_dscps
 
 #: What says that a JSON file is a plan, and of which form.
 FORMAT = "tensorexpress plan"
-VERSION = 2
+VERSION = 3
 
 #: Times of a plan are shorter, and sums of them stay inside 64 bits.
 _LONGEST_PS = 2**62

@@ -30,7 +30,7 @@ class Policy:
     name: str
     #: Bytes of a slice, the unit a host schedules; 0 leaves tensors whole.
     slice_bytes: int = 0
-    #: A name in `queueing.HOST_ORDERS`: fifo (in the order of readiness) or priority (lowest rank first).
+    #: A name in `queueing.HOST_ORDERS`: fifo (in the order of readiness), priority (earliest deadline first) or random.
     host_order: str = "fifo"
     #: Bytes a host may have sent and not yet seen acknowledged, over all its flows; 0 is no limit.
     credit_bytes: int = 0
@@ -91,12 +91,13 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
         policy.name: policy
         for policy in (
             Policy("fifo"),
+            Policy("random", host_order="random"),
             Policy("tictac", host_order="priority"),
             Policy("bytescheduler", slice_bytes=1_000_000, host_order="priority", credit_bytes=4_000_000),
             Policy("p3", slice_bytes=200_000, host_order="priority"),
             Policy("switch-only", discipline="strict", queue_map="fewest"),
             Policy("tensorexpress", slice_bytes=32_000, host_order="priority", discipline="strict", queue_map="fewest"),
-            Policy("ideal", slice_bytes=32_000, host_order="priority", discipline="pifo"),
+            Policy("ideal", slice_bytes=32_000, host_order="priority", discipline="pifo", queue_map="slack"),
         )
     }
 )

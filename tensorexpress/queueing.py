@@ -225,7 +225,11 @@ class Slice:
     ready_ps: int
     rank: int
     bytes: int
+    #: When it should be there; what an iteration needs is always due before anything of the next one.
     deadline_ps: int
+    #: Which iteration it belongs to, and a number that tells it from others of that iteration.
+    iteration: int = 0
+    number: int = 0
 
 
 @dataclass(frozen=True)
@@ -240,8 +244,18 @@ class HostOrder:
     code: int | None = None
 
 
-#: Name -> host order.
+def shuffled(iteration: int, number: int) -> int:
+    """Return a number below 2^31 that says nothing about when a slice is needed, the same in every engine."""
+    x = (iteration * 40_503 + number * 69_621 + 12_345) % 2_147_483_647
+    x = x * 48_271 % 2_147_483_647
+    x ^= x >> 13
+    return x * 69_621 % 2_147_483_647
+
+
+#: Name -> host order. `priority` goes by deadlines, not by layers: a layer says nothing of the iteration, and where a
+#: host both works and serves, what it pushes for the next iteration would overtake what others still need of this one.
 HOST_ORDERS: dict[str, HostOrder] = {
     "fifo": HostOrder(lambda piece: piece.ready_ps, keeps_order=True, code=0),
-    "priority": HostOrder(lambda piece: piece.rank, code=1),
+    "priority": HostOrder(lambda piece: piece.deadline_ps, code=1),
+    "random": HostOrder(lambda piece: shuffled(piece.iteration, piece.number), code=2),
 }

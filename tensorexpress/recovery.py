@@ -11,6 +11,10 @@ from tensorexpress.policy import Policy
 #: A packet counts as lost when one that was sent this many transmissions later in its flow has arrived.
 REORDERING = 3
 
+#: Least time-out where a scenario names no other: many round trips of a data centre, and longer than a host sleeps. One
+#: that strikes too early costs a packet, so queues in which packets starve need no longer one.
+LEAST_TIMEOUT_PS = 5 * 10**9
+
 #: The time-out no longer doubles beyond this, so that a flow goes on soon after a long interruption.
 LONGEST_TIMEOUT_PS = 10**12
 
@@ -20,7 +24,7 @@ ALPHA_SHIFT = 4
 
 
 def reordering_of(policy: Policy) -> int:
-    """Return how many later transmissions tell a loss; 0: none do where switches reorder, and the time-out decides."""
+    """Return how many later transmissions tell a loss; 0: switches reorder, and a probe alone tells."""
     return REORDERING if policy.keeps_flows_in_order else 0
 
 
@@ -37,8 +41,29 @@ def smoothed(round_trip_ps: int, deviation_ps: int, sample_ps: int) -> tuple[int
 
 
 def timeout_after(round_trip_ps: int, deviation_ps: int, rto_min_ps: int) -> int:
-    """Return the retransmission time-out: what a packet may take, and no less than the least."""
+    """Return the time-out: what a packet may take until it is acknowledged, and no less than the least."""
     return max(rto_min_ps, round_trip_ps + 4 * deviation_ps)
+
+
+def timer_sleep_ps(left_ps: int, rto_min_ps: int) -> int:
+    """Return how long a simulated timer sleeps: until the time-out, but it may have become shorter, so it looks again.
+
+    Otherwise a flow that has just been starved, and waits long, would still wait long for the next loss.
+    """
+    return min(left_ps, 4 * rto_min_ps)
+
+
+def lost_up_to(arrived: int, probe: int, reordering: int) -> int:
+    """Return the last transmission of a flow that counts as lost if still in flight, once a given one has arrived.
+
+    `probe` is the transmission that the last time-out sent, -1 if there was none: it went out a time-out after all
+    before it, so where it has arrived, they have or never will.
+
+    >>> lost_up_to(9, -1, 3), lost_up_to(9, 9, 3), lost_up_to(8, 9, 3)
+    (6, 8, 5)
+    """
+    by_order = arrived - reordering
+    return max(by_order, probe - 1) if arrived >= probe else by_order
 
 
 def backed_off(timeout_ps: int) -> int:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensorexpress.cluster import Cluster
+from tensorexpress.cluster import Cluster, with_rates
 from tensorexpress.errors import ScenarioError
-from tensorexpress.scenario import Background, Job, Scenario
+from tensorexpress.scenario import Background, Job, Scenario, Transport
 from tensorexpress.units import format_rate, format_time
 from tensorexpress.workload import LONGEST_PS, Workload
 
@@ -35,7 +35,7 @@ def scale_scenario(scenario: Scenario, factor: int) -> Scenario:
         scenario,
         cluster=scale.cluster(scenario.cluster),
         jobs=tuple(map(scale.job, scenario.jobs)),
-        transport=replace(scenario.transport, rto_min_ps=scale.time(scenario.transport.rto_min_ps)),
+        transport=scale.transport(scenario.transport),
         background=tuple(map(scale.background, scenario.background)),
     )
 
@@ -47,7 +47,7 @@ def factor_for(scenario: Scenario, fastest_bps: int) -> int:
     >>> factor_for(read_scenario(overrides=["cluster.bandwidth=10 Gbps"]), fastest_bps=60_000_000)
     200
     """
-    needed = -(-max(link.rate_bps for link in scenario.cluster.links) // fastest_bps)
+    needed = -(-max(scenario.cluster.directed().rate_bps) // fastest_bps)
     magnitude = int(10 ** (len(str(needed)) - 1))
     return next(digit * power for power in (magnitude, 10 * magnitude) for digit in _NICE if digit * power >= needed)
 
@@ -78,10 +78,19 @@ class _Scale:
 
     def cluster(self, cluster: Cluster) -> Cluster:
         links = (
-            replace(link, rate_bps=self.rate(link.rate_bps), delay_ps=self.time(link.delay_ps))
+            replace(with_rates(link, *map(self.rate, link.rates_bps)), delay_ps=self.time(link.delay_ps))
             for link in cluster.links
         )
         return replace(cluster, links=tuple(links))
+
+    def transport(self, transport: Transport) -> Transport:
+        return replace(
+            transport,
+            rto_min_ps=self.time(transport.rto_min_ps),
+            stack_rate_bps=self.rate(transport.stack_rate_bps),
+            copy_rate_bps=self.rate(transport.copy_rate_bps),
+            message_ps=self.time(transport.message_ps),
+        )
 
     def job(self, job: Job) -> Job:
         return replace(
@@ -90,6 +99,9 @@ class _Scale:
             sum_rate_bps=self.rate(job.sum_rate_bps),
             local_rate_bps=self.rate(job.local_rate_bps),
             start_ps=self.time(job.start_ps),
+            add_rate_bps=self.rate(job.add_rate_bps),
+            update_rate_bps=self.rate(job.update_rate_bps),
+            overhead_ps=self.time(job.overhead_ps),
         )
 
     def workload(self, workload: Workload) -> Workload:
@@ -97,7 +109,8 @@ class _Scale:
             replace(layer, forward_ps=self.time(layer.forward_ps), backward_ps=self.time(layer.backward_ps))
             for layer in workload.layers
         )
-        return replace(workload, layers=tuple(layers))
+        rate_bps = self.rate(workload.compression_rate_bps)
+        return replace(workload, layers=tuple(layers), compression_rate_bps=rate_bps)
 
     def background(self, traffic: Background) -> Background:
         return replace(traffic, rate_bps=self.rate(traffic.rate_bps))

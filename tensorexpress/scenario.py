@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,11 +24,14 @@ from tensorexpress.framing import SEGMENT_OVERHEAD_BYTES, Framing
 from tensorexpress.graph import ARCHITECTURES
 from tensorexpress.names import check_name, name_of_file
 from tensorexpress.policy import Policy
+from tensorexpress.presets import PRESETS
+from tensorexpress.recovery import LEAST_TIMEOUT_PS
+from tensorexpress.routing import DirectedLinks
 from tensorexpress.scenario_document import Document, Override, Table, merge, read_toml
 from tensorexpress.scenario_keys import SECTIONS, keys
 from tensorexpress.topologies import TOPOLOGIES
 from tensorexpress.units import counted, format_rate
-from tensorexpress.workload import Workload, read_csv
+from tensorexpress.workload import Workload, at_throughput, compressed, in_buckets, read_csv, without_backward
 
 __all__ = [
     "Background",
@@ -61,14 +64,25 @@ class Transport:
     ack_every: int = 4
     #: False leaves acknowledgements out: an idealisation for lossless studies against closed forms.
     acks: bool = True
-    #: Least retransmission time-out; the actual one follows the measured round trip.
-    rto_min_ps: int = 200 * 10**9
+    #: Least time-out; the actual one follows the measured round trip.
+    rto_min_ps: int = LEAST_TIMEOUT_PS
     #: Bytes in a switch queue from which packets are marked (ECN); 0 is off.
     ecn_bytes: int = 0
     #: Bytes of a packet on the wire that are not tensor; the default is what our transport sends.
     header_bytes: int = SEGMENT_OVERHEAD_BYTES
     #: Bytes of an acknowledgement on the wire.
     ack_bytes: int = SEGMENT_OVERHEAD_BYTES
+    #: What the stack reaches of a host's link, and bit/s that it reaches at the most; 0 is no limit.
+    rate_share: float = 1.0
+    stack_rate_bps: int = 0
+    #: Bit/s at which a host copies messages, and what each costs beside, on the way out and in; 0 is at once.
+    copy_rate_bps: int = 0
+    message_ps: int = 0
+
+    @property
+    def has_software(self) -> bool:
+        """Whether anything of what hosts' software takes is said, which is for predictions alone."""
+        return bool(self.rate_share != 1 or self.stack_rate_bps or self.copy_rate_bps or self.message_ps)
 
 
 @dataclass(frozen=True)
@@ -93,6 +107,20 @@ class Job:
     gpus_per_host: int = 1
     #: Bit/s between them; 0 is at once.
     local_rate_bps: int = 0
+    #: Bytes from which on a bucket of layers is full; 0: every layer is a tensor of its own.
+    bucket_bytes: int = 0
+    #: How many layers ahead parameters may be gathered where they are sharded.
+    prefetch: int = 1
+    #: Whether it only infers: parameters are pulled before every pass.
+    forward_only: bool = False
+    #: Bit/s at which a host adds what comes in to a sum, one message after another; 0 is at once.
+    add_rate_bps: int = 0
+    #: Bit/s at which a server makes parameters of sums, one after another; 0 is at once.
+    update_rate_bps: int = 0
+    #: What an iteration takes at a worker beside its layers, before the first of them.
+    overhead_ps: int = 0
+    #: Whether nothing of the next iteration starts at a worker before it has all parameters.
+    barrier: bool = False
 
     def __post_init__(self) -> None:
         check_name("the name of a job", self.name, ScenarioError)
@@ -101,6 +129,11 @@ class Job:
     def hosts(self) -> tuple[int, ...]:
         """The hosts that compute, each once."""
         return tuple(dict.fromkeys(self.workers))
+
+    def exchanges(self, workload: Workload) -> Workload:
+        """Return the workload of a model as this job computes and exchanges it; its own is that already."""
+        joined = in_buckets(workload, self.bucket_bytes)
+        return without_backward(joined) if self.forward_only else joined
 
     @property
     def placement(self) -> str:
@@ -149,6 +182,18 @@ class Scenario:
     def framing(self) -> Framing:
         """How tensors become packets."""
         return Framing(self.cluster.mtu, self.transport.header_bytes, self.transport.ack_bytes)
+
+    def directed(self) -> DirectedLinks:
+        """Return both directions of every link, those of hosts at the rate that the hosts' stacks reach."""
+        links, hosts = self.cluster.directed(), len(self.cluster.hosts)
+        share, most_bps = self.transport.rate_share, self.transport.stack_rate_bps
+        if share == 1 and most_bps == 0:
+            return links
+        rates = (
+            max(1, min(round(rate_bps * share), most_bps or rate_bps)) if min(source, target) < hosts else rate_bps
+            for source, target, rate_bps in zip(links.source, links.target, links.rate_bps, strict=True)
+        )
+        return links._replace(rate_bps=tuple(rates))
 
     @property
     def rounds(self) -> int:
@@ -263,7 +308,7 @@ def study_from(content: Mapping[str, Any], source: str, overrides: Sequence[str 
         **{**own, "name": top["name"] or name_of_file(Path(source).stem)},
         cluster=cluster,
         jobs=_placed_jobs(document, jobs, cluster),
-        transport=Transport(**document.table("transport").values),
+        transport=_transport(document.table("transport")),
         background=tuple(_background(document, table, cluster) for table in background),
         jitter=compute["jitter"],
         stragglers=tuple(
@@ -313,6 +358,10 @@ def _job_to_json(job: Job, hosts: Sequence[str]) -> dict[str, Any]:
         "model": job.workload.name,
         "layers": len(job.workload.layers),
         "tensor_bytes": sum(job.workload.tensor_bytes),
+        "dtype": job.workload.dtype,
+        "batch": job.workload.batch,
+        "compression": job.workload.compression,
+        "compression_rate_bps": job.workload.compression_rate_bps,
         "compute_ps": job.workload.compute_ps,
         "architecture": job.architecture,
         "workers": [hosts[host] for host in job.hosts],
@@ -322,6 +371,13 @@ def _job_to_json(job: Job, hosts: Sequence[str]) -> dict[str, Any]:
         "start_ps": job.start_ps,
         "gpus_per_host": job.gpus_per_host,
         "local_rate_bps": job.local_rate_bps,
+        "bucket_bytes": job.bucket_bytes,
+        "prefetch": job.prefetch,
+        "forward_only": job.forward_only,
+        "add_rate_bps": job.add_rate_bps,
+        "update_rate_bps": job.update_rate_bps,
+        "overhead_ps": job.overhead_ps,
+        "barrier": job.barrier,
     }
 
 
@@ -355,6 +411,13 @@ def _cluster(document: Document, jobs: Sequence[Table], background: Sequence[Tab
         raise document.error(table.at(about) if about in own else "cluster", str(error)) from None
 
 
+def _transport(table: Table) -> Transport:
+    """Return the transport; what is not given of the software path is the preset's."""
+    values = {name: value for name, value in table.values.items() if name != "preset"}
+    preset = asdict(PRESETS[table["preset"]])
+    return Transport(**{name: preset[name] if value is None else value for name, value in values.items()})
+
+
 def _checked_job(document: Document, table: Table) -> Table:
     """Return the table of a job with its number of servers decided."""
     name, workers, servers = table["architecture"], _size(table["workers"]), table["servers"]
@@ -377,6 +440,16 @@ def _checked_job(document: Document, table: Table) -> Table:
             architecture.has_servers and _size(servers) == 0,
             "servers",
             f"found 0 with architecture {name}; accepted: 1 or more, or an architecture without servers",
+        ),
+        (
+            table["forward_only"] and not architecture.has_servers,
+            "forward_only",
+            f"found true with architecture {name}; accepted: false, or architecture ps, whose servers hold parameters",
+        ),
+        (
+            table["barrier"] and architecture.regathers,
+            "barrier",
+            f"found true with architecture {name}; accepted: false: its layers are gathered one after another",
         ),
         (too_many, "servers", f"found {servers} on the hosts of {workers} workers; accepted: at most {workers}"),
     ):
@@ -455,29 +528,57 @@ def _job(document: Document, table: Table, index: int, cluster: Cluster, unused:
     own = {name: value for name, value in table.values.items() if name in Job.__dataclass_fields__}
     on_gpus = tuple(host for host in workers for _ in range(table["gpus_per_host"]))
     placed = {"name": table["name"] or f"job{index}", "workers": on_gpus, "servers": servers}
-    return Job(**{**own, **placed, "workload": _workload(document, table)})
+    workload = _workload(document, table)
+    job = Job(**{**own, **placed, "workload": workload})
+    return replace(job, workload=job.exchanges(workload))
+
+
+#: Keys of a job that say what it computes, beside its model.
+_OF_WORKLOADS = ("csv", "batch", "device", "dtype", "samples_per_second", "compression", "compression_rate")
 
 
 def _workload(document: Document, table: Table) -> Workload:
     if isinstance(table["model"], Workload):
-        for name in ("csv", "batch", "device"):
+        for name in _OF_WORKLOADS:
             if name in table.given:
                 raise document.error(
                     table.at(name), "found beside a model that is a Workload; accepted: one of the two"
                 )
         return table["model"]
-    if not table["csv"]:
-        if not table["model"]:
-            raise document.error(table.at("model"), "found '' and no csv; accepted: a model's name, or a csv")
-        return models.load(table["model"], batch=table["batch"] or 0, device=table["device"])
+    workload = _measured(document, table) if table["csv"] else _from_zoo(document, table)
+    about = "samples_per_second"
+    try:
+        if table["samples_per_second"]:  # which was measured without any compression
+            workload = at_throughput(workload, table["samples_per_second"])
+        about = "compression"
+        return compressed(workload, table["compression"], table["compression_rate_bps"])
+    except InputError as error:
+        raise document.error(table.at(about), str(error)) from None
+
+
+def _from_zoo(document: Document, table: Table) -> Workload:
+    if not table["model"]:
+        raise document.error(table.at("model"), "found '' and no csv; accepted: a model's name, or a csv")
+    about = "dtype"
+    try:
+        dtype, _ = models.rates_of(table["device"], table["dtype"] or "")
+        about = "batch"
+        return models.load(table["model"], table["batch"] or 0, table["device"], dtype)
+    except InputError as error:
+        raise document.error(table.at(about), str(error)) from None
+
+
+def _measured(document: Document, table: Table) -> Workload:
+    """Return the workload of a CSV; batch and dtype, which it cannot hold, are what the job says."""
     if "model" in table.given and table["model"]:
         raise document.error(
             table.at("csv"), f"found beside model {table['model']!r}; accepted: one of the two (model = '' clears it)"
         )
     try:
-        return read_csv(document.file(table.at("csv"), table["csv"]))
+        workload = read_csv(document.file(table.at("csv"), table["csv"]))
     except InputError as error:
         raise document.error(table.at("csv"), str(error)) from None
+    return replace(workload, dtype=table["dtype"] or workload.dtype, batch=table["batch"] or 0)
 
 
 def _host(document: Document, path: str, name: str, cluster: Cluster) -> int:
@@ -542,6 +643,14 @@ def _misplaced(scenario: Scenario) -> Iterator[tuple[str, str]]:
         if job.workers != tuple(host for host in job.hosts for _ in range(job.gpus_per_host)):
             accepted = f"every host {counted(job.gpus_per_host, 'time')}, as job.gpus_per_host says, and in a row"
             yield f"job.{index}.workers", f"found hosts in another number; accepted: {accepted}"
+        if job.forward_only and not architecture.has_servers:
+            yield f"job.{index}.forward_only", f"found true with architecture {job.architecture}; accepted: false"
+        if job.barrier and architecture.regathers:
+            yield f"job.{index}.barrier", f"found true with architecture {job.architecture}; accepted: false"
+        if job.exchanges(job.workload) != job.workload:
+            found = f"{job.workload.name} as it is elsewhere"
+            accepted = "layers in buckets of job.bucket, and no backward pass where job.forward_only is true"
+            yield f"job.{index}.model", f"found {found}; accepted: {accepted} (Job.exchanges)"
         yield from _slow_local_links(scenario, index)
     workers = {host for job in scenario.jobs for host in job.workers}
     for host, factor in scenario.stragglers:

@@ -20,9 +20,16 @@ from tensorexpress.graph import ARCHITECTURES
 from tensorexpress.names import ACCEPTED as ACCEPTED_NAME
 from tensorexpress.names import is_name
 from tensorexpress.policy import Policy, parse_policy
+from tensorexpress.presets import PRESETS
 from tensorexpress.topologies import TOPOLOGIES
-from tensorexpress.units import parse_limit, parse_rate, parse_size, parse_time
-from tensorexpress.workload import Workload
+from tensorexpress.units import LARGEST, PS_PER_MS, parse_limit, parse_rate, parse_size, parse_time
+from tensorexpress.workload import (
+    DTYPE_BYTES,
+    LARGEST_BATCH,
+    LARGEST_COMPRESSION,
+    MOST_SAMPLES_PER_SECOND,
+    Workload,
+)
 
 
 class ValueKind(NamedTuple):
@@ -92,11 +99,11 @@ def _one_of(what: str, names: Iterable[str]) -> ValueKind:
     return ValueKind("one of " + ", ".join(accepted), parse)
 
 
-def _quantity(words: str, parse_unit: Callable[[object], int], least: int = 0) -> ValueKind:
+def _quantity(words: str, parse_unit: Callable[[object], int], least: int = 0, most: int = LARGEST) -> ValueKind:
     def parse(value: Any) -> int:
         _require(isinstance(value, int | float | str))
         amount = parse_unit(value)
-        _require(amount >= least)
+        _require(least <= amount <= most)
         return amount
 
     return ValueKind(words + " above 0" * (least > 0), parse)
@@ -165,6 +172,16 @@ def _factors(value: Any) -> dict[str, float]:
     return {_name(host): factor.parse(times) for host, times in value.items()}
 
 
+def _share(value: Any) -> float:
+    _require(type(value) in (int, float) and 0.01 <= value <= 1)
+    return float(value)
+
+
+def _of_preset(otherwise: str) -> Words:
+    """Return the default of a key that `transport.preset` sets."""
+    return Words(f"the preset's; {otherwise}")
+
+
 _NAME = ValueKind(ACCEPTED_NAME, _name)
 _OWN_NAME = ValueKind(ACCEPTED_NAME, lambda value: _name(value) if value != "" else "")
 _FLAG = ValueKind("true or false", _flag)
@@ -172,9 +189,11 @@ _FILE = ValueKind("the path of a file, seen from the scenario's folder", _text)
 _SIZE = _quantity('a size such as "200 KB"', parse_size)
 _LIMIT = _quantity('a size such as "1 MB"; 0 or "unlimited" is no limit', parse_limit)
 _TIME = _quantity('a time such as "2 us"', parse_time)
+_SHORT_TIME = _quantity('a time such as "20 us", up to "100 ms"', parse_time, most=100 * PS_PER_MS)
 _TIME_ABOVE_0 = _quantity('a time such as "10 ms"', parse_time, least=1)
 _RATE = _quantity('a rate such as "10 Gbps"', parse_rate)
 _RATE_ABOVE_0 = _quantity('a rate such as "10 Gbps"', parse_rate, least=1)
+_SHARE = ValueKind("a number from 0.01 to 1", _share)
 _COUNT = _whole(1, MOST_HOSTS)
 _MODEL = ValueKind("one of " + ", ".join(models.names()), _model)
 
@@ -200,6 +219,8 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = {
     "cluster": {
         "topology": Key("topology", _one_of("topology", TOPOLOGIES), "star", "how hosts and switches are joined"),
         "bandwidth": Key("bandwidth", _RATE_ABOVE_0, "10 Gbps", "rate of a link in each direction"),
+        "send_rate": Key("send_rate", _RATE, 0, "most that a host sends; 0 is what its link carries"),
+        "receive_rate": Key("receive_rate", _RATE, 0, "most that reaches a host; 0 is what its link carries"),
         "delay": Key("delay", _TIME, Words('"1 us"; p4: 0'), "propagation delay of a link"),
         "mtu": Key("mtu", _whole(64, 65535), 9000, "bytes of the largest IP packet"),
         "buffer": Key("buffer", _LIMIT, "16 MB", "bytes that a switch port can hold"),
@@ -224,21 +245,45 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = {
             "links",
             ValueKind('a list of links such as ["h0", "s0"] or ["h1", "s0", "25 Gbps", "2 us"]', _list),
             Words("custom: required"),
-            "custom: the two ends, then bandwidth and delay where they differ from those above",
+            "custom: the two ends, then bandwidth, delay and bandwidth back where they differ from those above",
         ),
         "file": Key("path", _FILE, Words("p4: required"), "p4: a `topology.json` of the P4 tutorials"),
     },
     "job": {
         "name": Key("name", _OWN_NAME, Words("job0, job1, ..."), "what the results call it"),
         "model": Key("model", _MODEL, "resnet50", "a model of the zoo, in any usual spelling of its name"),
-        "csv": Key("csv", _FILE, "", "layers and their times, in place of `model`, `batch` and `device`"),
-        "batch": Key("batch", _whole(1, 1_000_000), Words("the model's own"), "samples per worker and iteration"),
+        "csv": Key("csv", _FILE, "", "layers and their times, in place of `model` and `device`"),
+        "batch": Key("batch", _whole(1, LARGEST_BATCH), Words("the model's own"), "samples per worker and iteration"),
         "device": Key("device", _one_of("device", models.DEVICES), "v100", "what computes"),
+        "dtype": Key(
+            "dtype",
+            _one_of("dtype", DTYPE_BYTES),
+            Words("tf32 where the device has it, else fp32"),
+            "what is computed in, which gives the rate and the bytes of gradients; tf32 only computes",
+        ),
+        "samples_per_second": Key(
+            "samples_per_second",
+            _real(0.0, MOST_SAMPLES_PER_SECOND),
+            0,
+            "throughput of one worker alone, to which all times of layers are scaled; 0: by the device's rates",
+        ),
+        "compression": Key(
+            "compression",
+            _real(1.0, LARGEST_COMPRESSION),
+            1,
+            "how many times smaller gradients and parameters travel",
+        ),
+        "compression_rate": Key(
+            "compression_rate_bps",
+            _RATE,
+            0,
+            "rate at which a worker compresses, and decompresses, as a part of its computing; 0 is at once",
+        ),
         "workers": Key("workers", _hosts(1), 8, "hosts that compute"),
         "servers": Key(
             "servers",
             _hosts(0),
-            Words("4; colocated: one per worker; ring, tree: 0"),
+            Words("4; colocated: one per worker; others than ps: 0"),
             "hosts that sum the gradients",
         ),
         "colocated": Key("colocated", _FLAG, False, "servers share the hosts of workers, from the first on"),
@@ -246,20 +291,33 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = {
             "architecture",
             _one_of("architecture", ARCHITECTURES),
             "ps",
-            "parameter servers, or all-reduce in a ring or in two trees",
+            "parameter servers; all-reduce in a ring or in two trees; or sharded parameters (FSDP, ZeRO-3) in rings",
         ),
+        "bucket": Key(
+            "bucket_bytes", _SIZE, 0, "layers share tensors of this size, as in PyTorch's DDP (25 MiB); 0: one for each"
+        ),
+        "prefetch": Key("prefetch", _whole(0, 1000), 1, "fsdp: how many layers ahead parameters may be gathered"),
+        "forward_only": Key("forward_only", _FLAG, False, "inference: parameters are pulled, and nothing is trained"),
         "shard": Key("shard_bytes", _SIZE, "1 MB", "tensors from this size on are split over all servers"),
         "sum_rate": Key("sum_rate_bps", _RATE, 0, "rate at which a server sums; 0 is at once"),
         "start": Key("start_ps", _TIME, 0, "when the first iteration starts"),
         "gpus_per_host": Key("gpus_per_host", _whole(1, 64), 1, "GPUs of every host, each of them a worker"),
         "local_rate": Key("local_rate_bps", _RATE, 0, "rate at which GPUs of one host sum and share; 0 is at once"),
+        "add_rate": Key(
+            "add_rate_bps", _RATE, 0, "rate at which a host adds gradients that come in, one by one; 0 is at once"
+        ),
+        "update_rate": Key(
+            "update_rate_bps", _RATE, 0, "rate at which a server updates parameters, one by one; 0 is at once"
+        ),
+        "overhead": Key("overhead_ps", _TIME, 0, "what an iteration takes before its first layer"),
+        "barrier": Key("barrier", _FLAG, False, "true: a worker's iteration starts when it has all parameters"),
     },
     "transport": {
         "window": Key("window_bytes", _LIMIT, "128 KB", "most bytes a flow may have unacknowledged"),
         "initial_window": Key("initial_window_bytes", _SIZE, 0, "window at the start; 0 is the whole window"),
         "ack_every": Key("ack_every", _whole(1, 1000), 4, "packets per acknowledgement"),
         "acks": Key("acks", _FLAG, True, "false sends none, for lossless studies against closed forms"),
-        "rto_min": Key("rto_min_ps", _TIME_ABOVE_0, "200 ms", "least retransmission time-out"),
+        "rto_min": Key("rto_min_ps", _TIME_ABOVE_0, "5 ms", "least time-out: a flow then probes for what was lost"),
         "ecn": Key("ecn_bytes", _SIZE, 0, "bytes in a queue from which packets are marked; 0 is off"),
         "header": Key(
             "header_bytes",
@@ -272,6 +330,27 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = {
             _whole(1, 9000),
             SEGMENT_OVERHEAD_BYTES,
             "bytes of an acknowledgement on the wire; `run` takes only the default",
+        ),
+        "preset": Key(
+            "preset", _one_of("preset", PRESETS), "none", "measured values of the four keys below; software-path.md"
+        ),
+        "rate_share": Key(
+            "rate_share", _SHARE, _of_preset("1.0"), "what the stack reaches of a host's link; prediction only"
+        ),
+        "stack_rate": Key(
+            "stack_rate_bps", _RATE, _of_preset("0"), "most that the stack reaches; 0 is no limit; prediction only"
+        ),
+        "copy_rate": Key(
+            "copy_rate_bps",
+            _RATE,
+            _of_preset("0"),
+            "rate at which a host copies a message, each way; 0 is at once; prediction only",
+        ),
+        "message_cost": Key(
+            "message_ps",
+            _SHORT_TIME,
+            _of_preset("0"),
+            "what a message costs a host beside that, each way; prediction only",
         ),
     },
     "compute": {

@@ -16,7 +16,15 @@ from reprlib import repr as short_repr
 from types import MappingProxyType
 from typing import TypeAlias, TypedDict, Unpack
 
-from tensorexpress.cluster import MOST_HOSTS, MOST_LINKS, Cluster, GivenAddress, Link, check_within
+from tensorexpress.cluster import (
+    MOST_HOSTS,
+    MOST_LINKS,
+    Cluster,
+    GivenAddress,
+    Link,
+    check_within,
+    with_rates,
+)
 from tensorexpress.errors import ClusterError, InputError, UnitError
 from tensorexpress.files import read_json
 from tensorexpress.names import check_name
@@ -30,12 +38,15 @@ class PortOptions(TypedDict, total=False):
     """What all ports of a cluster have in common; every constructor takes these by keyword.
 
     `mtu` is the largest IP packet in bytes (9000), `buffer` what a switch port can hold ("16 MB"; 0 is no limit) and
-    `queues` the number of its strict-priority queues (8).
+    `queues` the number of its strict-priority queues (8). Hosts send no faster than `send_rate` and are reached no
+    faster than `receive_rate`; 0, the default, is what their links carry.
     """
 
     mtu: int
     buffer: Quantity
     queues: int
+    send_rate: Quantity
+    receive_rate: Quantity
 
 
 def _build(
@@ -47,9 +58,29 @@ def _build(
     mtu: int = Cluster.mtu,
     buffer: Quantity = Cluster.buffer_bytes,
     queues: int = Cluster.queues,
+    send_rate: Quantity = 0,
+    receive_rate: Quantity = 0,
 ) -> Cluster:
     buffer_bytes = _parsed("buffer", parse_limit, buffer)
-    return Cluster(name, tuple(hosts), tuple(switches), tuple(links), mtu, buffer_bytes, queues)
+    cluster = Cluster(name, tuple(hosts), tuple(switches), tuple(links), mtu, buffer_bytes, queues)
+    limits = (_parsed("send_rate", parse_rate, send_rate), _parsed("receive_rate", parse_rate, receive_rate))
+    return _limited(cluster, *limits) if any(limits) else cluster
+
+
+def _limited(cluster: Cluster, send_bps: int, receive_bps: int) -> Cluster:
+    """Return the cluster whose hosts send, and are reached, no faster than this; 0 is no limit."""
+    hosts = frozenset(cluster.hosts)
+
+    def rate(source: str, target: str, rate_bps: int) -> int:
+        limits = (source in hosts and send_bps, target in hosts and receive_bps)
+        return min(limit or rate_bps for limit in (rate_bps, *limits))
+
+    links = (
+        with_rates(link, rate(link.a, link.b, there_bps), rate(link.b, link.a, back_bps))
+        for link in cluster.links
+        for there_bps, back_bps in [link.rates_bps]
+    )
+    return replace(cluster, links=tuple(links))
 
 
 def star(
@@ -174,9 +205,9 @@ def custom(
 ) -> Cluster:
     """Return a cluster from its parts.
 
-    A link is a `Link`, or (node, node), (node, node, bandwidth) or (node, node, bandwidth, delay); `bandwidth` and
-    `delay` stand in where a link has none of its own. Two nodes may be joined by several links, and two hosts
-    directly.
+    A link is a `Link`, or two nodes and then, as far as they are given, bandwidth, delay and the bandwidth back;
+    `bandwidth` and `delay` stand in where a link has none of its own. Two nodes may be joined by several links,
+    and two hosts directly.
 
     >>> custom(["a", "b"], [], [("a", "b", "100 Gbps")]).route(0, 1)
     (0,)
@@ -192,11 +223,14 @@ def custom(
 
 
 def _custom_link(where: str, entry: object, default: partial[Link]) -> Link:
-    a, b, *own = _link_entry(where, entry, "bandwidth, delay")
+    a, b, *own = _link_entry(where, entry, ("bandwidth", "delay", "bandwidth back"))
     link = default(a, b)
     rate_bps = _parsed(where, parse_rate, own[0]) if own else link.rate_bps
     delay_ps = _parsed(where, parse_time, own[1]) if len(own) > 1 else link.delay_ps
-    return Link(a, b, rate_bps, delay_ps)
+    back_bps = _parsed(where, parse_rate, own[2]) if len(own) > 2 else rate_bps
+    if back_bps == 0:
+        raise ClusterError(f"{where} has a rate of 0 bit/s back; accepted: more than 0, such as '10 Gbps'")
+    return with_rates(Link(a, b, rate_bps, delay_ps), rate_bps, back_bps)
 
 
 def read_p4_topology(
@@ -256,7 +290,7 @@ def _p4_links(entries: object, nodes: set[str], default: partial[Link]) -> list[
     links, ports = [], set()
     for i, entry in enumerate(entries):
         where = f"links[{i}]"
-        a, b, *own = _link_entry(where, entry, "latency, bandwidth")
+        a, b, *own = _link_entry(where, entry, ("latency", "bandwidth"))
         for port in {a, b} - nodes:
             if port in ports:
                 raise ClusterError(f"{where}: port {port} has a link already; a port takes one link")
@@ -333,8 +367,9 @@ def _name(where: str, value: object) -> str:
     return check_name(where, value, ClusterError)
 
 
-def _link_entry(where: str, entry: object, options: str) -> tuple[str, str, *tuple[object, ...]]:
-    if isinstance(entry, str) or not isinstance(entry, Sequence) or not 2 <= len(entry) <= 4:
-        raise ClusterError(f"{where} is {short_repr(entry)}; accepted: [node, node, {options}], the last two optional")
+def _link_entry(where: str, entry: object, options: Sequence[str]) -> tuple[str, str, *tuple[object, ...]]:
+    if isinstance(entry, str) or not isinstance(entry, Sequence) or not 2 <= len(entry) <= 2 + len(options):
+        accepted = f"[node, node, {', '.join(options)}], all but the nodes optional"
+        raise ClusterError(f"{where} is {short_repr(entry)}; accepted: {accepted}")
     a, b, *own = entry
     return (_name(f"a node of {where}", a), _name(f"a node of {where}", b), *own)

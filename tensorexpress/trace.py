@@ -2,7 +2,7 @@
 
 An iteration of a job runs from the moment its first worker starts its last forward layer to the next such moment:
 backward, transfers, and the next forward pass. Every forward pass so counts with all that held it up, and no schedule
-can make a single iteration shorter than `deadline.lower_bound_ps`.
+can make a single iteration shorter than `deadline.lower_bound_ps`, nor their mean than what `bound.py` says.
 """
 
 from __future__ import annotations
@@ -18,16 +18,21 @@ Ints = NDArray[np.int64]
 #: Where a trace comes from.
 SOURCES = ("simulated", "measured")
 
-#: One slice between two hosts in one iteration; `kind` is an index into graph.KINDS, `tensor` a layer.
+#: One slice between two hosts in one iteration; `kind` is an index into graph.KINDS, `tensor` a layer; `timed_out_ps`,
+#: how long its flow stood still before time-outs that found its packets lost. Runs do not observe that, and have 0.
 TRANSFER = np.dtype(
     [(name, np.int64) for name in ("iteration", "kind", "tensor", "src", "dst", "bytes", "queue")]
-    + [(name, np.int64) for name in ("ready_ps", "sent_ps", "delivered_ps")]
+    + [(name, np.int64) for name in ("ready_ps", "sent_ps", "delivered_ps", "timed_out_ps")]
 )
 
 #: One directed link over the whole run.
 LINK = np.dtype(
     [(name, np.int64) for name in ("bytes", "busy_ps", "drops", "losses", "marks", "peak_bytes", "background_drops")]
 )
+
+
+#: Iterations that differ by less than this part have settled.
+_SETTLED = 0.01
 
 
 def _same(one: JobTrace | Trace, other: JobTrace | Trace) -> bool:
@@ -48,6 +53,7 @@ class JobTrace:
     backward_ps: Ints
     #: One forward pass more than there are backward passes: the last shows what the last transfers held up.
     forward_start_ps: Ints
+    backward_start_ps: Ints
     #: When a layer's updated parameters had arrived.
     updated_ps: Ints
     transfers: NDArray[np.void]
@@ -62,10 +68,8 @@ class JobTrace:
 
     @cached_property
     def gradient_ps(self) -> Ints:
-        """When each gradient was ready; the backward pass runs from the last layer to the first without a stop."""
-        backward = self.backward_ps[:, :, ::-1]
-        ready: Ints = self.forward_end_ps[:-1, :, -1:] + np.cumsum(backward, axis=2)[:, :, ::-1]
-        return ready
+        """When each gradient was ready; the backward pass runs from the last layer to the first."""
+        return self.backward_start_ps + self.backward_ps
 
     @cached_property
     def waits_ps(self) -> Ints:
@@ -73,6 +77,18 @@ class JobTrace:
         could_start = np.concatenate([self.gradient_ps[:, :, :1], self.forward_end_ps[1:, :, :-1]], axis=2)
         waits: Ints = self.forward_start_ps[1:] - could_start
         return waits
+
+    @cached_property
+    def backward_waits_ps(self) -> Ints:
+        """How long every layer of every backward pass stood still, by (iteration, worker, layer)."""
+        could_start = np.concatenate([self.gradient_ps[:, :, 1:], self.forward_end_ps[:-1, :, -1:]], axis=2)
+        waits: Ints = self.backward_start_ps - could_start
+        return waits
+
+    @cached_property
+    def blocking_ps(self) -> Ints:
+        """How long every worker stood still, in a backward pass and the next forward pass, by (iteration, worker)."""
+        return np.asarray(self.backward_waits_ps.sum(axis=2) + self.waits_ps.sum(axis=2))
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,14 +130,18 @@ class JobMetrics:
     """The measured iterations of one job, in ps."""
 
     iteration_ps: float
+    #: Standard deviation of single iterations; 0 where one was measured.
+    spread_ps: float
     #: Forward and backward of the slowest worker.
     compute_ps: float
-    #: Time a worker's forward pass stood still for parameters: mean over workers, and of the worst.
+    #: Time a worker stood still for parameters, in both passes: mean over workers, and of the worst.
     blocking_ps: float
     blocking_worst_ps: float
     #: The same mean over workers in an iteration half of which took longer: what disturbs a few does not count.
     blocking_median_ps: float
     latency: Latency
+    #: The most that time-outs can have cost: a worker's wait for a layer, as far as its slices waited for time-outs.
+    timed_out_ps: float = 0.0
 
 
 def iterations_ps(job: JobTrace) -> Ints:
@@ -129,13 +149,32 @@ def iterations_ps(job: JobTrace) -> Ints:
     return np.asarray(np.diff(job.forward_start_ps[:, :, -1].min(axis=1)))
 
 
+def drift_ps(job: JobTrace, warmup: int) -> tuple[float, float] | None:
+    """Return what iterations took early and late if they have not settled, None if they have.
+
+    They have where the first and the last measured one are within 1 %. Of four or more, halves are compared, and what
+    chance explains (two standard errors) does not count. One alone is held against the one before it.
+    """
+    series = iterations_ps(job)
+    series = series[warmup:] if len(series) - warmup > 1 else series[max(0, warmup - 1) :]
+    if len(series) < 2:
+        return None
+    half = len(series) // 2 if len(series) >= 4 else 1
+    early, late = series[:half], series[-half:]
+    noise = 2 * float(np.hypot(early.std(), late.std())) / half**0.5
+    first, last = float(early.mean()), float(late.mean())
+    return (first, last) if abs(last - first) > max(_SETTLED * first, noise) else None
+
+
 def measure_job(job: JobTrace, warmup: int) -> JobMetrics:
     """Return the metrics of a job's measured iterations."""
-    waits = job.waits_ps[warmup:].sum(axis=2)
+    measured = iterations_ps(job)[warmup:]
+    waits = job.blocking_ps[warmup:]
     compute = job.forward_ps[1:].sum(axis=2) + job.backward_ps.sum(axis=2)
     latency = (job.updated_ps - job.gradient_ps)[warmup:]
     return JobMetrics(
-        iteration_ps=float(iterations_ps(job)[warmup:].mean()),
+        iteration_ps=float(measured.mean()),
+        spread_ps=float(measured.std(ddof=1)) if len(measured) > 1 else 0.0,
         compute_ps=float(compute[warmup:].mean(axis=0).max()),
         blocking_ps=float(waits.mean()),
         blocking_worst_ps=float(waits.mean(axis=0).max()),
@@ -146,7 +185,16 @@ def measure_job(job: JobTrace, warmup: int) -> JobMetrics:
             p99_ps=float(np.percentile(latency, 99)),
             first_ps=float(latency[:, :, 0].mean()),
         ),
+        timed_out_ps=float(_timed_out_ps(job)[warmup:].mean()),
     )
+
+
+def _timed_out_ps(job: JobTrace) -> Ints:
+    """Return how long workers stood still for tensors of which packets timed out, by (iteration, worker)."""
+    rows = job.transfers[job.transfers["timed_out_ps"] > 0]
+    longest = np.zeros((len(job.waits_ps), len(job.layers)), dtype=np.int64)
+    np.maximum.at(longest, (rows["iteration"], rows["tensor"]), rows["timed_out_ps"])
+    return np.asarray(np.minimum(job.waits_ps, longest[:, None, :]).sum(axis=2))
 
 
 def busiest_link(trace: Trace) -> tuple[str, float]:

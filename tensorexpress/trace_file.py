@@ -36,7 +36,7 @@ from tensorexpress.trace import LINK, SOURCES, TRANSFER, JobTrace, Trace
 
 #: What says that a file is a trace, and of which form.
 FORMAT = "tensorexpress trace"
-VERSION = 1
+VERSION = 2
 
 #: The ending that verbs give to trace files.
 SUFFIX = ".trace"
@@ -44,7 +44,7 @@ SUFFIX = ".trace"
 _MAKE_ONE = "make one with `tensorexpress run` or `tensorexpress predict --save`"
 
 #: Fields of `JobTrace` that are arrays by (iteration, worker, layer) -> how many passes more than iterations they hold.
-_PASSES = {"forward_ps": 1, "backward_ps": 0, "forward_start_ps": 1, "updated_ps": 0}
+_PASSES = {"forward_ps": 1, "backward_ps": 0, "forward_start_ps": 1, "backward_start_ps": 0, "updated_ps": 0}
 
 #: Fields of `Trace` that are whole numbers.
 _COUNTS = ("warmup", "end_ps", "transmissions", "retransmissions", "timeouts")

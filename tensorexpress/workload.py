@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
+from math import ceil
 from pathlib import Path
 
-from tensorexpress.errors import WorkloadError, shown
+from tensorexpress.errors import WorkloadError, shown, unknown
 from tensorexpress.files import write_atomic
-from tensorexpress.names import check_name, name_of_file
+from tensorexpress.names import LONGEST_NAME, check_name, name_of_file
+from tensorexpress.units import PS_PER_SECOND, serialisation_ps
 
 
 @dataclass(frozen=True)
@@ -38,28 +40,57 @@ class Layer:
                 raise WorkloadError(f"layer {self.name} computes for {shown(time_ps)} ps; accepted: 0 to {LONGEST_PS}")
 
 
+#: Bytes of a parameter's gradient by what is computed in; tf32 is a way to compute with numbers of fp32.
+DTYPE_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
+
+
 @dataclass(frozen=True)
 class Workload:
     """A model as the network sees it: layers in forward order, each with at least one parameter."""
 
     name: str
     layers: tuple[Layer, ...]
-    bytes_per_param: int = 4
+    #: What it is computed in, and what gradients are: a key of `DTYPE_BYTES`.
+    dtype: str = "fp32"
+    #: Samples that a worker takes in an iteration; 0 where nobody said.
+    batch: int = 0
+    #: How many times smaller gradients and parameters are when they travel.
+    compression: float = 1.0
+    #: Bit/s at which a worker makes them so, and undoes it; 0 is at once. The time is part of the layers' times.
+    compression_rate_bps: int = 0
 
     def __post_init__(self) -> None:
         check_name("the name of a workload", self.name, WorkloadError)
         if not 1 <= len(self.layers) <= _MOST_LAYERS:
             raise WorkloadError(f"{self.name} has {len(self.layers)} layers; accepted: 1 to {_MOST_LAYERS}")
-        if not 1 <= self.bytes_per_param <= _MOST_BYTES_PER_PARAM:
-            raise WorkloadError(
-                f"{self.name} has parameters of {shown(self.bytes_per_param)} bytes; "
-                f"accepted: 1 to {_MOST_BYTES_PER_PARAM}"
-            )
+        if self.dtype not in DTYPE_BYTES:
+            raise WorkloadError(f"{self.name}: {unknown('dtype', self.dtype, DTYPE_BYTES)}")
+        for what, value, least, most in (
+            ("a batch", self.batch, 0, LARGEST_BATCH),
+            ("a compression", self.compression, 1, LARGEST_COMPRESSION),
+            ("a compression rate", self.compression_rate_bps, 0, _FASTEST_BPS),
+        ):
+            if not least <= value <= most:
+                raise WorkloadError(f"{self.name} has {what} of {shown(value)}; accepted: {least} to {most}")
+
+    @property
+    def bytes_per_param(self) -> int:
+        """Bytes of one parameter's gradient, before any compression."""
+        return DTYPE_BYTES[self.dtype]
 
     @property
     def tensor_bytes(self) -> tuple[int, ...]:
-        """Bytes of every layer's gradient, in forward order."""
-        return tuple(layer.params * self.bytes_per_param for layer in self.layers)
+        """Bytes of every layer's gradient as it travels, in forward order."""
+        return tuple(ceil(layer.params * self.bytes_per_param / self.compression) for layer in self.layers)
+
+    @property
+    def codec_ps(self) -> tuple[int, ...]:
+        """How long every layer's gradient is compressed, which is also how long its parameters are decompressed."""
+        if not self.compression_rate_bps:
+            return (0,) * len(self.layers)
+        return tuple(
+            serialisation_ps(layer.params * self.bytes_per_param, self.compression_rate_bps) for layer in self.layers
+        )
 
     @property
     def compute_ps(self) -> int:
@@ -76,13 +107,105 @@ _MOST_PARAMS = 10**12
 _LONGEST_PS = 10**15
 _MOST_LAYERS = 1_000_000
 _LARGEST_FILE_BYTES = 2**26
-_MOST_BYTES_PER_PARAM = 1024
+_FASTEST_BPS = 10**18
+
+#: A batch beyond this is a slip of the keyboard, and would carry times out of 64 bits; so is a compression.
+LARGEST_BATCH = 1_000_000
+LARGEST_COMPRESSION = 10_000
+LEAST_SAMPLES_PER_SECOND, MOST_SAMPLES_PER_SECOND = 1e-6, 1e9
 
 #: The longest time of a layer, in slow motion too.
 LONGEST_PS = 10**16
 
+#: PyTorch's DDP keeps its first bucket this small, so that the network starts early in the backward pass.
+FIRST_BUCKET_BYTES = 2**20
+
 _INTEGER = re.compile(r"[0-9]{1,15}")
 _DECIMAL = re.compile(r"[0-9]{1,15}(\.[0-9]*)?([eE][+-]?[0-9]{1,2})?")
+
+
+def at_throughput(workload: Workload, samples_per_second: float) -> Workload:
+    """Return the workload with its times scaled so that a worker computes at a measured throughput.
+
+    >>> one = Workload("one", (Layer("a", 1, 10**9, 2 * 10**9),), batch=6)
+    >>> at_throughput(one, 1000).compute_ps == 6 * 10**9
+    True
+    """
+    if not workload.batch:
+        raise WorkloadError(f"{workload.name} has no batch; accepted: with the samples that a worker's iteration has")
+    if not workload.compute_ps:
+        raise WorkloadError(f"{workload.name} computes for no time at all; accepted: times, which are scaled")
+    if not LEAST_SAMPLES_PER_SECOND <= samples_per_second <= MOST_SAMPLES_PER_SECOND:
+        raise WorkloadError(
+            f"found {samples_per_second:g} samples/s; "
+            f"accepted: {LEAST_SAMPLES_PER_SECOND:g} to {MOST_SAMPLES_PER_SECOND:g}"
+        )
+    factor = workload.batch * PS_PER_SECOND / samples_per_second / workload.compute_ps
+    return replace(
+        workload,
+        layers=tuple(
+            replace(layer, forward_ps=round(layer.forward_ps * factor), backward_ps=round(layer.backward_ps * factor))
+            for layer in workload.layers
+        ),
+    )
+
+
+def compressed(workload: Workload, ratio: float, rate_bps: int) -> Workload:
+    """Return the workload with gradients and parameters that travel `ratio` times smaller.
+
+    A worker compresses a gradient when backward has made it and decompresses parameters before forward uses them, each
+    at `rate_bps` of uncompressed bits (0: at once), in the time of its own computing.
+    """
+    smaller = replace(workload, compression=float(ratio), compression_rate_bps=rate_bps)
+    return replace(
+        smaller,
+        layers=tuple(
+            replace(layer, forward_ps=layer.forward_ps + codec_ps, backward_ps=layer.backward_ps + codec_ps)
+            for layer, codec_ps in zip(workload.layers, smaller.codec_ps, strict=True)
+        ),
+    )
+
+
+def in_buckets(workload: Workload, bucket_bytes: int) -> Workload:
+    """Return the workload with its layers joined as PyTorch's DDP joins gradients; 0 bytes leave it as it is.
+
+    Buckets fill up in the order in which the backward pass makes gradients, last layer first; one is full as soon as it
+    holds `bucket_bytes`, the first one at 1 MiB already. A bucket is a layer here, which is the same to everybody: its
+    gradient is ready with that of its front layer, and that layer is the first that waits for it. So a workload that is
+    in buckets stays as it is.
+
+    >>> five = Workload("five", tuple(Layer(f"l{i}", 200_000, 1, 2) for i in range(5)))
+    >>> [(layer.name, layer.params, layer.backward_ps) for layer in in_buckets(five, 2_000_000).layers]
+    [('l0..l2', 600000, 6), ('l3..l4', 400000, 4)]
+    """
+    if not bucket_bytes:
+        return workload
+    buckets: list[list[Layer]] = [[]]
+    filled_bytes, limit_bytes = 0, min(FIRST_BUCKET_BYTES, bucket_bytes)
+    for layer in reversed(workload.layers):
+        if filled_bytes >= limit_bytes:
+            buckets.append([])
+            filled_bytes, limit_bytes = 0, bucket_bytes
+        buckets[-1].append(layer)
+        filled_bytes += layer.params * workload.bytes_per_param
+    return replace(workload, layers=tuple(_joined(bucket[::-1]) for bucket in reversed(buckets)))
+
+
+def _joined(layers: list[Layer]) -> Layer:
+    """Return layers that follow each other as one."""
+    first, last = layers[0], layers[-1]
+    if first is last:
+        return first
+    half = LONGEST_NAME // 2 - 1
+    return Layer(
+        f"{first.name[:half]}..{last.name[-half:]}",
+        *(sum(getattr(layer, field) for layer in layers) for field in ("params", "forward_ps", "backward_ps")),
+    )
+
+
+def without_backward(workload: Workload) -> Workload:
+    """Return the workload of a job that only infers: its backward pass takes no time."""
+    return replace(workload, layers=tuple(replace(layer, backward_ps=0) for layer in workload.layers))
 
 
 def read_csv(path: str | os.PathLike[str]) -> Workload:
@@ -106,7 +229,7 @@ def read_csv(path: str | os.PathLike[str]) -> Workload:
 
 
 def write_csv(workload: Workload, path: str | os.PathLike[str]) -> None:
-    """Write a workload as a CSV in SwitchML's format; what `read_csv` returns for it differs in names alone."""
+    """Write the layers of a workload as a CSV in SwitchML's format, which has no room for names, dtype or batch."""
     rows = [
         f"{index},{layer.params},{_nanoseconds(layer.forward_ps)},{_nanoseconds(layer.backward_ps)}"
         for index, layer in enumerate(workload.layers)

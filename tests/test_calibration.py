@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.strategies import plans
 
+from tensorexpress.baseline import FittedBaseline, fit_copy_rate, parse_baseline
 from tensorexpress.calibration import (
     Calibration,
     HostCost,
@@ -27,10 +28,12 @@ from tensorexpress.calibration import (
 from tensorexpress.cli import main
 from tensorexpress.errors import InputError, NetworkError
 from tensorexpress.host.cost import measure_host_cost
-from tensorexpress.plan import Plan
+from tensorexpress.plan import Plan, make_plan
+from tensorexpress.policy import POLICIES
 from tensorexpress.scenario import Scenario, read_scenario
 from tensorexpress.sim import simulate
 from tensorexpress.topologies import dumbbell, star
+from tensorexpress.trace import measure_job
 
 US = 10**6
 MBPS = 10**6
@@ -210,3 +213,70 @@ def test_a_rate_that_the_target_cannot_have_is_refused(rate: str) -> None:
     result = CliRunner().invoke(main, ["calibrate", "--rate", rate])
     assert result.exit_code == 2
     assert f"--rate {rate!r}; accepted: from 10 Mbps to the" in result.output
+
+
+VGG = ["job.model=vgg16", "job.batch=4", "job.workers=1", "job.servers=1", "cluster.bandwidth=25 Gbps", "iterations=1"]
+
+
+class TestBaseline:
+    def test_the_copy_rate_is_found_that_was_there(self, tmp_path: Path) -> None:
+        known = read_scenario(overrides=[*VGG, "transport.copy_rate=7 Gbps"])
+        trace = simulate(make_plan(known, POLICIES["fifo"]))
+        measured_ms = measure_job(trace.jobs[0], trace.warmup).iteration_ps / 10**9
+        path = str(tmp_path / "fitted.json")
+        changes = [word for change in VGG for word in ("--set", change)]
+        speed = f"fifo={measured_ms:.6f} ms"
+        done = CliRunner().invoke(main, ["calibrate", *changes, "--baseline", speed, "-o", path])
+        assert done.exit_code == 0, done.output
+        fitted = read_calibration(path)
+        assert isinstance(fitted, FittedBaseline)
+        assert fitted.copy_rate_bps == pytest.approx(7 * 10**9, rel=0.01)
+        # A prediction with it has the baseline, and the policies that the baseline does not explain.
+        done = CliRunner().invoke(
+            main, ["predict", *changes, "--policy", "fifo,p3", "--calibration", path, "--json", "-"]
+        )
+        results = json.loads(done.output)
+        text = json.dumps(results)
+        assert '"copy_rate_bps": ' + str(fitted.copy_rate_bps) in text
+
+    def test_samples_a_second_are_those_of_all_workers(self) -> None:
+        scenario = read_scenario(overrides=["job.model=vgg16", "job.batch=16", "job.workers=5", "job.device=a100"])
+        policy, iteration_ps = parse_baseline("p3:slice=1 MB=40 samples/s", scenario)
+        assert (policy.name, policy.slice_bytes) == ("p3:slice=1 MB", 10**6)
+        assert iteration_ps == 16 * 5 * 10**12 // 40
+
+    @given(st.floats(8, 12), st.floats(0.01, 0.9))
+    def test_any_rate_is_found_where_copies_add_to_an_iteration(self, digits: float, share: float) -> None:
+        rate_bps, fixed_ps = round(10**digits), 10**12
+
+        def simulated_ps(copy_rate_bps: int) -> float:
+            return fixed_ps + (share * 10**21 / copy_rate_bps if copy_rate_bps else 0.0)
+
+        measured_ps = round(simulated_ps(rate_bps))
+        found_ps = simulated_ps(fit_copy_rate(simulated_ps, measured_ps))
+        assert found_ps == pytest.approx(measured_ps, rel=0.002)
+
+    def test_what_copies_cannot_explain_is_said(self) -> None:
+        with pytest.raises(InputError, match=r"5 ms was measured, and 10 ms is simulated even with copies at once"):
+            fit_copy_rate(lambda _: 10 * 10**9, 5 * 10**9)
+        with pytest.raises(InputError, match=r"50 ms was measured, which is longer than with copies at 10 Mbps"):
+            fit_copy_rate(lambda _: 10 * 10**9, 50 * 10**9)
+
+    @pytest.mark.parametrize(
+        ("changed", "message"),
+        [
+            ({"copy_rate_bps": -1}, "copy_rate_bps is -1; accepted: 0 to"),
+            ({"copy_rate_bps": 0.5}, "copy_rate_bps is 0.5; accepted"),
+            ({"iteration_ps": 0}, "iteration_ps is 0; accepted: 1 to"),
+            ({"policy": "\n"}, "policy is"),
+            ({"more": 1}, "unknown key 'more'"),
+        ],
+    )
+    def test_files_are_checked(self, tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+        path = tmp_path / "fitted.json"
+        write_calibration(path, FittedBaseline("fifo", 10**12, 10**9))
+        document = json.loads(path.read_text())
+        document["fitted"] |= changed
+        path.write_text(json.dumps(document))
+        with pytest.raises(InputError, match=message):
+            read_calibration(path)

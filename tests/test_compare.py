@@ -56,7 +56,7 @@ def slower(run: TracedRun, factor: int) -> TracedRun:
     """Return a "measured" run in which all took `factor` times as long."""
 
     def scaled(job: JobTrace) -> JobTrace:
-        times = ("forward_ps", "backward_ps", "forward_start_ps", "updated_ps")
+        times = ("forward_ps", "backward_ps", "forward_start_ps", "backward_start_ps", "updated_ps")
         return replace(job, **{name: factor * getattr(job, name) for name in times})
 
     trace = replace(run.trace, source="measured", jobs=tuple(map(scaled, run.trace.jobs)))

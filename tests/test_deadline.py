@@ -17,8 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support.bounds import forced_ps
 
 from tensorexpress import deadline
+from tensorexpress.bound import Demand
+from tensorexpress.chain import Chain
 from tensorexpress.deadline import (
     blocking_ps,
     completions_ps,
@@ -35,6 +38,7 @@ from tensorexpress.deadline import (
     slacks,
 )
 from tensorexpress.errors import InputError
+from tensorexpress.trace import TRANSFER, JobTrace
 
 Case = tuple[list[int], list[int], list[int]]
 Link = tuple[str, int]
@@ -391,6 +395,22 @@ class Run:
         unloved = self.orders[i] == "favourite" and message.waits not in (None, self.favourites[i])
         return unloved * self.exchange.layers + message.layer + self.random.random()
 
+    @property
+    def trace(self) -> JobTrace:
+        """Return what the bound of a run asks for: compute times, and when last layers started."""
+        begun = np.zeros_like(self.forward)
+        begun[:, :, -1] = self.starts
+        backward = self.backward[:-1]
+        return JobTrace("job", (), (), self.forward, backward, begun, begun[:-1], begun[1:], np.zeros(0, TRANSFER))
+
+    def demand(self) -> Demand:
+        """Return what the exchange asks of its links; nothing takes time but them."""
+        shared, own = self.exchange.loads()
+        most = [np.cumsum(loads, axis=2).max(axis=1, initial=0) for loads in (shared + own, own)]
+        instant = Chain((), np.zeros(0, np.int64), slice(0), slice(0), ())
+        none = np.zeros(len(shared), dtype=np.int64)
+        return Demand(*most, shared.sum(axis=1), own.sum(axis=(0, 2)), none, early_ps=0, chain=instant)
+
     def bounds(self) -> list[int]:
         """Return the bound of every iteration: the last forward layer of one pass and the others of the next."""
         loads = self.exchange.loads()
@@ -401,6 +421,12 @@ class Run:
 def assert_never_beaten(run: Run) -> None:
     first_starts = run.starts.min(axis=1)
     assert (np.diff(first_starts) >= run.bounds()).all()
+    demand, trace = run.demand(), run.trace
+    for measured in range(1, run.iterations + 1):
+        bound_ps = forced_ps(demand, trace, run.iterations - measured)
+        took = first_starts[-1] - first_starts[-1 - measured]
+        # In whole units of time, as means of a few are not exact.
+        assert np.ceil(measured * bound_ps - 1e-6) <= took
 
 
 SLICES = st.lists(st.integers(1, 4), min_size=1, max_size=4)

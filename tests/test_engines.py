@@ -19,6 +19,7 @@ from tensorexpress.policy import Policy, parse_policy
 from tensorexpress.scenario import Background, Job, Scenario, Transport
 from tensorexpress.sim import fast, model
 from tensorexpress.sim.flat_plan import build
+from tensorexpress.sim.grain import coarsened
 from tensorexpress.sim.kernel import loop
 from tensorexpress.sim.record import Record
 from tensorexpress.sim.run import ENGINES, execute, simulate
@@ -35,10 +36,10 @@ POLICIES = (
     "p3:slice=10 KB",
     "tensorexpress:slice=10 KB",
     "tensorexpress:slice=10 KB,queues=equal",
-    "ideal",
-    "ideal:switch=sp-pifo",
+    "ideal:queues=optimal",
+    "ideal:switch=sp-pifo,queues=optimal",
     "ideal:switch=sp-pifo,queues=slack",
-    "ideal:queues=slack",
+    "ideal",
 )
 
 
@@ -65,7 +66,7 @@ def differences(one: Record, other: Record) -> list[str]:
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("loss", [0.0, 0.01])
 @pytest.mark.parametrize("ecn_bytes", [0, 1500])
-@pytest.mark.parametrize("architecture", ["ps", "ring"])
+@pytest.mark.parametrize("architecture", ["ps", "ring", "fsdp"])
 def test_engines_are_equal_on_every_architecture_discipline_loss_and_ecn(
     architecture: str, ecn_bytes: int, loss: float, policy: str
 ) -> None:
@@ -79,9 +80,9 @@ def test_engines_are_equal_on_every_architecture_discipline_loss_and_ecn(
 
 
 @settings(max_examples=300)
-@given(plans() | paced_plans())
-def test_engines_are_equal_packet_for_packet_on_random_scenarios(plan: Plan) -> None:
-    program = build(plan)
+@given(plans() | paced_plans(), st.sampled_from([1, 1, 2, 5]))
+def test_engines_are_equal_packet_for_packet_on_random_scenarios(plan: Plan, grain: int) -> None:
+    program = build(coarsened(plan, grain), grain, plan)
     assert differences(model.run(program, record_packets=True), fast.run(program, record_packets=True)) == []
 
 

@@ -91,6 +91,7 @@ def test_every_choice_of_a_policy_belongs_to_one_step():
 
 def test_an_explanation_takes_few_simulations():
     assert {name: simulations(policy) for name, policy in POLICIES.items() if choices_of(policy)} == {
+        "random": 2,
         "tictac": 2,
         "switch-only": 2,
         "p3": 4,

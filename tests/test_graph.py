@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 from collections import Counter, defaultdict
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -12,7 +13,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorexpress import graph as graphs
-from tensorexpress.graph import ARCHITECTURES, GATE, GRADIENT, MESSAGE, SUM, Cargo, Graph, draw, index_of, kind_of
+from tensorexpress.graph import (
+    ARCHITECTURES,
+    BACKWARD,
+    FORWARD,
+    GATE,
+    GRADIENT,
+    KINDS,
+    MESSAGE,
+    SUM,
+    Cargo,
+    Graph,
+    draw,
+    gathered_after,
+    index_of,
+    kind_of,
+)
 from tensorexpress.graph import tree_parents as parents_in
 from tensorexpress.units import serialisation_ps
 
@@ -34,6 +50,7 @@ def cargos(draw_: st.DrawFn, architecture: str, most_gpus: int = 3) -> Cargo:
         np.array(servers) if rule.has_servers else np.full(len(slices), -1),
         gpus_per_host=draw_(st.integers(1, most_gpus)),
         local_rate_bps=draw_(st.sampled_from([0, 10**9])),
+        prefetch=draw_(st.integers(0, 5)),
     )
 
 
@@ -103,6 +120,59 @@ def test_a_host_has_at_hand_what_it_sends_and_sums(drawn: tuple[str, Cargo]) -> 
                 is_message = kind_of(source) == kind_of(MESSAGE)
                 found = int(graph.dst[index_of(source)]) if is_message else made_at(source)
                 assert found == made_at(target)
+
+
+@settings(max_examples=60)
+@given(any_cargo())
+def test_whoever_gathers_again_gets_every_part_once_from_the_one_who_keeps_it(drawn: tuple[str, Cargo]) -> None:
+    (name, cargo), graph = drawn, draw(*drawn)
+    before = predecessors(graph.edges)
+    workers = len(cargo.hosts) * cargo.gpus_per_host
+    hosts = [host for host in cargo.hosts for _ in range(cargo.gpus_per_host)]
+    # The ring's own sums come first: those are the parts that workers keep.
+    kept = range(len(cargo.tensor) * len(cargo.hosts)) if ARCHITECTURES[name].regathers else ()
+    keeps = {carried(graph, SUM + index): int(graph.sum_host[index]) for index in kept}
+
+    def comes_from(node: int) -> int:
+        sources = before[node]
+        return comes_from(sources[0]) if sources else int(graph.src[index_of(node)])
+
+    for worker in range(workers):
+        for tensor in range(LAYERS):
+            arrived = before[BACKWARD + worker * LAYERS + tensor]
+            assert all(comes_from(node) == keeps[carried(graph, node)] for node in arrived)
+            others = [what for what, host in keeps.items() if cargo.tensor[what[0]] == tensor and host != hosts[worker]]
+            assert sorted(carried(graph, node) for node in arrived) == sorted(others)
+
+
+@pytest.mark.parametrize(
+    ("prefetch", "again", "following"),
+    [
+        # Of three layers: forward is over after steps 0, 1, 2, backward after 5, 4, 3; the next pass starts with 6.
+        (0, [4, 3, 2], [5, 6, 7]),
+        (1, [3, 2, 2], [5, 5, 6]),
+        (2, [2, 1, 2], [5, 4, 5]),
+        (1000, [0, 1, 2], [5, 4, 3]),
+    ],
+)
+def test_parameters_are_gathered_no_more_layers_ahead_than_asked_for(
+    prefetch: int, again: list[int], following: list[int]
+) -> None:
+    assert [steps.tolist() for steps in gathered_after(3, prefetch)] == [again, following]
+
+
+def test_who_only_infers_pulls_every_slice_once_when_its_pass_is_over() -> None:
+    cargo = Cargo((0, 1), 2, np.array([0, 1, 1]), np.array([400, 800, 300]), np.array([2, 3, 2]), forward_only=True)
+    for gpus in (1, 2):
+        graph = draw("ps", replace(cargo, gpus_per_host=gpus))
+        assert {KINDS[kind] for kind in graph.kind} == {"pull"}
+        assert sorted(zip(graph.src.tolist(), graph.dst.tolist(), graph.bytes.tolist(), strict=True)) == [
+            (2, 0, 300), (2, 0, 400), (2, 1, 300), (2, 1, 400), (3, 0, 800), (3, 1, 800),
+        ]  # fmt: skip
+        for pull, nodes in predecessors(graph.orders).items():
+            (host,) = {index_of(node) // 2 // gpus for node in nodes}
+            assert host == graph.dst[index_of(pull)]
+            assert sorted(nodes) == [FORWARD + (host * gpus + gpu) * 2 + 1 for gpu in range(gpus)]
 
 
 @settings(max_examples=60)

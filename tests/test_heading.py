@@ -22,6 +22,8 @@ SAID = {
     "loss": ("0.01", "loss=0.01"),
     "cluster.bandwidth": ("25 Gbps", "25 Gbps"),
     "cluster.delay": ("3 us", "3 us"),
+    "cluster.send_rate": ("4 Gbps", "4 Gbps to 10 Gbps"),
+    "cluster.receive_rate": ("4 Gbps", "4 Gbps to 10 Gbps"),
     "cluster.mtu": ("1500", "MTU 1500"),
     "cluster.buffer": ("2 MB", "cluster.buffer=2 MB"),
     "cluster.queues": ("4", "4 queues"),
@@ -30,15 +32,31 @@ SAID = {
     "job.model": ("vgg16", "job.model=vgg16"),
     "job.batch": ("8", "job.batch=8"),
     "job.device": ("a100", "job.device=a100"),
+    "job.dtype": ("fp16", "job.dtype=fp16"),
+    "job.samples_per_second": ("432", "job.samples_per_second=432"),
+    "job.compression": ("4", "job.compression=4"),
+    "job.compression_rate": ("80 Gbps", "job.compression_rate=80 Gbps"),
     "job.workers": ("4", "job.workers=4"),
     "job.servers": ("2", "job.servers=2"),
     "job.colocated": ("true", "job.colocated=true"),
     "job.architecture": ("ring", "job.architecture=ring"),
+    "job.bucket": ("10 MB", "job.bucket=10 MB"),
+    "job.prefetch": ("2", "job.prefetch=2"),
+    "job.forward_only": ("true", "job.forward_only=true"),
     "job.shard": ("2 MB", "job.shard=2 MB"),
     "job.sum_rate": ("9 Gbps", "job.sum_rate=9 Gbps"),
     "job.start": ("5 ms", "job.start=5 ms"),
     "job.gpus_per_host": ("4", "job.gpus_per_host=4"),
     "job.local_rate": ("300 Gbps", "job.local_rate=300 Gbps"),
+    "job.add_rate": ("9 Gbps", "job.add_rate=9 Gbps"),
+    "job.update_rate": ("9 Gbps", "job.update_rate=9 Gbps"),
+    "job.overhead": ("5 ms", "job.overhead=5 ms"),
+    "job.barrier": ("true", "job.barrier=true"),
+    "transport.preset": ("grpc", "transport.copy_rate=8.6 Gbps, transport.message_cost=100 us"),
+    "transport.rate_share": ("0.9", "transport.rate_share=0.9"),
+    "transport.stack_rate": ("9 Gbps", "transport.stack_rate=9 Gbps"),
+    "transport.copy_rate": ("20 Gbps", "transport.copy_rate=20 Gbps"),
+    "transport.message_cost": ("20 us", "transport.message_cost=20 us"),
     "transport.window": ("256 KB", "transport.window=256 KB"),
     "transport.initial_window": ("64 KB", "transport.initial_window=64 KB"),
     "transport.ack_every": ("2", "transport.ack_every=2"),
@@ -88,6 +106,25 @@ def test_jobs_are_told_apart_only_where_they_differ(tmp_path):
 def test_traffic_and_slow_motion_are_named():
     assert heading(read_scenario(None, BACKGROUND)).endswith("background.0=h0 to h1, 1 Gbps")
     assert "job.compute=10x" in heading(scale_scenario(read_scenario(), 10))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ("job.device=a100", "job.dtype=bf16"),
+        ("job.device=a100", "job.dtype=fp16", "job.compression=2.5"),
+        ("job.model=vgg16", "job.batch=32", "job.device=h100", "job.samples_per_second=1234.5"),
+        ("job.dtype=fp16", "job.samples_per_second=1276", "job.compression=8", "job.compression_rate=1 Tbps"),
+    ],
+)
+def test_all_that_makes_a_workload_is_named_and_nothing_else(keys):
+    assert heading(read_scenario(None, keys)) == f"{USUAL}; {', '.join(keys)}"
+
+
+def test_a_measured_workload_is_named_with_what_its_file_cannot_say(tmp_path):
+    (tmp_path / "mine.csv").write_text("layer_index,numel,forward_ns,backward_ns\n0,5,1,1\n")
+    keys = ("job.model=", f"job.csv={tmp_path}/mine.csv", "job.batch=8", "job.dtype=bf16")
+    assert changes(read_scenario(None, keys)) == {"job.csv": "mine", "job.batch": "8", "job.dtype": "bf16"}
 
 
 def test_examples_in_docstrings():

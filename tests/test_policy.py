@@ -21,7 +21,7 @@ def differences(one: Policy, other: Policy) -> set[str]:
 
 
 def test_the_named_policies_of_the_field_are_there():
-    assert set(POLICIES) == {"fifo", "tictac", "bytescheduler", "p3", "switch-only", "tensorexpress", "ideal"}
+    assert set(POLICIES) == {"fifo", "random", "tictac", "bytescheduler", "p3", "switch-only", "tensorexpress", "ideal"}
     assert all(parse_policy(name) is POLICIES[name] for name in POLICIES)
 
 
@@ -80,7 +80,7 @@ def test_choices_that_together_make_a_valid_policy_are_taken_together():
 @pytest.mark.parametrize(
     ("text", "phrase"),
     [
-        ("", "unknown policy ''; Accepted: bytescheduler, fifo, ideal, p3, switch-only, tensorexpress, tictac"),
+        ("", "unknown policy ''; Accepted: bytescheduler, fifo, ideal, p3, random, switch-only, tensorexpress, tictac"),
         ("fiffo", "unknown policy 'fiffo'; did you mean 'fifo'?"),
         (
             "fifo:slise=1 KB",
@@ -91,7 +91,7 @@ def test_choices_that_together_make_a_valid_policy_are_taken_together():
         ("fifo:slice=1 furlong", "slice: '1 furlong' is not a size; accepted: a number and one of B"),
         ("fifo:slice=-1 KB", "slice: '-1 KB' is negative"),
         ("fifo:credit=", "credit: '' is not a size"),
-        ("fifo:host=random", "unknown host order 'random'; Accepted: fifo, priority"),
+        ("fifo:host=oldest", "unknown host order 'oldest'; Accepted: fifo, priority, random"),
         ("fifo:switch=wfq", "unknown switch discipline 'wfq'; Accepted: fifo, pifo, sp-pifo, strict"),
         ("fifo:queues=last", "unknown queue map 'last'; Accepted: equal, fewest, optimal, slack"),
         ("fifo:queues=slack", "queue map 'slack' has no table for discipline 'fifo'; accepted with it: pifo, sp-pifo"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+from operator import lt
 
 import pytest
 from hypothesis import given
@@ -192,10 +193,22 @@ def test_what_a_discipline_tells_apart_is_the_class_of_a_flow(name, rank, flow_c
     assert discipline.class_of(queue=2, tensor=9) == flow_class
 
 
-def test_host_orders_look_at_readiness_or_rank():
-    early, urgent = Slice(ready_ps=1, rank=9, bytes=1, deadline_ps=0), Slice(ready_ps=2, rank=0, bytes=1, deadline_ps=0)
+def test_host_orders_look_at_readiness_or_deadline_whatever_the_layer():
+    early = Slice(ready_ps=1, rank=0, bytes=1, deadline_ps=7)
+    urgent = Slice(ready_ps=2, rank=9, bytes=1, deadline_ps=5)
     assert min([urgent, early], key=HOST_ORDERS["fifo"].key) is early
     assert min([urgent, early], key=HOST_ORDERS["priority"].key) is urgent
+
+
+def test_random_order_follows_neither_layers_nor_readiness():
+    key = HOST_ORDERS["random"].key
+    keys = [key(Slice(number, number, 1, number, iteration=3, number=number)) for number in range(200)]
+    assert len(set(keys)) == 200
+    assert 70 < sum(map(lt, keys, keys[1:])) < 130
+    # Another iteration is another order, and the time of day is not.
+    again = [key(Slice(number + 9, number, 1, number, iteration=4, number=number)) for number in range(200)]
+    assert sorted(range(200), key=keys.__getitem__) != sorted(range(200), key=again.__getitem__)
+    assert key(Slice(1, 2, 3, 4, 5, 6)) == key(Slice(7, 2, 3, 8, 5, 6))
 
 
 def test_doctests():

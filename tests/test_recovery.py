@@ -16,8 +16,9 @@ from tensorexpress.host.flow import Ack, FlowSettings, Outgoing, SendFlow
 from tensorexpress.host.tagging import Tagger
 from tensorexpress.plan import make_plan
 from tensorexpress.policy import POLICIES, Policy, parse_policy
+from tensorexpress.results import advice
 from tensorexpress.scenario import Job, Scenario, Transport, read_scenario
-from tensorexpress.sim import fast
+from tensorexpress.sim import fast, predict
 from tensorexpress.sim.columns import LOSS, NOW, TIMEOUTS
 from tensorexpress.sim.flat_plan import NO_LIMIT, FlatPlan, build
 from tensorexpress.sim.kernel.loop import kernel
@@ -119,3 +120,28 @@ def test_the_time_out_follows_the_same_samples_to_the_same_picosecond(samples: l
 
 def test_doctests() -> None:
     assert doctest.testmod(recovery).failed == 0
+
+
+SMALL = ["job.model=alexnet", "job.workers=3", "job.servers=2", "iterations=2"]
+
+
+def test_loss_of_one_packet_in_a_thousand_costs_no_policy_its_gain_and_time_outs_no_twentieth() -> None:
+    for seed in range(3):
+        compared = predict(read_scenario(overrides=[*SMALL, "loss=0.001", f"seed={seed}"]), ["fifo", "tensorexpress"])
+        assert compared.speedup("tensorexpress") > 1.3
+        for result in compared.results.values():
+            assert result.trace.links["losses"].sum() > 100
+            assert result.jobs[0].timed_out_ps < result.jobs[0].iteration_ps / 20
+
+
+def test_long_time_outs_are_told_as_what_they_cost() -> None:
+    compared = predict(read_scenario(overrides=[*SMALL, "loss=0.02", "transport.rto_min=1 s"]), ["tensorexpress"])
+    (note,) = (note for note in advice.notes(compared) if "timed out" in note)
+    assert note.startswith("Under tensorexpress, workers stood still for up to ")
+
+
+def test_packets_that_starve_in_a_low_queue_are_not_taken_for_lost() -> None:
+    """Hundreds of probes at the most, no window cut, and nothing sent again beside them."""
+    (result,) = predict(read_scenario(overrides=["cluster.bandwidth=5 Gbps"]), ["tensorexpress"]).results.values()
+    assert 0 < result.trace.timeouts == result.trace.retransmissions < result.trace.transmissions / 1000
+    assert result.jobs[0].timed_out_ps == 0

@@ -74,10 +74,13 @@ def test_every_tensor_passes_the_switch_in_its_planned_queue(tmp_path):
     ["job.workers=3", "job.servers=2", "job.colocated=true", "job.shard=10 KB", "job.sum_rate=1 Gbps"],
     ["job.0.workers=h0,h1", "job.0.servers=h2", "job.1.model=", "job.1.csv={csv}", "job.1.workers=h3",
      "job.1.servers=h2", "job.1.start=20 ms"],
-    ["job.workers=3", "job.servers=0", "job.architecture=ring"],
+    ["job.workers=3", "job.servers=0", "job.architecture=ring", "job.bucket=40 KB"],
     ["job.workers=5", "job.servers=0", "job.architecture=tree", "compute.jitter=0.1"],
     ["job.workers=2", "job.servers=1", "job.gpus_per_host=2", "job.local_rate=100 Mbps", "compute.jitter=0.1"],
     ["job.workers=3", "job.servers=0", "job.architecture=ring", "job.gpus_per_host=2"],
+    # Hosts send as many bytes, as float32 numbers.
+    ["job.workers=3", "job.servers=0", "job.architecture=ring", "job.dtype=bf16"],
+    ["job.workers=2", "job.servers=1", "job.dtype=fp16", "job.compression=97", "job.compression_rate=1 Gbps"],
     ["cluster.topology=dumbbell", "cluster.left=2", "cluster.right=2", "job.workers=h0,h2", "job.servers=h1"],
 ])  # fmt: skip
 def test_servers_on_workers_several_jobs_rings_and_several_switches(overrides, tmp_path):

@@ -96,10 +96,12 @@ class TestKeys:
         owners = {"": Scenario, "transport": Transport, "compute": Scenario, "background": Background}
         for section, owner in owners.items():
             known = {field.name for field in fields(owner)} | set(Study._fields)
-            assert {key.field for key in SECTIONS[section].values()} <= known
+            # A preset becomes the values of other keys.
+            assert {key.field for key in SECTIONS[section].values()} - {"preset"} <= known
 
     def test_every_field_of_the_transport_can_be_set(self):
-        assert {key.field for key in SECTIONS["transport"].values()} == {field.name for field in fields(Transport)}
+        keyed = {key.field for key in SECTIONS["transport"].values()} - {"preset"}
+        assert keyed == {field.name for field in fields(Transport)}
 
     def test_every_default_is_accepted_when_written_out(self):
         written: dict[str, dict[str, object]] = {}
@@ -236,9 +238,9 @@ class TestUnknownKeys:
             ({"jobs": {}}, "cluster.toml: unknown key or section 'jobs'; did you mean 'job'? Accepted: "),
             (
                 {"job": {"modle": ""}},
-                "cluster.toml: job.modle: unknown key 'modle'; did you mean 'model'? Accepted: arch",
+                "cluster.toml: job.modle: unknown key 'modle'; did you mean 'model'? Accepted: add_",
             ),
-            ({"job": [{}, {"x": 1}]}, "cluster.toml: job.1.x: unknown key 'x'; Accepted: architecture, batch, "),
+            ({"job": [{}, {"x": 1}]}, "cluster.toml: job.1.x: unknown key 'x'; Accepted: add_rate, arch"),
             ({"bandwidth": 1}, "cluster.toml: unknown key 'bandwidth'; did you mean cluster.bandwidth?"),
             ({"job": {"loss": 0}}, "cluster.toml: job.loss: unknown key 'loss'; did you mean loss?"),
             ({"job": {"model": "vgg61"}}, "cluster.toml: job.model: unknown model 'vgg61'; did you mean 'vgg19'? Acc"),
@@ -316,6 +318,16 @@ class TestValues:
                 {"job": {"architecture": "tree", "workers": 1}},
                 "job.workers: found 1 with architecture tree; accepted",
             ),
+            (
+                {"job": {"architecture": "fsdp", "workers": 1}},
+                "job.workers: found 1 with architecture fsdp; accepted",
+            ),
+            ({"job": {"prefetch": -1}}, "job.prefetch: found -1; accepted: a whole number from 0 to 1000"),
+            ({"job": {"bucket": "all"}}, "job.bucket: "),
+            (
+                {"job": {"architecture": "ring", "forward_only": True}},
+                "job.forward_only: found true with architecture ring; accepted: false, or architecture ps",
+            ),
             ({"job": {"gpus_per_host": 0}}, "job.gpus_per_host: found 0; accepted: a whole number from 1 to 64"),
             (
                 {"job": {"gpus_per_host": 2, "local_rate": "1 Gbps"}},
@@ -387,6 +399,51 @@ class TestValues:
 
     def test_without_a_batch_a_model_has_its_own(self):
         assert read_scenario(overrides=["job.model=bert-large"]).jobs[0].workload == models.load("bert-large")
+
+
+class TestWhatIsComputed:
+    def workload(self, *overrides):
+        return read_scenario(overrides=overrides).jobs[0].workload
+
+    def test_a_dtype_sets_bytes_and_rates(self):
+        full, half = self.workload(), self.workload("job.dtype=fp16")
+        assert half == models.load("resnet50", dtype="fp16")
+        assert full.tensor_bytes == tuple(2 * size for size in half.tensor_bytes)
+        assert full.compute_ps == pytest.approx(half.compute_ps * 28.7 / 8.8, rel=0.01)
+
+    def test_a_device_computes_in_tf32_where_it_can_and_sends_fp32(self):
+        usual = self.workload("job.device=a100")
+        assert usual == self.workload("job.device=A100", "job.dtype=TF32")
+        assert usual.tensor_bytes == self.workload("job.device=a100", "job.dtype=fp32").tensor_bytes
+
+    @pytest.mark.parametrize("keys", [(), ("job.device=h100", "job.dtype=bf16"), ("job.model=vgg16", "job.batch=16")])
+    def test_a_throughput_is_what_a_worker_alone_reaches(self, keys):
+        before, after = self.workload(*keys), self.workload(*keys, "job.samples_per_second=432")
+        assert after.batch * 1e12 / after.compute_ps == pytest.approx(432)
+        assert after.tensor_bytes == before.tensor_bytes
+        assert after.layers[-1].forward_ps / after.compute_ps == pytest.approx(
+            before.layers[-1].forward_ps / before.compute_ps, rel=1e-4
+        )
+
+    def test_a_measured_workload_may_have_batch_dtype_and_throughput(self, tmp_path):
+        (tmp_path / "net.csv").write_text(CSV)
+        net = self.workload(f"job.csv={tmp_path}/net.csv", "job.batch=8", "job.dtype=bf16", "job.samples_per_second=2")
+        assert (net.compute_ps, sum(net.tensor_bytes)) == (4 * 10**12, 2 * 3000)
+
+    def test_what_was_measured_had_no_compression(self):
+        small = self.workload("job.samples_per_second=64", "job.compression=4", "job.compression_rate=8 Gbps")
+        # 102,228,128 bytes at a GB/s, once each way.
+        assert small.compute_ps == pytest.approx(10**12 + 2 * 102_228_128_000)
+        assert sum(small.tensor_bytes) == 102_228_128 // 4
+
+    @pytest.mark.parametrize(
+        "key", ["csv", "batch", "device", "dtype", "samples_per_second", "compression", "compression_rate"]
+    )
+    def test_a_workload_from_python_says_all_of_it_itself(self, key):
+        value = WRITTEN["job"].get(key, ["net.csv"])[0]
+        made = Workload("mine", (Layer("a", 1, 1, 1),))
+        with pytest.raises(ScenarioError, match=f"job.{key}: found beside a model that is a Workload"):
+            make_scenario(job={"model": made, key: value})
 
 
 class TestWithoutAcks:
@@ -656,15 +713,26 @@ WRITTEN: dict[str, dict[str, list[Any]]] = {
         "model": ["vgg16", "ResNet50"],
         "batch": [8],
         "device": ["a100"],
+        "dtype": ["fp32"],
+        "samples_per_second": [432, 99.5],
+        "compression": [1, 4.5],
+        "compression_rate": ["100 Gbps", 10**12],
         "workers": [2, ["h0", "h3"], "h0,h3"],
         "servers": [1, ["h4"]],
         "colocated": [False],
         "architecture": ["ps"],
+        "bucket": ["25 MiB", 1000],
+        "prefetch": [0, 2],
+        "forward_only": [False, True],
         "shard": ["2 MB", 5000],
         "sum_rate": ["1 Gbps"],
         "start": ["2 ms", 70],
         "gpus_per_host": [1, 2],
         "local_rate": ["100 Gbps"],
+        "add_rate": ["40 Gbps"],
+        "update_rate": ["20 Gbps"],
+        "overhead": ["3 ms", 5],
+        "barrier": [True],
     },
     "transport": {
         "window": ["unlimited", 0, "1 MB"],
@@ -675,6 +743,11 @@ WRITTEN: dict[str, dict[str, list[Any]]] = {
         "ecn": ["100 KB"],
         "header": [98],
         "ack_size": [118],
+        "preset": ["tcp-kernel", "none"],
+        "rate_share": [0.9, 1],
+        "stack_rate": ["30 Gbps"],
+        "copy_rate": ["20 Gbps", 0],
+        "message_cost": ["20 us", 0],
     },
     "compute": {"jitter": [0, 0.1], "stragglers": [{"h0": 1.5}, {"h0": 2}]},
     "background": {"src": ["h0"], "dst": ["h5"], "rate": ["1 Gbps"], "packet": [1000], "pattern": ["constant"]},
@@ -685,6 +758,8 @@ PORTS: dict[str, list[Any]] = {
     "mtu": [1500],
     "buffer": ["unlimited", 0, "2 MB"],
     "queues": [1, 4],
+    "send_rate": ["5 Gbps", 0],
+    "receive_rate": ["5 Gbps"],
 }
 TOPOLOGY_KEYS: dict[str, dict[str, list[Any]]] = {
     "star": {"hosts": [6, 20]},
@@ -730,8 +805,8 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
     document["cluster"] = {"topology": topology, **some(PORTS), **some(own, least=[*own])}
     document["job"] = [some(WRITTEN["job"], least=["workers", "servers"])]
     if draw(st.booleans()):
-        document["job"] = {**document["job"][0], "model": "", "csv": "layers.csv"}
-        document["job"] = {key: value for key, value in document["job"].items() if key not in ("batch", "device")}
+        document["job"] = {**document["job"][0], "model": "", "csv": "layers.csv", "batch": 8}
+        document["job"].pop("device", None)
     document |= {section: some(WRITTEN[section]) for section in ("transport", "compute")}
     if draw(st.booleans()):
         document["background"] = some(WRITTEN["background"], least=["src", "dst", "rate"])

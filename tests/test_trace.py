@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from tensorexpress.trace import (
     Latency,
     Trace,
     busiest_link,
+    drift_ps,
     iterations_ps,
     measure_job,
 )
@@ -30,6 +33,7 @@ JOB = JobTrace(
     forward_ps=np.tile([2, 3], (3, 2, 1)),
     backward_ps=np.array([[[4, 5], [4, 5]], [[4, 5], [8, 10]]]),
     forward_start_ps=np.array([[[0, 2], [0, 2]], [[16, 18], [17, 20]], [[30, 40], [42, 44]]]),
+    backward_start_ps=np.array([[[10, 5], [10, 5]], [[26, 21], [33, 23]]]),
     updated_ps=np.array([[[16, 17], [17, 20]], [[30, 40], [42, 43]]]),
     transfers=np.zeros(0, dtype=TRANSFER),
 )
@@ -91,3 +95,51 @@ def test_the_busiest_link_is_named_with_its_share_of_the_run() -> None:
         timeouts=0,
     )
     assert busiest_link(trace) == ("s0>h1", 0.75)
+
+
+def with_iterations(lengths_ms: list[int]) -> JobTrace:
+    """A job of one worker and one layer whose iterations take so long."""
+    starts = np.cumsum([0, *lengths_ms]).reshape(-1, 1, 1) * 10**9
+    times = np.zeros_like(starts)
+    return replace(
+        JOB,
+        layers=("l0",),
+        forward_ps=times,
+        backward_ps=times[1:],
+        forward_start_ps=starts,
+        backward_start_ps=starts[:-1],
+        updated_ps=starts[1:],
+    )
+
+
+@pytest.mark.parametrize(
+    ("lengths_ms", "warmup", "drift_ms"),
+    [
+        ([418, 609, 625], 1, (609, 625)),
+        ([418, 609], 1, (418, 609)),
+        ([609], 0, None),
+        ([418, 624, 625], 1, None),
+        ([100, 101, 104, 105, 103, 106, 104], 1, None),
+        ([100, 100, 100, 110, 110], 1, (100, 110)),
+        ([100, 100, 120, 100, 120, 100, 120], 1, None),
+    ],
+)
+def test_iterations_that_still_change_are_told_from_settled_and_from_random_ones(
+    lengths_ms: list[int], warmup: int, drift_ms: tuple[int, int] | None
+) -> None:
+    expected = None if drift_ms is None else tuple(each * 10**9 for each in drift_ms)
+    assert drift_ps(with_iterations(lengths_ms), warmup) == expected
+
+
+def test_the_spread_is_the_standard_deviation_of_measured_iterations_and_0_for_one() -> None:
+    assert measure_job(with_iterations([5, 9, 11]), 1).spread_ps == pytest.approx(2**0.5 * 10**9)
+    assert measure_job(with_iterations([5, 9]), 1).spread_ps == 0
+
+
+def test_a_wait_counts_as_lost_to_time_outs_as_far_as_slices_of_its_tensor_waited_for_them() -> None:
+    """Iteration 1: layer 0 is waited for by nobody, layer 1 for 8 by the first worker and for 0 by the second."""
+    rows = np.zeros(3, dtype=TRANSFER)
+    rows["iteration"], rows["tensor"], rows["timed_out_ps"] = [1, 1, 1], [0, 1, 1], [9, 3, 5]
+    assert JOB.waits_ps[1].tolist() == [[0, 8], [1, 0]]
+    assert measure_job(replace(JOB, transfers=rows), 1).timed_out_ps == (5 + 1) / 2
+    assert measure_job(JOB, 1).timed_out_ps == 0

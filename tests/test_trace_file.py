@@ -137,7 +137,7 @@ def header_of(path: Path) -> dict[str, Any]:
     ("changes", "message"),
     [
         ({"format": "recipe"}, "accepted: format 'tensorexpress trace'"),
-        ({"version": 2}, "version is 2; accepted: 1; make the trace again"),
+        ({"version": 1}, "version is 1; accepted: 2; make the trace again"),
         ({"warmup": True}, "warmup is True; accepted: a whole number from 0 to"),
         ({"end_ps": -1}, "end_ps is -1; accepted: a whole number from 0 to"),
         ({"hosts": "h0"}, "hosts is 'h0'; accepted: a list of texts"),
@@ -161,7 +161,7 @@ def test_a_header_that_is_wrong_is_refused_by_name(path: Path, changes: dict[str
         ({"trace.json": b"[" * 100_000}, "trace.json in it is not JSON"),
         ({"plan.json": b"{}"}, "format is None; accepted: 'tensorexpress plan'"),
         ({"links.npy": None}, "links.npy is missing in it"),
-        ({"links.npy": b""}, "links.npy in it is no array of shape (6,) and version 1; make the trace again"),
+        ({"links.npy": b""}, "links.npy in it is no array of shape (6,) and version 2; make the trace again"),
         ({"links.npy": b"\x93NUMPY\x01\x00\x02\x00{("}, "links.npy in it is no array"),
     ],
 )

@@ -283,8 +283,8 @@ def test_packets_carry_the_tag_the_class_and_a_slack_that_counts_down() -> None:
 
 def test_a_slice_under_way_goes_first_and_then_the_host_order_decides() -> None:
     ends = Ends(host_order="priority", rate_bps=10**8, flow={"window_bytes": 5 * 1130})
-    for number, (flow, rank) in enumerate([(0, 5), (1, 2), (2, 2)]):
-        ends.left.send("peer", Tag(0, 0, 0, tensor=number, flow=flow, rank=rank), content(2000))
+    for number, (flow, due) in enumerate([(0, 5), (1, 2), (2, 2)]):
+        ends.left.send("peer", Tag(0, 0, 0, tensor=number, flow=flow, deadline_ps=due), content(2000))
     ends.run_until_idle()
     assert [unpack(data).tensor for _, data in ends.links[0].sent] == [1, 1, 2, 2, 0, 0]
 

@@ -93,6 +93,44 @@ def test_a_segment_is_lost_when_one_sent_three_later_has_arrived() -> None:
     assert (again.sequence, again.count, again.retransmitted, again.asks) == (1, 1, True, True)
 
 
+def test_a_time_out_sends_the_newest_again_and_its_arrival_tells_what_was_lost() -> None:
+    sender = SendFlow(SETTINGS)
+    sender.offer(message(10))
+    send_all(sender)
+    sender.acknowledge(Ack(7, 0, 6), MS)
+    window = sender.window
+    sender.time_out(sender.deadline_ps - 1)
+    assert sender.head() is None
+    sender.time_out(sender.deadline_ps)
+    assert [(burst.sequence, burst.count, burst.asks) for burst in send_all(sender)] == [(9, 1, True)]
+    # What only waited is not sent again, and what had been sent before the probe is.
+    sender.acknowledge(Ack(8, 0b10, 10), 20 * MS)
+    assert [(burst.sequence, burst.count) for burst in send_all(sender)] == [(8, 1)]
+    assert (sender.timeouts, sender.retransmissions) == (1, 2)
+    assert sender.window < window
+
+
+def test_packets_that_only_waited_cost_one_retransmission_and_no_window() -> None:
+    sender = SendFlow(SETTINGS)
+    sender.offer(message(30))
+    send_all(sender)
+    window, in_flight = sender.window, sender.in_flight_bytes
+    sender.time_out(sender.deadline_ps)
+    send_all(sender)
+    assert (sender.window, sender.in_flight_bytes, sender.retransmissions) == (window, in_flight, 1)
+    sender.acknowledge(Ack(10, 0, 9), 30 * MS)
+    assert (sender.window, sender.in_flight_bytes, sender.retransmissions) == (window, 0, 1)
+
+
+def test_a_probe_goes_out_beyond_the_window_and_alone() -> None:
+    sender = SendFlow(SETTINGS)
+    sender.offer(message(30))
+    send_all(sender)
+    sender.window = 2_260
+    sender.time_out(sender.deadline_ps)
+    assert [(burst.sequence, burst.count) for burst in send_all(sender)] == [(9, 1)]
+
+
 def test_without_a_limit_of_reordering_only_the_time_out_finds_losses() -> None:
     sender = SendFlow(settings(reordering=0))
     sender.offer(message(8))
@@ -206,8 +244,9 @@ def test_every_segment_arrives_whatever_the_channel_does(
         if waiting and random.random() < 0.3:
             sender.offer(waiting.pop())
         while sender.head() is not None:
+            probing = sender.probing
             burst = sender.next_burst(now_ps, random.choice([1, 3, 64]))
-            assert sender.in_flight_bytes <= max(sender.window, 1_130)
+            assert burst.count == 1 if probing else sender.in_flight_bytes <= max(sender.window, 1_130)
             forward += [
                 (burst.sequence + i, burst.transmission + i, burst.asks or burst.ends_message)
                 for i in range(burst.count)

@@ -4,13 +4,23 @@ import stat
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tensorexpress import files, workload
 from tensorexpress.errors import InputError, WorkloadError
 from tensorexpress.files import write_atomic
-from tensorexpress.workload import Layer, Workload, read_csv, write_csv
+from tensorexpress.workload import (
+    DTYPE_BYTES,
+    FIRST_BUCKET_BYTES,
+    Layer,
+    Workload,
+    at_throughput,
+    compressed,
+    in_buckets,
+    read_csv,
+    write_csv,
+)
 
 HEADER = "layer_index,numel,forward_ns,backward_ns"
 
@@ -33,9 +43,101 @@ def test_docstring_examples(module):
     assert doctest.testmod(module).failed == 0
 
 
+@given(
+    st.lists(st.tuples(st.integers(1, 10**10), st.integers(0, 10**9), st.integers(0, 10**9)), min_size=1, max_size=20),
+    st.integers(1, 10**12),
+)
+def test_buckets_fill_up_from_the_last_layer_and_close_when_full(drawn, bucket_bytes):
+    whole = Workload("random", tuple(Layer(f"l{i}", *layer) for i, layer in enumerate(drawn)))
+    bucketed = in_buckets(whole, bucket_bytes)
+    assert [sum(column) for column in zip(*costs(bucketed), strict=True)] == [
+        sum(column) for column in zip(*costs(whole), strict=True)
+    ]
+    first, *others = bucketed.tensor_bytes[::-1]
+    # All but the last, at the front of the model, are full; and none was full before its last layer came.
+    limits = [min(FIRST_BUCKET_BYTES, bucket_bytes), *[bucket_bytes] * len(others)]
+    assert all(size >= limit for size, limit in list(zip([first, *others], limits, strict=True))[:-1])
+    sizes, at = list(whole.tensor_bytes[::-1]), 0
+    for size, limit in zip([first, *others], limits, strict=True):
+        held = []
+        while sum(held) < size:
+            held.append(sizes[at])
+            at += 1
+        assert sum(held) == size
+        assert sum(held[:-1]) < limit
+    assert in_buckets(bucketed, bucket_bytes) == bucketed
+
+
+def test_a_bucket_is_named_by_its_ends_however_long_their_names_are():
+    long = Workload("long", (Layer("a" * 200, 1, 0, 0), Layer("b" * 200, 1, 0, 0)))
+    (bucket,) = in_buckets(long, 100).layers
+    assert bucket.name == f"{'a' * 99}..{'b' * 99}"
+
+
 def test_tensor_bytes_follow_the_width_of_a_parameter():
-    found = Workload("two", (Layer("a", 3, 0, 0), Layer("b", 5, 0, 0)), bytes_per_param=2)
+    found = Workload("two", (Layer("a", 3, 0, 0), Layer("b", 5, 0, 0)), dtype="bf16")
     assert found.tensor_bytes == (6, 10)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"dtype": "int8"}, "mine: unknown dtype 'int8'"),
+        ({"batch": -1}, "mine has a batch of -1; accepted: 0 to 1000000"),
+        ({"compression": 0.5}, "mine has a compression of 0.5; accepted: 1 to 10000"),
+        ({"compression": float("nan")}, "mine has a compression of nan"),
+        ({"compression_rate_bps": -1}, "mine has a compression rate of -1; accepted: 0 to"),
+    ],
+)
+def test_values_out_of_range_are_refused(values, message):
+    with pytest.raises(WorkloadError, match=message):
+        Workload("mine", (Layer("a", 1, 1, 1),), **values)
+
+
+@given(layers, st.integers(1, 10_000), st.floats(0.01, 10**5))
+def test_a_throughput_scales_all_times_alike(rows, batch, samples_per_second):
+    before = Workload("any", tuple(Layer("x", *row) for row in rows), batch=batch)
+    assume(before.compute_ps)
+    wanted_ps = batch * 10**12 / samples_per_second
+    assume(wanted_ps <= 10**16)
+    after = at_throughput(before, samples_per_second)
+    assert after.compute_ps == pytest.approx(wanted_ps, abs=len(rows) + 1, rel=1e-9)
+    ratio = wanted_ps / before.compute_ps
+    for old, new in zip(before.layers, after.layers, strict=True):
+        assert new.params == old.params
+        assert new.forward_ps == pytest.approx(old.forward_ps * ratio, abs=1, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("workload", "samples_per_second", "message"),
+    [
+        (Workload("none", (Layer("a", 1, 1, 1),)), 10, "none has no batch; accepted: with the samples"),
+        (Workload("idle", (Layer("a", 1, 0, 0),), batch=1), 10, "idle computes for no time at all"),
+        (Workload("slow", (Layer("a", 1, 1, 1),), batch=1), 1e-300, "found 1e-300 samples/s; accepted: 1e-06 to 1e"),
+        (Workload("slow", (Layer("a", 1, 1, 1),), batch=1), 0.00001, "layer a computes for"),
+    ],
+)
+def test_a_throughput_that_makes_no_sense_is_refused(workload, samples_per_second, message):
+    with pytest.raises(WorkloadError, match=message):
+        at_throughput(workload, samples_per_second)
+
+
+@given(layers, st.floats(1, 1000), st.sampled_from(sorted(DTYPE_BYTES)))
+def test_compression_divides_the_bytes_and_leaves_none_empty(rows, ratio, dtype):
+    plain = Workload("any", tuple(Layer("x", *row) for row in rows), dtype)
+    small = compressed(plain, ratio, 0)
+    assert small.layers == plain.layers
+    for before, after in zip(plain.tensor_bytes, small.tensor_bytes, strict=True):
+        assert after == pytest.approx(before / ratio, abs=1)
+        assert 1 <= after <= before
+
+
+def test_compressing_takes_a_workers_time_by_the_uncompressed_bytes():
+    plain = Workload("one", (Layer("a", 1000, 10, 20),), "fp16", batch=4)
+    small = compressed(plain, 8, 16 * 10**9)
+    # 2,000 bytes at 16 Gbit/s are a microsecond, once after backward and once before forward.
+    assert small == Workload("one", (Layer("a", 1000, 10 + 10**6, 20 + 10**6),), "fp16", 4, 8.0, 16 * 10**9)
+    assert small.tensor_bytes == (250,)
 
 
 @given(layers)

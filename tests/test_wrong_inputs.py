@@ -45,8 +45,26 @@ PREDICT = [
     ("predict --set cluster.mtu=64", INPUT, "--set cluster.mtu: found 64; accepted: more than transport.header"),
     ("predict --set cluster.topology=torus", INPUT, "unknown topology 'torus'"),
     ("predict --set cluster.k=4", INPUT, "topology 'star' has no 'k'; accepted: hosts"),
+    ("predict --set job.dtype=fp8", INPUT, "--set job.dtype: unknown dtype 'fp8'; "),
+    ("predict --set job.dtype=bf16", INPUT, "job.dtype: device v100 computes in no 'bf16' here; accepted: fp32, fp16"),
+    ("predict --set job.samples_per_second=-1", INPUT, "found -1; accepted: a number from 0 to below 1e+09"),
+    ("predict --set job.samples_per_second=1e-300", INPUT, "found 1e-300 samples/s; accepted: 1e-06 to"),
+    ("predict --set job.samples_per_second=0.00001", INPUT, "--set job.samples_per_second: layer conv1 computes for"),
+    (
+        "predict small.toml --set job.samples_per_second=9",
+        INPUT,
+        "job.samples_per_second: layers has no batch; accepted",
+    ),
+    ("predict --set job.compression=0.5", INPUT, "found 0.5; accepted: a number from 1 to below 10000"),
+    ("predict --set job.compression_rate=1", INPUT, "job.compression: layer conv1 computes for"),
+    ("predict --set job.model=llama2-70b --set job.device=k80 --set job.batch=9999", INPUT, "job.batch: layer block0"),
     ("predict --set job.csv=missing.csv", INPUT, "--set job.csv"),
     ("predict --set job.csv=binary", INPUT, "--set job.csv"),
+    (
+        "predict --set job.csv=idle.csv --set job.workers=1 --set job.colocated=true",
+        INPUT,
+        "default: iterations of job0 take no time: its layers compute for 0 s, and nothing of it crosses a link",
+    ),
     ("predict --set 'compute.stragglers={h0=nan}'", INPUT, "accepted: a table of workers with factors"),
     ("predict --policy fifoo", INPUT, "--policy: unknown policy 'fifoo'; did you mean 'fifo'?"),
     ("predict --policy ''", INPUT, "--policy: unknown policy ''"),
@@ -55,9 +73,15 @@ PREDICT = [
     ("predict --policy fifo:colour=red", INPUT, "unknown choice 'colour'"),
     ("predict --policy 'fifo:slice=1 B' --set job.model=vgg16", INPUT, "accepted: at most 1000000 slices"),
     ("predict --engine warp", INPUT, "--engine: found 'warp'; accepted: auto, simpy, fast"),
+    ("predict --grain 0", INPUT, "--grain: found '0'; accepted: a number of packets from 1 on, or auto"),
+    ("predict --grain 1.5", INPUT, "--grain: found '1.5'; accepted: a number of packets from 1 on, or auto"),
+    ("predict --grain 9999999", INPUT, "grain 9999999: found no number of packets from 1 to 1856"),
+    ("predict --grain 2 --set loss=0.1", INPUT, "grain 2: default has loss: packets of a train would all be lost"),
+    ("predict --grain 2 --set transport.ecn='30 KB'", INPUT, "grain 2: default has transport.ecn"),
     ("predict --scale 0", INPUT, "--scale: found 0; accepted: a whole number from 1 on"),
     ("predict --scale 1.5", INPUT, "--scale: found '1.5'; accepted: a whole number from 1 on"),
     ("predict --scale", INPUT, "option '--scale' requires an argument"),
+    ("predict --seeds 0", INPUT, "--seeds: found 0; accepted: a whole number from 1 to 1000"),
     ("predict --json nowhere/a.json", INPUT, "cannot write 'nowhere/a.json': No such file or directory"),
     ("predict --json folder", INPUT, "cannot write 'folder': it is a directory"),
     ("predict --json - --csv -", INPUT, "2 outputs are to go to - (standard output)"),
@@ -115,10 +139,12 @@ MODELS = [
     ("models show vgg16 --batch 1e3", INPUT, "--batch: found '1e3'"),
     ("models show vgg16 --batch 99999999999999999999", INPUT, "accepted: 1 to 1,000,000"),
     ("models show vgg16 --device abacus", INPUT, "unknown device 'abacus'"),
+    ("models show vgg16 --dtype fp8", INPUT, "device v100 computes in no 'fp8' here; accepted: fp32, fp16"),
+    ("models devices abacus", INPUT, "found 'abacus' beyond the arguments that are accepted"),
     ("models show vgg16 --csv nowhere/a.csv", INPUT, "nowhere/a.csv"),
     ("models show vgg16 --csv -", INPUT, "--csv -: goes to no standard output; accepted: the name of a file"),
     ("models show vgg16 --csv folder", INPUT, "folder"),
-    ("models list", INPUT, "unknown subcommand 'list'; Accepted: show"),
+    ("models list", INPUT, "unknown subcommand 'list'; Accepted: devices, show"),
     ("models show a b", INPUT, "found 'b' beyond the arguments that are accepted"),
 ]
 
@@ -134,6 +160,9 @@ PLAN = [
     ("plan --set name='a\x07b'", INPUT, "--set name: found"),
     ("plan --engine fast", INPUT, "unknown option '--engine'"),
     ("plan --set job.architecture=mesh", INPUT, "unknown architecture 'mesh'"),
+    ("plan --set job.prefetch=many", INPUT, "job.prefetch: found 'many'; accepted: a whole number from 0 to 1000"),
+    ("plan --set job.bucket=-1", INPUT, "job.bucket: -1 is negative; a size is zero or more"),
+    ("plan --set job.architecture=tree --set job.forward_only=true", INPUT, "found true with architecture tree"),
     ("plan --set job.servers=0", INPUT, "found 0 with architecture ps; accepted: 1 or more"),
 ]
 
@@ -262,6 +291,13 @@ RUN = [
 
 CALIBRATE = [
     ("calibrate --target bmv2", INPUT, "--target: found 'bmv2'; accepted: embedded, linux"),
+    ("calibrate --set job.workers=2", INPUT, "SCENARIO.toml and --set are for --baseline"),
+    ("calibrate missing.toml --baseline 'fifo=1 s'", INPUT, "missing.toml: cannot be read"),
+    ("calibrate --baseline fifo", INPUT, "--baseline: found 'fifo'; accepted: a policy and its speed"),
+    ("calibrate --baseline 'fifo=0 samples/s'", INPUT, "--baseline: found 'fifo=0 samples/s', an iteration of 0 ps"),
+    ("calibrate --baseline 'fifo=fast'", INPUT, "--baseline: 'fast' is not a time"),
+    ("calibrate --baseline 'nope=1 s'", INPUT, "--baseline: unknown policy 'nope'"),
+    ("calibrate --set job.1.model=vgg16 --baseline 'fifo=1 s'", INPUT, "default has 2 jobs; accepted: the one"),
     ("calibrate --rate fast", INPUT, "--rate: 'fast' is not a rate"),
     ("calibrate --rate '1 bps'", INPUT, "--rate '1 bps'; accepted: from 10 Mbps"),
     ("calibrate --rate '900 Tbps'", INPUT, "--rate '900 Tbps'; accepted: from"),
@@ -373,6 +409,7 @@ def folder(tmp_path_factory):
     here = tmp_path_factory.mktemp("inputs")
     (here / "folder").mkdir()
     (here / "layers.csv").write_text("layer_index,numel,forward_ns,backward_ns\n0,20000,200000,400000\n")
+    (here / "idle.csv").write_text("layer_index,numel,forward_ns,backward_ns\n0,20000,0,0\n")
     (here / "small.toml").write_text('policies = ["fifo"]\n[job]\ncsv = "layers.csv"\nworkers = 2\nservers = 1\n')
     for name in ("empty", "empty.toml", "empty.json"):
         (here / name).touch()

@@ -8,6 +8,16 @@ from tensorexpress.sim.kernel.memory import Memory, compiled
 
 
 @compiled
+def serialisation(size: int, rate: int) -> int:
+    """Return how long bytes occupy a link; the other form of `units.serialisation_ps`."""
+    if size < 1 << 20:
+        return (size * 8_000_000_000_000 + rate - 1) // rate
+    # In two steps, because the product of a long train would not fit.
+    whole = size * 8_000_000
+    return whole // rate * 1_000_000 + (whole % rate * 1_000_000 + rate - 1) // rate
+
+
+@compiled
 def schedule(m: Memory, time: int, place: int) -> None:
     n = m[EVENT_COUNT]
     if m[TOP_IS_FREE]:

@@ -13,12 +13,30 @@ from numba import njit
 from tensorexpress import queueing, recovery
 from tensorexpress.sim import columns, flat_plan, model, record
 from tensorexpress.sim.columns import *
-from tensorexpress.sim.flat_plan import ARRIVE, BACKGROUND, COMPUTE, GAPS, JOIN, PHASE, TIMER, TRANSMIT
-from tensorexpress.sim.kernel.events import drop_first_pair, free_packet, new_packet, schedule
+from tensorexpress.sim.flat_plan import (
+    ACKNOWLEDGE,
+    ARRIVE,
+    BACKGROUND,
+    COMPUTE,
+    GAPS,
+    JOIN,
+    PHASE,
+    TIMER,
+    TRANSMIT,
+    WORK,
+)
+from tensorexpress.sim.kernel.events import drop_first_pair, free_packet, new_packet, schedule, serialisation
 from tensorexpress.sim.kernel.memory import Memory, compiled, pointer
 from tensorexpress.sim.kernel.queues import enqueue, next_packet_of_switch
-from tensorexpress.sim.kernel.training import computed, fire_successors
-from tensorexpress.sim.kernel.transport import acknowledge, next_packet_of_host, receive, send_control, timer
+from tensorexpress.sim.kernel.training import computed, take_in, work
+from tensorexpress.sim.kernel.transport import (
+    acknowledge,
+    acknowledge_beside,
+    next_packet_of_host,
+    receive,
+    send_control,
+    timer,
+)
 from tensorexpress.sim.record import ACK, DATA, OTHER
 
 #: Packets that one event can create at the most, and a little more.
@@ -38,8 +56,28 @@ def is_lost(seed: int, link: int, count: int, threshold: int) -> bool:
 
 
 @compiled
+def passing_ps(m: Memory, port: int, packet: int, occupied: int) -> int:
+    """Return how long after it starts to occupy a link a packet or train can be passed on; see `Port.passing_ps`."""
+    size = m[packet + P_SIZE]
+    if size <= m[HEAD_BYTES]:
+        return 0 if m[port + L_IS_PACED] else occupied
+    rest = size - m[HEAD_BYTES]
+    if m[port + L_IS_PACED]:
+        head, tail = 0, serialisation(rest, m[port + L_RATE])
+    else:
+        head, tail = serialisation(m[HEAD_BYTES], m[port + L_RATE]), occupied
+    hop = m[packet + P_HOP] + 1
+    if hop == m[packet + P_END]:
+        return tail
+    return max(head, tail - serialisation(rest, m[m[hop] + L_RATE]))
+
+
+@compiled
 def transmit(m: Memory, log: Memory, port: int) -> None:
     """Send the port's next packet, or leave the port idle."""
+    if m[NOW] < m[port + L_BUSY_UNTIL]:
+        schedule(m, m[port + L_BUSY_UNTIL], TRANSMIT * PHASE + port)
+        return
     if m[port + L_IS_HOST]:
         packet = next_packet_of_host(m, port)
     else:
@@ -49,8 +87,7 @@ def transmit(m: Memory, log: Memory, port: int) -> None:
         return
     now = m[NOW]
     size = m[packet + P_SIZE]
-    rate = m[port + L_RATE]
-    occupied = (size * 8_000_000_000_000 + rate - 1) // rate
+    occupied = serialisation(size, m[port + L_RATE])
     m[port + L_BYTES] += size
     m[port + L_BUSY] += occupied
     m[TRANSMISSIONS] += 1
@@ -67,7 +104,7 @@ def transmit(m: Memory, log: Memory, port: int) -> None:
         log[row + 6] = m[packet + P_CHUNK]
         log[row + 7] = size
     # Packets on one link arrive in the order of sending: only the first needs an event.
-    arrives = now + m[port + L_DELAY] + (0 if m[port + L_IS_PACED] else occupied)
+    arrives = now + m[port + L_DELAY] + passing_ps(m, port, packet, occupied)
     m[packet + P_ARRIVES] = arrives
     m[packet + P_NEXT] = NONE
     if m[port + L_HEAD] == NONE:
@@ -76,6 +113,7 @@ def transmit(m: Memory, log: Memory, port: int) -> None:
     else:
         m[m[port + L_TAIL] + P_NEXT] = packet
     m[port + L_TAIL] = packet
+    m[port + L_BUSY_UNTIL] = now + occupied
     schedule(m, now + occupied, TRANSMIT * PHASE + port)
 
 
@@ -100,8 +138,7 @@ def deliver(m: Memory, port: int) -> None:
     kind = m[packet + P_KIND]
     if kind == DATA:
         if receive(m, packet):
-            message = m[packet + P_MESSAGE]
-            fire_successors(m, m[message + M_NODE], m[message + M_DEADLINE])
+            take_in(m, m[m[packet + P_MESSAGE] + M_NODE])
     elif kind == ACK:
         acknowledge(m, packet)
     free_packet(m, packet)
@@ -155,6 +192,8 @@ def _compiled_kernel(sources: int) -> Callable[[int, int, int, int], None]:
                 transmit(m, log, thing)
             elif phase == ARRIVE:
                 deliver(m, thing)
+            elif phase == ACKNOWLEDGE:
+                acknowledge_beside(m, thing)
             elif phase == COMPUTE:
                 computed(m, thing)
                 if m[STATUS] == FINISHED:
@@ -162,9 +201,9 @@ def _compiled_kernel(sources: int) -> Callable[[int, int, int, int], None]:
             elif phase == TIMER:
                 timer(m, thing)
             elif phase == JOIN:
-                deadline = m[thing + N_DEADLINE]
-                m[thing + N_DEADLINE] = NEVER
-                fire_successors(m, thing, deadline)
+                take_in(m, thing)
+            elif phase == WORK:
+                work(m, thing)
             else:
                 background(m, thing)
             if m[TOP_IS_FREE]:

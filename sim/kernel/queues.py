@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tensorexpress import queueing
 from tensorexpress.queueing import HOST_ORDERS, Pifo, SpPifo, StrictPriority
 from tensorexpress.sim.columns import *
 from tensorexpress.sim.kernel.events import free_packet, kick
@@ -9,13 +10,17 @@ from tensorexpress.sim.kernel.memory import Memory, compiled
 from tensorexpress.sim.record import DATA, OTHER
 
 STRICT, SP_PIFO, PIFO = StrictPriority.code, SpPifo.code, Pifo.code
-PRIORITY = HOST_ORDERS["priority"].code
+PRIORITY, RANDOM = HOST_ORDERS["priority"].code, HOST_ORDERS["random"].code
+
+shuffled = compiled(queueing.shuffled)
 
 
 @compiled
 def host_key(m: Memory, message: int) -> int:
     """Return what the host order sorts a message by that is ready now."""
-    return m[message + M_RANK] if m[HOST_ORDER] == PRIORITY else m[NOW]
+    if m[HOST_ORDER] == PRIORITY:
+        return m[message + M_DEADLINE] - m[message + M_LEAD]
+    return shuffled(m[message + M_ITERATION], m[message + M_INDEX]) if m[HOST_ORDER] == RANDOM else m[NOW]
 
 
 @compiled

@@ -5,10 +5,11 @@ from __future__ import annotations
 from tensorexpress import recovery
 from tensorexpress.recovery import ALPHA_ONE, ALPHA_SHIFT
 from tensorexpress.sim.columns import *
-from tensorexpress.sim.flat_plan import PHASE, TIMER
-from tensorexpress.sim.kernel.events import kick, new_packet, schedule
+from tensorexpress.sim.flat_plan import ACKNOWLEDGE, PHASE, TIMER
+from tensorexpress.sim.kernel.events import free_packet, kick, new_packet, schedule, serialisation
+from tensorexpress.sim.kernel.lanes import add_work, append_work
 from tensorexpress.sim.kernel.memory import Memory, compiled
-from tensorexpress.sim.kernel.queues import host_key
+from tensorexpress.sim.kernel.queues import PIFO, SP_PIFO, host_key
 from tensorexpress.sim.kernel.ready import has_unsent, pop_pending, push_pending, refresh
 from tensorexpress.sim.model import ACKED, IN_FLIGHT, LOST, UNSENT
 from tensorexpress.sim.record import ACK, DATA
@@ -16,6 +17,8 @@ from tensorexpress.sim.record import ACK, DATA
 smoothed = compiled(recovery.smoothed)
 timeout_after = compiled(recovery.timeout_after)
 backed_off = compiled(recovery.backed_off)
+lost_up_to = compiled(recovery.lost_up_to)
+timer_sleep_ps = compiled(recovery.timer_sleep_ps)
 
 
 # Hosts
@@ -62,7 +65,7 @@ def next_packet_of_host(m: Memory, port: int) -> int:
 @compiled
 def arm(m: Memory, flow: int, delay: int) -> None:
     m[flow + F_ARMED] = 1
-    schedule(m, m[NOW] + delay, TIMER * PHASE + flow)
+    schedule(m, m[NOW] + timer_sleep_ps(delay, m[RTO_MIN]), TIMER * PHASE + flow)
 
 
 @compiled
@@ -88,10 +91,10 @@ def acknowledged(m: Memory, flow: int, size: int, marked: int) -> None:
 
 
 @compiled
-def lost(m: Memory, flow: int, in_flight_before: int) -> None:
+def lost(m: Memory, flow: int) -> None:
     if m[NOW] >= m[flow + F_CUT_AGAIN]:
         full = m[PAYLOAD] + m[HEADER]
-        window = max(full, min(m[flow + F_WINDOW], in_flight_before) // 2)
+        window = max(full, m[flow + F_WINDOW] // 2)
         m[flow + F_WINDOW] = window
         m[flow + F_SLOW_UNTIL] = window
         m[flow + F_CUT_AGAIN] = m[NOW] + m[flow + F_RTT]
@@ -112,25 +115,38 @@ def timer(m: Memory, flow: int) -> None:
         return
     if now >= m[flow + F_DEADLINE]:
         m[TIMEOUTS] += 1
-        lose_until(m, flow, m[flow + F_TRANSMISSIONS])
-        full = m[PAYLOAD] + m[HEADER]
-        m[flow + F_SLOW_UNTIL] = max(full, m[flow + F_WINDOW] // 2)
-        m[flow + F_WINDOW] = full
+        m[flow + F_STOOD] += m[flow + F_TIMEOUT]
         m[flow + F_TIMEOUT] = backed_off(m[flow + F_TIMEOUT])
         m[flow + F_DEADLINE] = now + m[flow + F_TIMEOUT]
-        refresh(m, flow)
-        kick(m, m[flow + F_SRC])
+        send_probe(m, flow)
     arm(m, flow, m[flow + F_DEADLINE] - now)
+
+
+@compiled
+def send_probe(m: Memory, flow: int) -> None:
+    at = m[flow + F_NEWEST]
+    m[flow + F_PROBE] = m[flow + F_TRANSMISSIONS]
+    m[at + C_TRANSMISSION] = m[flow + F_PROBE]
+    message = m[at + C_MESSAGE]
+    packet = packet_of(m, flow, message, (at - m[message + M_FIRST_CHUNK]) // CHUNK_COLUMNS)
+    m[packet + P_ASKS] = 1
+    m[RETRANSMISSIONS] += 1
+    send_control(m, m[flow + F_SRC], packet)
 
 
 # Messages
 
 
 @compiled
+def share_of(m: Memory, message: int, column: int, chunk: int) -> int:
+    total, chunks = m[message + column], m[message + M_CHUNKS]
+    return total * (chunk + 1) // chunks - total * chunk // chunks
+
+
+@compiled
 def wire_bytes(m: Memory, message: int, chunk: int) -> int:
-    if chunk == m[message + M_CHUNKS] - 1:
-        return m[message + M_BYTES] - chunk * m[PAYLOAD] + m[HEADER]
-    return m[PAYLOAD] + m[HEADER]
+    carried = min(m[CHUNK], m[message + M_BYTES] - chunk * m[CHUNK])
+    return carried + (share_of(m, message, M_PACKETS, chunk) if m[TRAINS] else 1) * m[HEADER]
 
 
 @compiled
@@ -141,25 +157,45 @@ def start_message(m: Memory, message: int, deadline: int) -> bool:
     m[message + M_FIRED] = iteration + 1
     times = m[message + M_TIMES] + iteration * TIMES_COLUMNS
     m[times + T_READY] = now
-    flow, chunks = m[message + M_FLOW], m[message + M_CHUNKS]
+    if m[message + M_SLACK] != NEVER:
+        deadline = now + m[message + M_SLACK]
+    flow, chunks, node = m[message + M_FLOW], m[message + M_CHUNKS], m[message + M_NODE]
     if m[flow + F_PATH] == m[flow + F_PATH_END] or chunks == 0:
         m[times + T_SENT] = now
-        m[times + T_DELIVERED] = now
-        return True
+        if m[node + N_WORK] == 0:
+            m[times + T_DELIVERED] = now
+            return True
+        m[message + M_ITERATION], m[message + M_DEADLINE] = iteration, deadline
+        append_work(m, m[node + N_LANE], node)
+        return False
     for chunk in range(m[message + M_UNACKNOWLEDGED], m[message + M_NEXT]):
         if m[chunk_at(m, message, chunk) + C_STATE] & STATE == IN_FLIGHT:
             left_network(m, message, chunk)
     for chunk in range(chunks):
         m[chunk_at(m, message, chunk) + C_STATE] = UNSENT
     m[message + M_ITERATION] = iteration
-    m[message + M_KEY] = host_key(m, message)
     m[message + M_DEADLINE] = deadline
+    m[message + M_KEY] = host_key(m, message)
     for column in range(M_UNACKNOWLEDGED, M_FIRED):
         m[message + column] = 0
+    if m[message + M_OUT] == 0:
+        copied(m, message)
+        return False
+    m[message + M_NEXT] = chunks
+    if m[flow + F_CURRENT] == message:
+        m[flow + F_CURRENT] = NONE
+    refresh(m, flow)
+    add_work(m, m[m[flow + F_SRC] + L_OUT_LANE], m[message + M_KEY], node)
+    return False
+
+
+@compiled
+def copied(m: Memory, message: int) -> None:
+    flow = m[message + M_FLOW]
+    m[message + M_NEXT] = 0
     push_pending(m, flow, m[message + M_KEY], message)
     refresh(m, flow)
     kick(m, m[flow + F_SRC])
-    return False
 
 
 @compiled
@@ -184,18 +220,9 @@ def send_chunk(m: Memory, flow: int, message: int) -> int:
         m[message + M_NEXT] = chunk + 1
         if chunk == 0:
             m[m[message + M_TIMES] + iteration * TIMES_COLUMNS + T_SENT] = now
-    size = wire_bytes(m, message, chunk)
-    slack = m[message + M_DEADLINE] - m[message + M_LEAD] - now
-    rank = m[message + M_SWITCH_RANK]
-    packet = new_packet(m, DATA, flow, m[flow + F_PATH], m[flow + F_PATH_END], size, rank, slack)
-    transmission = m[flow + F_TRANSMISSIONS]
-    m[flow + F_TRANSMISSIONS] = transmission + 1
-    m[packet + P_MESSAGE] = message
-    m[packet + P_ITERATION] = iteration
-    m[packet + P_CHUNK] = chunk
-    m[packet + P_TRANSMISSION] = transmission
-    m[packet + P_SENT] = now
+    packet = packet_of(m, flow, message, chunk)
     if m[ACKS]:
+        size, transmission = m[packet + P_SIZE], m[packet + P_TRANSMISSION]
         at = chunk_at(m, message, chunk)
         m[at + C_STATE] = (m[at + C_STATE] & HAS) | IN_FLIGHT
         m[at + C_TRANSMISSION] = transmission
@@ -207,27 +234,45 @@ def send_chunk(m: Memory, flow: int, message: int) -> int:
         else:
             m[last + C_LATER] = at
         m[flow + F_NEWEST] = at
-        if m[flow + F_IN_FLIGHT] == 0:
-            m[flow + F_DEADLINE] = now + m[flow + F_TIMEOUT]
+        m[flow + F_DEADLINE] = now + m[flow + F_TIMEOUT]
         if not m[flow + F_ARMED]:
             arm(m, flow, m[flow + F_TIMEOUT])
         m[flow + F_IN_FLIGHT] += size
         m[m[flow + F_SRC] + L_IN_FLIGHT] += size
-        m[packet + P_ASKS] = asks_for_ack(m, flow) or again
+        m[packet + P_ASKS] = max(asks_for_acks(m, flow, message, chunk), again)
     return packet
 
 
 @compiled
-def asks_for_ack(m: Memory, flow: int) -> bool:
+def packet_of(m: Memory, flow: int, message: int, chunk: int) -> int:
+    """Return a chunk as the flow's next transmission."""
+    size, rank = wire_bytes(m, message, chunk), m[message + M_SWITCH_RANK]
+    slack = m[message + M_DEADLINE] - m[message + M_LEAD] - m[NOW]
+    packet = new_packet(m, DATA, flow, m[flow + F_PATH], m[flow + F_PATH_END], size, rank, slack)
+    m[packet + P_MESSAGE] = message
+    m[packet + P_ITERATION] = m[message + M_ITERATION]
+    m[packet + P_CHUNK] = chunk
+    m[packet + P_TRANSMISSION] = m[flow + F_TRANSMISSIONS]
+    m[flow + F_TRANSMISSIONS] += 1
+    m[packet + P_SENT] = m[NOW]
+    return packet
+
+
+@compiled
+def asks_for_acks(m: Memory, flow: int, message: int, chunk: int) -> int:
     full = m[PAYLOAD] + m[HEADER]
     allowed = m[flow + F_WINDOW]
     if m[CREDIT]:
         allowed = min(allowed, m[CREDIT])
-    m[flow + F_UNASKED] += 1
-    if m[flow + F_UNASKED] >= min(m[ACK_EVERY], allowed // (2 * full)):
-        m[flow + F_UNASKED] = 0
-        return True
-    return False
+    every = min(m[ACK_EVERY], allowed // (2 * full))
+    packets = share_of(m, message, M_PACKETS, chunk) if m[TRAINS] else 1
+    m[flow + F_UNASKED] += packets
+    if m[flow + F_UNASKED] < every:
+        return 0
+    m[flow + F_UNASKED] = 0
+    if packets <= 1 or every <= 1:
+        return max(1, packets)
+    return max(1, (packets + share_of(m, message, M_SLICES, chunk) * (every - 1)) // every)
 
 
 @compiled
@@ -279,9 +324,12 @@ def acknowledge(m: Memory, ack: int) -> None:
     measured_round_trip(m, flow, m[NOW] - m[ack + P_SENT])
     if newly:
         acknowledged(m, flow, newly, m[ack + P_MARKED])
-    before = m[flow + F_IN_FLIGHT]
-    if lose_until(m, flow, m[ack + P_TRANSMISSION] - m[REORDERING]):
-        lost(m, flow, before)
+    if m[flow + F_STOOD]:
+        if m[ack + P_TRANSMISSION] >= m[flow + F_PROBE]:
+            m[m[message + M_TIMES] + m[message + M_ITERATION] * TIMES_COLUMNS + T_TIMED_OUT] += m[flow + F_STOOD]
+        m[flow + F_STOOD] = 0
+    if lose_until(m, flow, lost_up_to(m[ack + P_TRANSMISSION], m[flow + F_PROBE], m[REORDERING])):
+        lost(m, flow)
     if m[flow + F_CURRENT] == message and not has_unsent(m, message):
         m[flow + F_CURRENT] = NONE
     refresh(m, flow)
@@ -335,8 +383,6 @@ def receive(m: Memory, packet: int) -> bool:
         m[packet + P_ASKS] or m[packet + P_MARKED] or duplicate or complete or chunk >= m[message + M_EXPECTED]
     ):
         send_ack(m, packet, message)
-    if complete:
-        m[m[message + M_TIMES] + iteration * TIMES_COLUMNS + T_DELIVERED] = m[NOW]
     return complete
 
 
@@ -344,7 +390,8 @@ def receive(m: Memory, packet: int) -> bool:
 def send_ack(m: Memory, packet: int, message: int) -> None:
     flow = m[packet + P_FLOW]
     slack = m[packet + P_SLACK]
-    ack = new_packet(m, ACK, flow, m[flow + F_BACK], m[flow + F_BACK_END], m[ACK_SIZE], 0, slack)
+    size = max(1, m[packet + P_ASKS]) * m[ACK_SIZE]
+    ack = new_packet(m, ACK, flow, m[flow + F_BACK], m[flow + F_BACK_END], size, 0, slack)
     m[ack + P_MESSAGE] = message
     m[ack + P_ITERATION] = m[packet + P_ITERATION]
     m[ack + P_CHUNK] = m[packet + P_CHUNK]
@@ -352,4 +399,44 @@ def send_ack(m: Memory, packet: int, message: int) -> None:
     m[ack + P_SENT] = m[packet + P_SENT]
     m[ack + P_ACKED_TO] = m[message + M_EXPECTED]
     m[ack + P_MARKED] = m[packet + P_MARKED]
-    send_control(m, m[flow + F_DST], ack)
+    if m[TRAINS]:
+        send_beside(m, flow, ack)
+    else:
+        send_control(m, m[flow + F_DST], ack)
+
+
+@compiled
+def send_beside(m: Memory, flow: int, ack: int) -> None:
+    now, size = m[NOW], m[ack + P_SIZE]
+    arrives = now
+    for hop in range(m[flow + F_BACK], m[flow + F_BACK_END]):
+        port = m[hop]
+        occupied = serialisation(size, m[port + L_RATE])
+        m[port + L_BYTES] += size
+        m[port + L_BUSY] += occupied
+        m[port + L_BUSY_UNTIL] = max(now, m[port + L_BUSY_UNTIL]) + occupied
+        arrives += m[port + L_DELAY] + (0 if m[port + L_IS_PACED] else occupied)
+        if not m[port + L_IS_HOST] and m[DISCIPLINE] != SP_PIFO and m[DISCIPLINE] != PIFO:
+            waiting = m[m[port + L_QUEUES] + Q_BYTES] * m[QUEUE_SHARE] // 1_000_000
+            arrives += serialisation(waiting, m[port + L_RATE])
+    if m[flow + F_ACK] == NONE:
+        m[flow + F_ACK] = ack
+        schedule(m, arrives, ACKNOWLEDGE * PHASE + flow)
+    else:
+        last = m[flow + F_LAST_ACK]
+        arrives = max(arrives, m[last + P_ARRIVES])
+        m[last + P_NEXT] = ack
+    m[ack + P_ARRIVES] = arrives
+    m[flow + F_LAST_ACK] = ack
+
+
+@compiled
+def acknowledge_beside(m: Memory, flow: int) -> None:
+    """Take the first of a flow's acknowledgements that travel beside trains."""
+    ack = m[flow + F_ACK]
+    following = m[ack + P_NEXT]
+    m[flow + F_ACK] = following
+    if following != NONE:
+        schedule(m, m[following + P_ARRIVES], ACKNOWLEDGE * PHASE + flow)
+    acknowledge(m, ack)
+    free_packet(m, ack)

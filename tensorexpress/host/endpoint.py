@@ -216,7 +216,9 @@ class Endpoint:
         flow = target.sending.get(tag.flow)
         if flow is None:
             flow = target.sending[tag.flow] = SendFlow(self.settings.flow)
-        key = self._scheduler.key_of(Slice(self._clock_ps(), tag.rank, len(view), tag.deadline_ps))
+        key = self._scheduler.key_of(
+            Slice(self._clock_ps(), tag.rank, len(view), tag.deadline_ps, tag.iteration, tag.message)
+        )
         message = Outgoing(len(view), self.settings.flow.payload_bytes, key, _Content(target, tag, view))
         flow.offer(message)
         self._scheduler.activate(flow)

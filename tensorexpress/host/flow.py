@@ -16,7 +16,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from tensorexpress.recovery import ALPHA_ONE, ALPHA_SHIFT, REORDERING, backed_off, smoothed, timeout_after
+from tensorexpress.recovery import (
+    ALPHA_ONE,
+    ALPHA_SHIFT,
+    LEAST_TIMEOUT_PS,
+    REORDERING,
+    backed_off,
+    lost_up_to,
+    smoothed,
+    timeout_after,
+)
 
 #: Numbers on the wire count modulo this.
 _WRAP = 1 << 32
@@ -52,9 +61,9 @@ class FlowSettings:
     initial_window_bytes: int = 0
     #: Segments a receiver takes before it acknowledges.
     ack_every: int = 4
-    #: Least retransmission time-out.
-    rto_min_ps: int = 200 * 10**9
-    #: A segment counts as lost when one sent this many transmissions later has arrived; 0: only the time-out decides.
+    #: Least time-out.
+    rto_min_ps: int = LEAST_TIMEOUT_PS
+    #: A segment counts as lost when one sent this many transmissions later has arrived; 0: only a probe tells.
     reordering: int = REORDERING
 
     @cached_property
@@ -145,6 +154,9 @@ class SendFlow:
         self.deadline_ps = 0
         self.timeout_ps = settings.rto_min_ps
         self.retransmissions = self.timeouts = 0
+        #: Whether a time-out has struck and its probe, one segment that no window holds back, waits to be sent.
+        self.probing = False
+        self._probe = -1
         #: When it was last chosen, in the count of who chooses; equal keys take turns by it.
         self.served = 0
         self._pending: list[tuple[int, int, Outgoing]] = []
@@ -177,7 +189,8 @@ class SendFlow:
 
     def head(self) -> tuple[bool, int] | None:
         """Return the key of what goes next, messages under way before others; None when nothing may be sent."""
-        if self.in_flight_bytes and self.in_flight_bytes + self.settings.full_bytes > self.window:
+        beyond_window = self.in_flight_bytes and self.in_flight_bytes + self.settings.full_bytes > self.window
+        if beyond_window and not self.probing:
             return None
         if self._losing:
             return (False, next(iter(self._losing)).key)
@@ -191,13 +204,14 @@ class SendFlow:
         """Send at most `most` segments, at least one, of the message that `head` spoke of."""
         settings = self.settings
         room = max(1, min(most, (self.window - self.in_flight_bytes) // settings.full_bytes))
+        if self.probing:
+            room, self.probing, self._probe = 1, False, self._next_transmission
         message, first, count, again = self._again(room) if self._losing else self._anew(room)
         if message.sent_ps < 0:
             message.sent_ps = now_ps
         burst = Burst(message, first, count, self._next_transmission, now_ps, again)
         self._next_transmission += count
-        if not self.in_flight_bytes:
-            self.deadline_ps = now_ps + self.timeout_ps
+        self.deadline_ps = now_ps + self.timeout_ps
         self.in_flight_bytes += self._wire_bytes(message, first, burst.in_flight)
         self._bursts.append(burst)
         burst.asks = again or self.in_flight_bytes + settings.full_bytes > self.window
@@ -250,16 +264,16 @@ class SendFlow:
         if not self._plausible(ack):
             return None
         self._measure_round_trip(ack.transmission, now_ps)
-        before = self.in_flight_bytes
         completed: list[Outgoing] = []
         arrived_bytes = sum(self._note_arrivals(ack, completed))
         self._arrived_to = max(self._arrived_to, ack.sequence)
         if arrived_bytes:
             self._open_window(arrived_bytes, ack.marked)
+            self.probing = False
             self.deadline_ps = now_ps + self.timeout_ps
-        reordering = self.settings.reordering
-        if reordering and self._lose_until(ack.transmission - reordering):
-            self._cut_window(before, now_ps)
+        reordering = self.settings.reordering or _NO_LIMIT
+        if self._lose_until(lost_up_to(ack.transmission, self._probe, reordering)):
+            self._cut_window(now_ps)
         while self._bursts and not self._bursts[0].in_flight:
             self._bursts.popleft()
         return completed
@@ -309,23 +323,29 @@ class SendFlow:
             lost = burst.in_flight & (1 << sent_by_then) - 1
             if lost:
                 any_lost = True
-                burst.in_flight ^= lost
-                self.in_flight_bytes -= self._wire_bytes(burst.message, burst.first, lost)
-                burst.message.lost |= lost << burst.first
-                self._losing[burst.message] = None
+                self._lose(burst, lost)
         return any_lost
 
+    def _lose(self, burst: Burst, lost: int) -> None:
+        burst.in_flight ^= lost
+        self.in_flight_bytes -= self._wire_bytes(burst.message, burst.first, lost)
+        burst.message.lost |= lost << burst.first
+        self._losing[burst.message] = None
+
     def time_out(self, now_ps: int) -> None:
-        """Take everything in flight for lost if the time-out has struck, and start again with a small window."""
+        """Send the newest segment in flight again if the time-out has struck: its arrival tells what was lost."""
         if not self.in_flight_bytes or now_ps < self.deadline_ps:
             return
         self.timeouts += 1
-        self._lose_until(self._next_transmission)
-        self._bursts.clear()
-        self._slow_start_until = max(self.settings.full_bytes, self.window // 2)
-        self.window = self.settings.full_bytes
         self.timeout_ps = backed_off(self.timeout_ps)
         self.deadline_ps = now_ps + self.timeout_ps
+        self._lose_newest()
+        self.probing = True
+
+    def _lose_newest(self) -> None:
+        """Take what was sent last for lost, even if it only waits: it is in nobody's way when it comes twice."""
+        burst = next(burst for burst in reversed(self._bursts) if burst.in_flight)
+        self._lose(burst, 1 << burst.in_flight.bit_length() - 1)
 
     def _measure_round_trip(self, transmission: int, now_ps: int) -> None:
         """Follow the round trip by the newest transmission that has arrived, and set the time-out by it."""
@@ -363,10 +383,10 @@ class SendFlow:
             self._round_bytes = self._round_marked = 0
         self.window = min(self.window, self.largest_window)
 
-    def _cut_window(self, in_flight_before: int, now_ps: int) -> None:
-        """Halve the window, once a round trip."""
+    def _cut_window(self, now_ps: int) -> None:
+        """Halve the window, once a round trip; not what is in flight, which is little where a message ends."""
         if now_ps >= self._cut_again_ps:
-            self.window = max(self.settings.full_bytes, min(self.window, in_flight_before) // 2)
+            self.window = max(self.settings.full_bytes, self.window // 2)
             self._slow_start_until = self.window
             self._cut_again_ps = now_ps + self._round_trip_ps
 

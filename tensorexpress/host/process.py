@@ -108,6 +108,14 @@ def check_runnable(plan: Plan) -> None:
         ),
         (scenario.background, "the scenario has background traffic; accepted: none; only predict can have it"),
         (scenario.loss, f"loss is {scenario.loss}; accepted: 0; the embedded target has --faults loss=..."),
+        *(
+            (
+                job.forward_only or job.architecture == "fsdp",
+                f"{job.name} is {'forward_only' if job.forward_only else 'of architecture fsdp'}; accepted: training "
+                "with another architecture; only predict can have it",
+            )
+            for job in scenario.jobs
+        ),
         (not scenario.transport.acks, "transport.acks is false; accepted: true; only predict can do without"),
     ):
         if wrong:
@@ -192,6 +200,7 @@ def _observations(station: Station, workers: Sequence[tuple[int, Worker]]) -> di
     }
     for job, worker in workers:
         seen[f"{job}/{worker.index}/forward_start"] = worker.forward_start_ps
+        seen[f"{job}/{worker.index}/backward_start"] = worker.backward_start_ps
         seen[f"{job}/{worker.index}/updated"] = worker.updated_ps
     endpoint = station.endpoint
     counts = (endpoint.counters.sent + endpoint.counters.acks_sent, endpoint.retransmissions, endpoint.timeouts)

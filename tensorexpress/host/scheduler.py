@@ -53,7 +53,7 @@ class Scheduler:
             self._free_ps = max(self._free_ps, now_ps - (0 if self._is_idle else CATCH_UP_PS))
         # Equal keys take turns: the flow that was served longest ago goes first.
         flow = min(heads)[-1]
-        most = min(most, self._room(flow.settings.full_bytes, now_ps))
+        most = min(most, self._room(flow, now_ps))
         if most < 1:
             self._is_idle = True
             return None
@@ -65,14 +65,14 @@ class Scheduler:
         sent_bytes = flow.in_flight_bytes - before
         if self._rate_bps:
             self._free_ps += serialisation_ps(sent_bytes, self._rate_bps)
-        if self._credit_bytes and self._room(flow.settings.full_bytes, now_ps) < 1:
+        if self._credit_bytes and self._room(flow, now_ps) < 1:
             burst.asks = True
         return flow, burst
 
-    def _room(self, full_bytes: int, now_ps: int) -> int:
-        """Return how many full segments credit and link let through now."""
-        room = 1 << 30
-        if self._credit_bytes:
+    def _room(self, flow: SendFlow, now_ps: int) -> int:
+        """Return how many full segments of a flow credit and link let through now; credit never holds a probe back."""
+        room, full_bytes = 1 << 30, flow.settings.full_bytes
+        if self._credit_bytes and not flow.probing:
             in_flight = self.in_flight_bytes
             room = max((self._credit_bytes - in_flight) // full_bytes, 0 if in_flight else 1)
         if self._rate_bps:
@@ -96,6 +96,6 @@ class Scheduler:
     def next_free_ps(self, now_ps: int) -> int | None:
         """Return when the link is free, which may have been, if something waits for just that."""
         waiting = [flow for flow in self._active if flow.head() is not None] if self._rate_bps else []
-        if not waiting or self._room(waiting[0].settings.full_bytes, now_ps) < 1:
+        if not waiting or self._room(max(waiting, key=lambda flow: flow.probing), now_ps) < 1:
             return None
         return self._free_ps

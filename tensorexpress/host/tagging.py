@@ -99,9 +99,9 @@ class Tag:
     #: Messages to one host in one flow share a window and are sent one after the other.
     flow: int = 0
     traffic: TrafficClass = BEST_EFFORT
-    #: Lower goes first where the host order is by priority.
+    #: The place of its tensor in the order in which a forward pass needs them.
     rank: int = 0
-    #: When it should be there, in ps of the local clock.
+    #: When it should be there, in ps of the local clock; where the host order is `priority`, the earliest goes first.
     deadline_ps: int = 0
 
 

@@ -49,6 +49,7 @@ class Worker:
         #: When the layer that is next could start; None while a layer is computed.
         self._could_start_ps: int | None = None
         self.forward_start_ps: NDArray[np.int64] = np.full((self._rounds + 1, layers), -1, dtype=np.int64)
+        self.backward_start_ps: NDArray[np.int64] = np.full((self._rounds, layers), -1, dtype=np.int64)
         self.updated_ps: NDArray[np.int64] = np.full((self._rounds, layers), -1, dtype=np.int64)
         exchange.join(index, self._tagger, self._updated)
         station.keep_until(lambda: self.done)
@@ -84,6 +85,7 @@ class Worker:
             self.done = True
 
     def _backward(self, layer: int, start_ps: int) -> None:
+        self.backward_start_ps[self._pass, layer] = start_ps
         end_ps = start_ps + self._compute(False, self._pass, layer)
         self._station.call_at(end_ps, lambda: self._backward_done(layer, end_ps))
 

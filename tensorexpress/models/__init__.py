@@ -12,13 +12,25 @@ from collections.abc import Callable
 from functools import cache, partial
 
 from tensorexpress.errors import WorkloadError, unknown
-from tensorexpress.models import convnets, transformers
-from tensorexpress.models.devices import DEVICES, Device
+from tensorexpress.models import convnets, llamas, recommenders, transformers
+from tensorexpress.models.devices import DEVICES, ComputeRates, Device
 from tensorexpress.models.structure import Family, LayerCost, ModelArchitecture
 from tensorexpress.units import PS_PER_SECOND
-from tensorexpress.workload import Layer, Workload
+from tensorexpress.workload import LARGEST_BATCH, Layer, Workload
 
-__all__ = ["DEVICES", "Device", "Family", "LayerCost", "ModelArchitecture", "architecture", "load", "names"]
+__all__ = [
+    "DEVICES",
+    "LARGEST_BATCH",
+    "ComputeRates",
+    "Device",
+    "Family",
+    "LayerCost",
+    "ModelArchitecture",
+    "architecture",
+    "load",
+    "names",
+    "rates_of",
+]
 
 _ZOO: dict[str, Callable[[], ModelArchitecture]] = {
     "alexnet": convnets.alexnet,
@@ -32,13 +44,23 @@ _ZOO: dict[str, Callable[[], ModelArchitecture]] = {
     "gpt2": partial(transformers.gpt2, "gpt2", "GPT-2", 12, 768, 4),
     "gpt2-xl": partial(transformers.gpt2, "gpt2-xl", "GPT-2 XL", 48, 1600, 1),
     "transformer-base": transformers.transformer_base,
+    "vit-l16": transformers.vit_large,
+    "llama2-7b": llamas.llama2_7b,
+    "llama2-70b": llamas.llama2_70b,
+    "llama3-8b": llamas.llama3_8b,
+    "mixtral-8x7b": llamas.mixtral_8x7b,
+    "dlrm": recommenders.dlrm,
 }
 
 #: Beside any spelling of the names themselves, with other case, hyphens, spaces or underscores.
-_ALIASES = {"inception3": "inception-v3", "gpt2small": "gpt2", "transformer": "transformer-base"}
-
-#: A batch beyond this is a slip of the keyboard, and would carry times out of 64 bits.
-LARGEST_BATCH = 1_000_000
+_ALIASES = {
+    "inception3": "inception-v3",
+    "gpt2small": "gpt2",
+    "transformer": "transformer-base",
+    "vitl": "vit-l16",
+    "vitl/16": "vit-l16",
+    "mixtral": "mixtral-8x7b",
+}
 
 
 def _plain(name: str) -> str:
@@ -66,7 +88,7 @@ def architecture(name: str) -> ModelArchitecture:
     """Return a model's layers, with parameters and FLOPs per sample, by its name in any usual spelling.
 
     >>> architecture("VGG-16").layers[-3]
-    LayerCost(name='fc1', params=102764544, flops=205520896)
+    LayerCost(name='fc1', params=102764544, flops=205520896, family=<Family.DENSE: 'dense'>)
     """
     found = _BY_PLAIN_NAME.get(_plain(name))
     if found is None:
@@ -74,24 +96,38 @@ def architecture(name: str) -> ModelArchitecture:
     return _build(found)
 
 
-def load(name: str, batch: int = 0, device: str = "v100") -> Workload:
-    """Return a model's workload: `batch` samples a worker (0: the model's default) on a preset of `DEVICES`.
+def rates_of(device: str, dtype: str = "") -> tuple[str, ComputeRates]:
+    """Return the rates of a preset of `DEVICES` in a precision, and its name ("": what frameworks use there).
 
-    A layer's forward time is its FLOPs over the rate the device reaches; its backward time is twice that, as
-    gradients of both inputs and weights are computed.
+    >>> dtype, rates = rates_of("a100")
+    >>> dtype, rates.transformer
+    ('tf32', 55000000000000)
     """
-    model = architecture(name)
     preset = DEVICES.get(device.lower())
     if preset is None:
         raise WorkloadError(unknown("device", device, DEVICES))
+    chosen = dtype.lower() or preset.usual_dtype
+    if chosen not in preset.rates:
+        raise WorkloadError(f"device {preset.name} computes in no {chosen!r} here; accepted: {', '.join(preset.rates)}")
+    return chosen, preset.rates[chosen]
+
+
+def load(name: str, batch: int = 0, device: str = "v100", dtype: str = "") -> Workload:
+    """Return a model's workload: `batch` samples a worker (0: the model's default) on a preset of `DEVICES`.
+
+    A layer's forward time is its FLOPs over the rate that the device reaches on layers of its family, in `dtype` ("":
+    what frameworks use there); its backward time is twice that, as gradients of both inputs and weights are computed.
+    """
+    model = architecture(name)
+    chosen, rates = rates_of(device, dtype)
     if not 0 <= batch <= LARGEST_BATCH:
         raise WorkloadError(
             f"batch {batch} for model {model.name}; accepted: 1 to {LARGEST_BATCH:,}, "
             f"or 0 for the model's default of {model.default_batch}"
         )
-    samples, rate = batch or model.default_batch, preset.rate(model.family)
+    samples = batch or model.default_batch
     layers = []
     for layer in model.layers:
-        forward_ps = round(layer.flops * samples * PS_PER_SECOND / rate)
+        forward_ps = round(layer.flops * samples * PS_PER_SECOND / rates.of(layer.family))
         layers.append(Layer(layer.name, layer.params, forward_ps, 2 * forward_ps))
-    return Workload(model.name, tuple(layers))
+    return Workload(model.name, tuple(layers), chosen, samples)

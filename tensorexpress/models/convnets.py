@@ -58,7 +58,8 @@ class _Net:
         self._slide((high, wide), stride, (high // 2, wide // 2) if padding is None else _pair(padding), channels)
         extra = 2 * channels if self._norm else channels
         flops = 2 * weights * self.shape.height * self.shape.width
-        self.layers.append(LayerCost(name, weights + extra, flops))
+        family = Family.NORMED_CONVOLUTION if self._norm else Family.CONVOLUTION
+        self.layers.append(LayerCost(name, weights + extra, flops, family))
         return self
 
     def pool(self, kernel: int, stride: int, padding: int = 0) -> _Net:
@@ -71,7 +72,7 @@ class _Net:
 
     def linear(self, name: str, outputs: int) -> _Net:
         weights = prod(self.shape) * outputs
-        self.layers.append(LayerCost(name, weights + outputs, 2 * weights))
+        self.layers.append(LayerCost(name, weights + outputs, 2 * weights, Family.DENSE))
         self.shape = _Shape(outputs, 1, 1)
         return self
 
@@ -104,7 +105,7 @@ def _architecture(
     name: str, title: str, net: _Net, side: int, source: str, default_batch: int = 64
 ) -> ModelArchitecture:
     sample = f"an image of {side}×{side} pixels"
-    return ModelArchitecture(name, title, Family.CONVNET, tuple(net.layers), default_batch, sample, source)
+    return ModelArchitecture(name, title, tuple(net.layers), default_batch, sample, source)
 
 
 def alexnet() -> ModelArchitecture:

@@ -7,10 +7,18 @@ from enum import Enum
 
 
 class Family(Enum):
-    """What a model mostly computes; devices reach different rates on each."""
+    """What a layer computes, on which devices reach different rates; a value names a field of `ComputeRates`."""
 
-    CONVNET = "convnet"
+    #: A convolution with a bias alone: libraries save multiplications (Winograd), so it may exceed a device's peak.
+    CONVOLUTION = "convolution"
+    #: A convolution with a batch norm, whose rate is bound by the memory that the norm moves.
+    NORMED_CONVOLUTION = "normed_convolution"
+    #: A fully connected layer of a network of other kinds; its weights are used once a sample.
+    DENSE = "dense"
+    #: The matrices of a transformer, and embeddings.
     TRANSFORMER = "transformer"
+    #: Those of 4,096 columns or more, which fill tensor cores better.
+    WIDE_TRANSFORMER = "wide_transformer"
 
 
 @dataclass(frozen=True)
@@ -22,6 +30,7 @@ class LayerCost:
     params: int
     #: Floating-point operations of the forward pass for one sample; a multiply-accumulate is two.
     flops: int
+    family: Family
 
 
 @dataclass(frozen=True)
@@ -30,7 +39,6 @@ class ModelArchitecture:
 
     name: str
     title: str
-    family: Family
     layers: tuple[LayerCost, ...]
     #: Samples of a worker's batch when none is given.
     default_batch: int

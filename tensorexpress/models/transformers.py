@@ -8,7 +8,11 @@ look-up counts one operation for every element that it adds.
 
 from __future__ import annotations
 
+from functools import partial
+
 from tensorexpress.models.structure import Family, LayerCost, ModelArchitecture
+
+_layer = partial(LayerCost, family=Family.TRANSFORMER)
 
 
 def _affine(inputs: int, outputs: int) -> int:
@@ -20,7 +24,7 @@ def _norm(width: int) -> int:
 
 
 def _embedding(name: str, rows: int, width: int, tokens: int, extra_params: int = 0) -> LayerCost:
-    return LayerCost(name, rows * width + extra_params, tokens * width)
+    return _layer(name, rows * width + extra_params, tokens * width)
 
 
 def _attention(name: str, width: int, tokens: int, memory: int, *, norm_first: bool) -> tuple[LayerCost, LayerCost]:
@@ -29,8 +33,8 @@ def _attention(name: str, width: int, tokens: int, memory: int, *, norm_first: b
     scores_and_sums = 2 * 2 * tokens * memory * width
     before, after = (_norm(width), 0) if norm_first else (0, _norm(width))
     return (
-        LayerCost(f"{name}.qkv", 3 * _affine(width, width) + before, project + scores_and_sums),
-        LayerCost(f"{name}.out", _affine(width, width) + after, 2 * width * width * tokens),
+        _layer(f"{name}.qkv", 3 * _affine(width, width) + before, project + scores_and_sums),
+        _layer(f"{name}.out", _affine(width, width) + after, 2 * width * width * tokens),
     )
 
 
@@ -39,8 +43,8 @@ def _feed_forward(name: str, width: int, tokens: int, *, norm_first: bool) -> tu
     flops = 2 * width * hidden * tokens
     before, after = (_norm(width), 0) if norm_first else (0, _norm(width))
     return (
-        LayerCost(f"{name}.in", _affine(width, hidden) + before, flops),
-        LayerCost(f"{name}.out", _affine(hidden, width) + after, flops),
+        _layer(f"{name}.in", _affine(width, hidden) + before, flops),
+        _layer(f"{name}.out", _affine(hidden, width) + after, flops),
     )
 
 
@@ -54,7 +58,7 @@ def _block(name: str, width: int, tokens: int, *, norm_first: bool) -> tuple[Lay
 def _architecture(
     name: str, title: str, layers: list[LayerCost], sample: str, default_batch: int, source: str
 ) -> ModelArchitecture:
-    return ModelArchitecture(name, title, Family.TRANSFORMER, tuple(layers), default_batch, sample, source)
+    return ModelArchitecture(name, title, tuple(layers), default_batch, sample, source)
 
 
 def bert(name: str, title: str, blocks: int, width: int, default_batch: int) -> ModelArchitecture:
@@ -67,7 +71,7 @@ def bert(name: str, title: str, blocks: int, width: int, default_batch: int) -> 
     for index in range(blocks):
         layers += _block(f"block{index}", width, tokens, norm_first=False)
     # The pooler sees the first token alone.
-    layers.append(LayerCost("pooler", _affine(width, width), 2 * width * width))
+    layers.append(_layer("pooler", _affine(width, width), 2 * width * width))
     return _architecture(
         name, title, layers, f"a sequence of {tokens} tokens", default_batch, "Devlin et al. 2018, uncased"
     )
@@ -82,7 +86,7 @@ def gpt2(name: str, title: str, blocks: int, width: int, default_batch: int) -> 
     ]
     for index in range(blocks):
         layers += _block(f"block{index}", width, tokens, norm_first=True)
-    layers.append(LayerCost("head", _norm(width), 2 * tokens * width * vocabulary))
+    layers.append(_layer("head", _norm(width), 2 * tokens * width * vocabulary))
     return _architecture(name, title, layers, f"a sequence of {tokens} tokens", default_batch, "Radford et al. 2019")
 
 
@@ -103,7 +107,7 @@ def transformer_base() -> ModelArchitecture:
         layers += _feed_forward(f"{name}.ffn", width, tokens, norm_first=False)
     # The output matrix is the embedding's, so its work goes to the layer just before it.
     last = layers.pop()
-    layers.append(LayerCost(last.name, last.params, last.flops + 2 * tokens * width * vocabulary))
+    layers.append(_layer(last.name, last.params, last.flops + 2 * tokens * width * vocabulary))
     return _architecture(
         "transformer-base",
         "Transformer (base)",
@@ -112,3 +116,20 @@ def transformer_base() -> ModelArchitecture:
         96,
         "Vaswani et al. 2017, 37,000 BPE",
     )
+
+
+def vit_large() -> ModelArchitecture:
+    """ViT-L/16 with its classifier: an image is 196 patches of 16×16 pixels, and a class token."""
+    width, blocks, patch, classes, patches = 1024, 24, 16, 1000, (224 // 16) ** 2
+    tokens = patches + 1
+    pixels = 3 * patch * patch
+    layers = [
+        _layer("embed.patch", _affine(pixels, width), 2 * pixels * width * patches),
+        # The class token is a row more; all are added.
+        _embedding("embed.position", tokens, width, tokens, width),
+    ]
+    for index in range(blocks):
+        layers += _block(f"block{index}", width, tokens, norm_first=True)
+    # The classifier sees the class token alone.
+    layers.append(_layer("head", _norm(width) + _affine(width, classes), 2 * width * classes))
+    return _architecture("vit-l16", "ViT-L/16", layers, "an image of 224×224 pixels", 64, "Dosovitskiy et al. 2020")

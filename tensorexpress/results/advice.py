@@ -4,14 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorexpress.plan import Plan, link_loads
+from tensorexpress.policy import POLICIES
 from tensorexpress.results.side_by_side import Result, SideBySide
-from tensorexpress.units import format_ms, format_size
+from tensorexpress.software import lane_work_ps
+from tensorexpress.trace import busiest_link, drift_ps
+from tensorexpress.units import LARGEST, counted, format_ms, format_size
+
+#: A host that is busy for more than this share of the time is what an iteration waits for.
+_BUSY = 0.9
 
 #: Iteration times within this factor count as equal.
 _EQUAL = 1.001
 
 #: Gains and shares below this are called nothing.
 _WORTH_IT = 0.02
+
+#: A policy that is slower by more than this share is told of.
+_SLOWER = 0.01
+
+#: Slices of this size are no reason for an iteration to take long.
+_SMALL_SLICE_BYTES = POLICIES["tensorexpress"].slice_bytes
+
+#: From this part of the time on, a link is said to have none left.
+_FULL = 0.9
 
 
 def notes(compared: SideBySide) -> list[str]:
@@ -20,11 +39,29 @@ def notes(compared: SideBySide) -> list[str]:
     found = []
     for index, job in enumerate(compared.scenario.jobs):
         prefix = f"{job.name}: " if several else ""
-        found += [prefix + note for note in _about_job(compared, index)]
-    return found + list(_about_network(compared))
+        found += [prefix + note for note in (*_about_job(compared, index), *_about_drift(compared, index))]
+    about_all = (*_about_jobs_together(compared), *_about_network(compared), *_about_grain(compared))
+    return [*found, *about_all]
 
 
 def _about_job(compared: SideBySide, job: int) -> Iterator[str]:
+    yield from _about_what_is_owed(compared, job)
+    yield from _about_policies(compared, job)
+
+
+def _about_what_is_owed(compared: SideBySide, job: int) -> Iterator[str]:
+    """Say where a few iterations are shorter than many can be."""
+    best = _best(list(compared.results.values()), job)
+    needed_ps = _tensors_ps(best.plan)[job].max()
+    if best.jobs[job].iteration_ps * _EQUAL < needed_ps:
+        yield (
+            f"{best.plan.policy.name} takes {format_ms(best.jobs[job].iteration_ps)} on average although a link needs "
+            f"{format_ms(needed_ps)} for the bytes of an iteration: at the end, some are still to come to workers that "
+            "are behind; raise iterations to see what lasts."
+        )
+
+
+def _about_policies(compared: SideBySide, job: int) -> Iterator[str]:
     base, optimal = compared.baseline.jobs[job], compared.optimal_ps[job]
     baseline = compared.baseline.plan.policy.name
     others = {name: r.jobs[job] for name, r in compared.results.items() if r is not compared.baseline}
@@ -33,6 +70,17 @@ def _about_job(compared: SideBySide, job: int) -> Iterator[str]:
         yield (
             f"{baseline} takes {format_ms(base.iteration_ps)}, within {possible:.1%} of the optimum; compare it with "
             "fifo (--policy fifo,...) to see what its order saves."
+        )
+        return
+    slowest_ps = _slowest_compute_ps(compared.baseline, job)
+    if (
+        possible < _WORTH_IT
+        and base.iteration_ps < slowest_ps * (1 + _WORTH_IT)
+        and base.blocking_ps > slowest_ps * _WORTH_IT
+    ):
+        yield (
+            f"Compute-bound: the slowest worker computes for {format_ms(slowest_ps)} of {format_ms(base.iteration_ps)} "
+            f"and the others wait for it, so no order of packets can gain more than {possible:.1%}."
         )
         return
     if possible < _WORTH_IT and base.blocking_ps < _WORTH_IT * base.compute_ps:
@@ -67,9 +115,102 @@ def _about_job(compared: SideBySide, job: int) -> Iterator[str]:
         left = format_ms(base.iteration_ps - optimal)
         yield f"No policy here is faster than {baseline}; {left} are left to the optimum."
     for slower, metrics in others.items():
-        if metrics.iteration_ps > base.iteration_ps * (1 + _WORTH_IT):
-            yield f"{slower} is slower than {baseline} by {format_ms(metrics.iteration_ps - base.iteration_ps)}."
+        if metrics.iteration_ps > base.iteration_ps * (1 + _SLOWER):
+            more = format_ms(metrics.iteration_ps - base.iteration_ps)
+            yield f"{slower} is slower than {baseline} by {more}{why_slower(compared, slower, job)}."
+    yield from _about_what_is_between(compared, job)
     yield from _about_switch_order(compared, job)
+
+
+def why_slower(compared: SideBySide, name: str, job: int) -> str:
+    """Return why order costs more than it gains under a policy, as far as that is known; "" where it is not."""
+    plan, took_ps = compared.results[name].plan, compared.results[name].jobs[job].iteration_ps
+    planned = plan.jobs[job]
+    work_ps = int(lane_work_ps(plan.scenario, [(planned.job, planned.graph)]).max())
+    if work_ps > _BUSY * took_ps:
+        return (
+            f": the busiest host copies and handles {counted(len(planned.slices), 'slice')} of every worker for "
+            f"{work_ps / took_ps:.0%} of the time; larger slices cost it less"
+        )
+    policy, longest_ps = plan.policy, compared.baseline.jobs[job].iteration_ps * (1 + _SLOWER)
+    if not _orders(compared.results[name]) or 0 < policy.slice_bytes <= _SMALL_SLICE_BYTES:
+        return ""
+    finer = [
+        other
+        for other, result in compared.results.items()
+        if 0 < result.plan.policy.slice_bytes < (policy.slice_bytes or LARGEST)
+        and result.jobs[job].iteration_ps <= longest_ps
+    ]
+    unit = f"slice of {format_size(policy.slice_bytes)}" if policy.slice_bytes else "tensor"
+    proof = f", as under {finer[0]}" if finer else ""
+    return (
+        f": nothing of a {unit} comes back before all of it has come from every worker, and workers that are out of "
+        f"step send different ones at a time; smaller slices let parts come back sooner{proof}"
+    )
+
+
+def _about_what_is_between(compared: SideBySide, job: int) -> Iterator[str]:
+    """Say what the busiest link did under the best policy, where that is not near the optimum; machines do not tell."""
+    best = _best(list(compared.results.values()), job)
+    is_near = best.jobs[job].iteration_ps < compared.optimal_ps[job] * (1 + _WORTH_IT)
+    if is_near or best.trace.source != "simulated":
+        return
+    name, busy = busiest_link(best.trace)
+    link = best.trace.link_names.index(name)
+    tensors = _tensors_ps(best.plan)[:, link].sum() * best.plan.scenario.rounds / best.trace.end_ps
+    yield (
+        f"Between {best.plan.policy.name} and the optimum: the busiest link, {name}, carries tensors for {tensors:.1%} "
+        f"of the time, acknowledgements and other traffic for {max(0, busy - tensors):.1%}, and nothing for "
+        f"{1 - busy:.1%}, in which gradients, sums or windows are not ready."
+    )
+
+
+def _about_jobs_together(compared: SideBySide) -> Iterator[str]:
+    """Say where a link has no time left, so that one job can only gain what another loses."""
+    jobs = compared.scenario.jobs
+    if len(jobs) == 1:
+        return
+    # Of all policies the one that is best for the jobs taken together.
+    best = max(compared.results, key=lambda name: sum(compared.speedup(name, job) for job in range(len(jobs))))
+    result = compared.results[best]
+    shares = _tensors_ps(result.plan) / np.array([[metrics.iteration_ps] for metrics in result.jobs])
+    shares[:, (shares > 0).sum(axis=0) < 2] = 0
+    link = int(shares.sum(axis=0).argmax())
+    together = shares[:, link].sum()
+    if together >= _FULL:
+        parts = " and ".join(
+            f"{share:.0%} for {job.name}" for job, share in zip(jobs, shares[:, link], strict=True) if share
+        )
+        yield (
+            f"Together: under {best}, {result.trace.link_names[link]} carries tensors for {min(together, 1):.0%} of "
+            f"the time, {parts}; a job can only gain there what others lose. The optimum of each is without the others."
+        )
+
+
+def _tensors_ps(plan: Plan) -> NDArray[np.int64]:
+    """Return how long an iteration of each job occupies each link."""
+    loads = [link_loads(job, plan.scenario, plan.paths) for job in plan.jobs]
+    return np.array([(shared + own).sum(axis=1) for shared, own in loads])
+
+
+def _slowest_compute_ps(result: Result, job: int) -> float:
+    """Return how long the slowest worker of each measured iteration computes in it, on average."""
+    trace = result.trace.jobs[job]
+    compute = (trace.forward_ps[1:] + trace.backward_ps).sum(axis=2)[result.trace.warmup :]
+    return float(compute.max(axis=1).mean())
+
+
+def _about_drift(compared: SideBySide, job: int) -> Iterator[str]:
+    """Say so where more iterations would give another answer."""
+    drifts = {}
+    for name, result in compared.results.items():
+        drift = drift_ps(result.trace.jobs[job], compared.scenario.warmup)
+        if drift is not None:
+            drifts[name] = drift
+    if drifts:
+        changes = ", ".join(f"{name} {format_ms(first)} to {format_ms(last)}" for name, (first, last) in drifts.items())
+        measured = compared.scenario.iterations
+        yield f"Iterations have not settled ({changes}): measure more with --set iterations={max(10, 2 * measured)}."
 
 
 def _orders(result: Result) -> bool:
@@ -126,6 +267,25 @@ def _why_not(compared: SideBySide, job: int, host: Result) -> str:
     )
 
 
+def _about_grain(compared: SideBySide) -> Iterator[str]:
+    """Say what was not simulated packet by packet, and how much that matters."""
+    if compared.grain == 1:
+        return
+    said = f"Coarse: {compared.grain} packets moved as one (--grain {compared.grain})"
+    if not compared.grain_changes:
+        yield f"{said}; a smaller grain tells how much that matters, --grain 1 is packet level."
+        return
+    name, most = max(compared.grain_changes.items(), key=lambda item: item[1])
+    yield (
+        f"{said}: at twice that, iterations change by at most {most:.2%} ({name}), and expect about as much to packet "
+        f"level{', too much to tell policies apart' if most > _WORTH_IT else ''}. A smaller --grain is more exact, and "
+        "slower; --grain 1 is packet level."
+    )
+    dropped = [name for name, result in compared.results.items() if result.trace.links["drops"].any()]
+    if dropped:
+        yield f"What moved as one was dropped as one ({', '.join(dropped)}): only --grain 1 tells single losses."
+
+
 def _about_network(compared: SideBySide) -> Iterator[str]:
     for name, result in compared.results.items():
         drops, retransmissions = int(result.trace.links["drops"].sum()), result.trace.retransmissions
@@ -134,8 +294,16 @@ def _about_network(compared: SideBySide) -> Iterator[str]:
                 f"Under {name}, switches dropped {drops} packets ({retransmissions} sent again): a smaller "
                 "transport.window, transport.ecn or a larger cluster.buffer would avoid it."
             )
-        elif result.trace.timeouts and not result.trace.links["losses"].any():
+        elif retransmissions > _WORTH_IT * result.trace.transmissions and not result.trace.links["losses"].any():
             yield (
                 f"Under {name}, {result.trace.timeouts} time-outs fired for packets that only waited "
                 "(starved in a low queue); a larger transport.rto_min would avoid it."
             )
+        for job, metrics in zip(compared.scenario.jobs, result.jobs, strict=True):
+            share = metrics.timed_out_ps / metrics.iteration_ps
+            if share >= _WORTH_IT:
+                of = f" of {job.name}" if len(result.jobs) > 1 else ""
+                yield (
+                    f"Under {name}, workers{of} stood still for up to {format_ms(metrics.timed_out_ps)} an "
+                    f"iteration ({share:.1%}) for tensors of which a packet timed out."
+                )

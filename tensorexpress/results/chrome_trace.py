@@ -70,6 +70,7 @@ def merge_slices(transfers: NDArray[np.void]) -> NDArray[np.void]:
         ("ready_ps", np.minimum),
         ("sent_ps", np.minimum),
         ("delivered_ps", np.maximum),
+        ("timed_out_ps", np.maximum),
     ):
         merged[name] = combine.reduceat(transfers[name][order], first)
     merged["slices"] = np.diff(first, append=len(transfers))
@@ -170,7 +171,7 @@ def _tracks(index: int, job: JobTrace, hosts: Sequence[str]) -> Iterator[_Track]
 
 
 def _compute_events(index: int, job: JobTrace, worker: int) -> list[Event]:
-    """Return what a worker computed, and where its forward pass stood still, in order of time."""
+    """Return what a worker computed, and where it stood still, in order of time."""
 
     def events(category: str, prefix: str, start_ps: Ints, end_ps: Ints, first: int = 0) -> Iterator[Event]:
         for iteration, times in enumerate(zip(start_ps[:, worker].tolist(), end_ps[:, worker].tolist(), strict=True)):
@@ -180,10 +181,12 @@ def _compute_events(index: int, job: JobTrace, worker: int) -> list[Event]:
                     yield _slice(prefix + job.layers[layer], category, start, end, args)
 
     forward = events("forward", "forward ", job.forward_start_ps, job.forward_end_ps)
-    backward = events("backward", "backward ", job.gradient_ps - job.backward_ps, job.gradient_ps)
+    backward = events("backward", "backward ", job.backward_start_ps, job.gradient_ps)
     stood_from = job.forward_start_ps[1:] - job.waits_ps
     blocked = events("blocked", "blocked: ", stood_from, job.forward_start_ps[1:], first=1)
-    return sorted([*forward, *backward, *blocked], key=lambda event: event["ts"])
+    stood_backward_from = job.backward_start_ps - job.backward_waits_ps
+    blocked_backward = events("blocked", "blocked in backward: ", stood_backward_from, job.backward_start_ps)
+    return sorted([*forward, *backward, *blocked, *blocked_backward], key=lambda event: event["ts"])
 
 
 def _transfer_event(index: int, job: JobTrace, worker: int, hosts: Sequence[str], transfer: np.void) -> Event:

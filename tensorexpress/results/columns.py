@@ -71,11 +71,13 @@ def _time(name: str, read_ps: Callable[[JobResult], float], heading: tuple[str, 
 
 JOB_COLUMNS = (
     _time("iteration", lambda result: result.metrics.iteration_ps, ("iteration", "ms")),
+    _time("iteration_spread", lambda result: result.metrics.spread_ps, ("", "+-")),
     _time("compute", lambda result: result.metrics.compute_ps),
     _time("optimal", lambda result: result.optimal_ps),
     _time("blocking", lambda result: result.metrics.blocking_ps, ("blocking", "ms")),
     _time("blocking_median", lambda result: result.metrics.blocking_median_ps),
     _time("blocking_worst", lambda result: result.metrics.blocking_worst_ps, ("worst", "ms")),
+    _time("timed_out", lambda result: result.metrics.timed_out_ps),
     _time("latency_mean", lambda result: result.metrics.latency.mean_ps, ("latency", "mean ms")),
     _time("latency_p50", lambda result: result.metrics.latency.p50_ps, ("", "p50")),
     _time("latency_p99", lambda result: result.metrics.latency.p99_ps, ("", "p99")),

@@ -49,6 +49,6 @@ def _provenance(runs: Sequence[TracedRun]) -> Provenance:
 
 def usual_iteration(trace: Trace, worker: int, job: int = 0) -> int:
     """Return the measured iteration whose blocking time is the (lower) median for this worker of a job."""
-    blocked_ps = trace.jobs[job].waits_ps[trace.warmup :, worker].sum(axis=1)
+    blocked_ps = trace.jobs[job].blocking_ps[trace.warmup :, worker]
     order = np.argsort(blocked_ps, kind="stable")
     return trace.warmup + int(order[(len(order) - 1) // 2])

@@ -61,8 +61,8 @@ class JobExplanation:
     def floor_ps(self) -> float:
         """What an iteration takes if nothing ever waits for the network.
 
-        That is compute, or the optimum where workers differ in speed: a fast one need not wait for all that the
-        slowest computes.
+        That is compute, or the optimum where it is less: compute times are drawn, and at both ends of what is measured
+        a fast worker need not wait for all that a slow one computes.
         """
         return min(self.compute_ps, self.optimal_ps)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -12,7 +13,8 @@ from tensorexpress.errors import InputError
 from tensorexpress.graph import ARCHITECTURES
 from tensorexpress.scenario import Job, Scenario, scenario_from
 from tensorexpress.scenario_keys import SECTIONS, Key
-from tensorexpress.units import format_rate, format_size, format_time
+from tensorexpress.units import PS_PER_SECOND, format_rate, format_size, format_time
+from tensorexpress.workload import Workload, at_throughput, compressed
 
 #: What a line about each job says, where a result has one.
 JOB_LINE = ("job.model", "job.workers", "job.servers", "job.architecture")
@@ -89,23 +91,59 @@ def _of_job(job: Job, index: int) -> dict[str, str]:
 
 
 def _workload(job: Job) -> dict[str, str]:
-    """Return model, batch and device; or what stands in their place where these times are no model's."""
-    workload, usual = job.workload, _usual().jobs[0].workload
-    if workload == usual:
-        return {}
+    """Return model, batch, device and so on; or what stands in their place where these times are no model's."""
+    workload = job.workload
+    codec = {}
+    if workload.compression != 1:
+        codec["compression"] = f"{workload.compression:g}"
+    if workload.compression_rate_bps:
+        codec["compression_rate"] = format_rate(workload.compression_rate_bps)
+    model = _model(job)
+    if model is None:
+        batch = {"batch": str(workload.batch)} if workload.batch else {}
+        return {"csv": workload.name} | batch | _dtype(workload, "fp32") | codec
+    found = {} if model.name == _usual().jobs[0].workload.name else {"model": model.name}
+    if workload.batch != model.default_batch:
+        found["batch"] = str(workload.batch)
+    return found | _times(job) | codec
+
+
+def _model(job: Job) -> models.ModelArchitecture | None:
+    """Return the model of the zoo whose layers these are, one by one or in buckets."""
+    workload = job.workload
+    if not workload.batch:
+        return None
     try:
-        own = models.load(workload.name)
+        model = models.architecture(workload.name)
+        own = job.exchanges(replace(models.load(workload.name), dtype=workload.dtype))
     except InputError:
-        return {"csv": workload.name}
-    found = {} if own.name == usual.name else {"model": own.name}
-    if workload == own:
-        return found
-    for device in models.DEVICES:
-        batch = round(workload.compute_ps / max(1, models.load(own.name, 1, device).compute_ps))
-        if 0 < batch <= models.LARGEST_BATCH and models.load(own.name, batch, device) == workload:
-            is_own = batch == models.architecture(own.name).default_batch
-            return found | ({} if is_own else {"batch": str(batch)}) | ({} if device == "v100" else {"device": device})
-    return found | {"compute": f"{workload.compute_ps / own.compute_ps:.3g}x"}
+        return None
+    return model if [layer.name for layer in own.layers] == [layer.name for layer in workload.layers] else None
+
+
+def _times(job: Job) -> dict[str, str]:
+    """Return the device, dtype and throughput with which a model of the zoo takes these times, if there are any."""
+    workload = job.workload
+    compute_ps = workload.compute_ps - 2 * sum(workload.codec_ps)
+    # As many digits as people write.
+    throughput = float(f"{workload.batch * PS_PER_SECOND / max(1, compute_ps):.6g}")
+    bases = {
+        name: models.load(workload.name, workload.batch, name, workload.dtype)
+        for name, device in models.DEVICES.items()
+        if workload.dtype in device.rates
+    }
+    for said in ({}, {"samples_per_second": f"{throughput:g}"}):
+        for name, base in bases.items():
+            made = at_throughput(base, throughput) if said else base
+            if job.exchanges(compressed(made, workload.compression, workload.compression_rate_bps)) == workload:
+                device = {} if name == "v100" else {"device": name}
+                return device | _dtype(workload, models.DEVICES[name].usual_dtype) | said
+    usual = models.load(workload.name, workload.batch)
+    return _dtype(workload, usual.dtype) | {"compute": f"{workload.compute_ps / usual.compute_ps:.3g}x"}
+
+
+def _dtype(workload: Workload, usual: str) -> dict[str, str]:
+    return {} if workload.dtype == usual else {"dtype": workload.dtype}
 
 
 def _differing(section: str, value: Any, usual: Any) -> Iterator[tuple[str, str]]:

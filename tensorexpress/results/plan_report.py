@@ -68,7 +68,7 @@ def _rows(plan: JobPlan, dscps: Sequence[int]) -> list[list[str]]:
 def _paths_line(plan: Plan) -> str:
     """Return how many pairs of hosts talk, and which link has the most to carry."""
     loads = [link_loads(job, plan.scenario, plan.paths) for job in plan.jobs]
-    busy_ps = sum(shared.sum(axis=1) + own.sum(axis=(0, 2)) for shared, own in loads)
+    busy_ps = sum((shared + own).sum(axis=1) for shared, own in loads)
     busiest = int(np.argmax(busy_ps))
     uses = sum(busiest in path.links for path in plan.paths)
     return (

@@ -38,6 +38,7 @@ def as_json(compared: SideBySide) -> dict[str, Any]:
     return {
         "provenance": compared.provenance.to_json(),
         "scenario": scenarios.to_json(compared.scenario),
+        "grain": {"packets": compared.grain, "changes_when_doubled": dict(compared.grain_changes)},
         "policies": policies,
         "notes": notes(compared),
     }

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
-import numpy as np
-
-from tensorexpress.deadline import lower_bound_ps
-from tensorexpress.plan import Plan, early_ps, link_loads, make_plan
+from tensorexpress.bound import make_demand, run_bound_ps
+from tensorexpress.errors import ScenarioError
+from tensorexpress.plan import Plan, make_plan
 from tensorexpress.policy import POLICIES
 from tensorexpress.results.columns import Cells, JobResult, cells
 from tensorexpress.results.provenance import Provenance, provenance
 from tensorexpress.scenario import Scenario
-from tensorexpress.trace import JobMetrics, JobTrace, Trace, busiest_link, measure_job
+from tensorexpress.trace import JobMetrics, Trace, busiest_link, measure_job
 
 
 @dataclass(frozen=True)
@@ -42,6 +41,10 @@ class SideBySide:
     results: Mapping[str, Result]
     #: Per job, the iteration time that no schedule can beat.
     optimal_ps: tuple[float, ...]
+    #: How many packets were moved as one, and by which share iterations of each policy change at twice that; none where
+    #: that was not tried.
+    grain: int = 1
+    grain_changes: Mapping[str, float] = field(default_factory=dict)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SideBySide):
@@ -92,30 +95,39 @@ class SideBySide:
         return [cells(result) | self.provenance.cells() for name in self.results for result in self.job_results(name)]
 
 
-def side_by_side(results: Sequence[Result]) -> SideBySide:
+def side_by_side(
+    results: Sequence[Result], grain: int = 1, grain_changes: Mapping[str, float] | None = None
+) -> SideBySide:
     """Put results of one scenario side by side."""
     scenario = results[0].plan.scenario
-    return SideBySide(scenario, {result.plan.policy.name: result for result in results}, _optimal_ps(scenario, results))
+    for result in results:
+        for job, metrics in zip(scenario.jobs, result.jobs, strict=True):
+            if metrics.iteration_ps <= 0:
+                raise ScenarioError(
+                    f"{scenario.name}: iterations of {job.name} take no time: its layers compute for 0 s, and nothing "
+                    "of it crosses a link; give layers times, or hosts that talk to each other"
+                )
+    by_name = {result.plan.policy.name: result for result in results}
+    return SideBySide(scenario, by_name, _optimal_ps(scenario, results), grain, grain_changes or {})
 
 
 def _optimal_ps(scenario: Scenario, results: Sequence[Result]) -> tuple[float, ...]:
-    """Return the least bound over the plans compared and the finest slicing: how to slice is for a policy to choose."""
-    plans = [make_plan(scenario, POLICIES["ideal"]), *(result.plan for result in results)]
-    return tuple(
-        min(job_bound_ps(plan, number, job) for plan in plans) for number, job in enumerate(results[0].trace.jobs)
-    )
+    """Return the least bound over the runs compared, each with its own slices and with the finest.
+
+    How to slice is for a policy to choose, and so is where workers stand when measuring begins.
+    """
+    finest = make_plan(scenario, POLICIES["ideal"])
+    return tuple(_job_bound_ps(finest, number, results) for number in range(len(scenario.jobs)))
 
 
-def job_bound_ps(plan: Plan, number: int, trace: JobTrace) -> float:
-    """Return the mean over the measured iterations of what no schedule can beat with a job's slices and paths."""
-    scenario, planned = plan.scenario, plan.jobs[number]
-    shared, of_hosts = link_loads(planned, scenario, plan.paths)
-    own = np.repeat(of_hosts, planned.job.gpus_per_host, axis=0)
-    spared_ps = early_ps(scenario)
-    bounds = []
-    for iteration in range(scenario.warmup, len(trace.backward_ps)):
-        # The iteration starts with the last forward layer of one pass and ends before that of the next.
-        forward = trace.forward_ps[iteration + 1].copy()
-        forward[:, -1] = trace.forward_ps[iteration, :, -1]
-        bounds.append(lower_bound_ps(forward, trace.backward_ps[iteration], shared, own) - spared_ps)
-    return float(np.mean(bounds))
+def _job_bound_ps(finest: Plan, number: int, results: Sequence[Result]) -> float:
+    least = make_demand(finest, number)
+    of_run_ps, of_many_ps = [], [least.busiest_ps]
+    for result in results:
+        own = make_demand(result.plan, number)
+        of_many_ps.append(own.busiest_ps)
+        for demand in (least, own):
+            of_run_ps.append(run_bound_ps(demand, result.trace.jobs[number], result.plan.scenario.warmup))
+    # What bounds many iterations need not bound the few that were measured.
+    shortest_ps = min(result.jobs[number].iteration_ps for result in results)
+    return max(min(of_run_ps), min(*of_many_ps, shortest_ps))

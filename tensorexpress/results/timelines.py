@@ -89,7 +89,7 @@ def draw_legend(figure: Figure | SubFigure) -> None:
         handles=[
             Patch(color=FORWARD, label="forward"),
             Patch(color=BACKWARD, label="backward"),
-            Patch(**BLOCKED_STYLE, label="blocked: the forward pass waits for parameters"),
+            Patch(**BLOCKED_STYLE, label="blocked: the worker waits for parameters"),
         ],
         loc="outside lower left",
         ncols=3,
@@ -100,7 +100,7 @@ def draw_legend(figure: Figure | SubFigure) -> None:
 
 def most_blocked(trace: Trace, job: int = 0) -> int:
     """Return the worker of a job that stood still longest in the measured iterations."""
-    return int(trace.jobs[job].waits_ps[trace.warmup :].sum(axis=(0, 2)).argmax())
+    return int(trace.jobs[job].blocking_ps[trace.warmup :].sum(axis=0).argmax())
 
 
 def next_to_arrive(transfers: NDArray[np.void], times_ps: Ints) -> Ints:
@@ -140,7 +140,7 @@ def _draw_timeline(axes: Axes, timeline: Timeline, colours: ScalarMappable) -> f
             interpolation="nearest",
             zorder=2,
         )
-    blocked = milliseconds(job.waits_ps[shown, worker].sum())
+    blocked = milliseconds(job.blocking_ps[shown, worker])
     axes.set_title(
         f"{cut(timeline.name, 64)}: worker {cut(job.workers[worker], 20)} is blocked for {blocked}",
         loc="left",
@@ -164,9 +164,11 @@ def _draw_compute(axes: Axes, job: JobTrace, worker: int, shown: int) -> None:
         axes.broken_barh(spans, (-0.4, 0.8), **style)
 
     waits_ps, next_start_ps = job.waits_ps[shown, worker], job.forward_start_ps[shown + 1, worker]
-    backward_ps = job.backward_ps[shown, worker]
+    backward_ps, backward_start_ps = job.backward_ps[shown, worker], job.backward_start_ps[shown, worker]
+    backward_waits_ps = job.backward_waits_ps[shown, worker]
     draw(job.forward_start_ps[shown, worker, -1:], job.forward_ps[shown, worker, -1:], color=FORWARD)
-    draw(job.gradient_ps[shown, worker] - backward_ps, backward_ps, color=BACKWARD)
+    draw(backward_start_ps, backward_ps, color=BACKWARD)
+    draw(backward_start_ps - backward_waits_ps, backward_waits_ps, **BLOCKED_STYLE)
     draw(next_start_ps, job.forward_ps[shown + 1, worker], color=FORWARD)
     draw(next_start_ps - waits_ps, waits_ps, **BLOCKED_STYLE)
 

@@ -151,9 +151,9 @@ def _lay(plan: Plan, target: EmbeddedTarget, cleanup: ExitStack) -> tuple[dict[s
             if cable.host is not None:
                 address = addresses[cluster.host_index(cable.host)]
                 hosts[cable.host] = WireAccess(there.fileno(), address.mac, str(address.ipv4), GATEWAY_MAC)
-        settings = port_settings(plan, cable.link.rate_bps)
         for (switch, number), spec in zip(cable.ports, ends, strict=False):
-            ports[switch][number] = (spec, settings)
+            rate_bps = cable.link.rates_bps[switch == cable.link.b]
+            ports[switch][number] = (spec, port_settings(plan, rate_bps))
     return hosts, ports
 
 

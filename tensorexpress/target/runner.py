@@ -79,7 +79,7 @@ def fastest_bps(scenario: Scenario, target: Target) -> int:
 
 def check_speed(scenario: Scenario, target: Target) -> None:
     """Refuse a scenario whose links are too fast for the target, with the factor that helps."""
-    found_bps = max(link.rate_bps for link in scenario.cluster.links)
+    found_bps = max(scenario.cluster.directed().rate_bps)
     accepted_bps = fastest_bps(scenario, target)
     if found_bps > accepted_bps:
         raise InputError(
@@ -335,16 +335,16 @@ def _trace(
 
 def _job(plan: Plan, number: int, observed: Sequence[Mapping[str, NDArray[np.int64]]], start_ps: int) -> ObservedJob:
     seen = {name: rows for each in observed for name, rows in each.items() if name.startswith(f"{number}/")}
-    starts, updates = (
+    times_of_workers = (
         np.stack([seen[f"{number}/{worker}/{name}"] for worker in range(len(plan.jobs[number].job.workers))], axis=1)
-        for name in ("forward_start", "updated")
+        for name in ("forward_start", "backward_start", "updated")
     )
     times = np.zeros((3, plan.scenario.rounds, len(plan.jobs[number].graph.kind)), dtype=np.int64)
     for each in observed:
         for index, name in enumerate(("ready", "sent", "delivered")):
             iteration, message, time_ps = each.get(f"{number}/{name}", np.zeros((0, 3), dtype=np.int64)).T
             times[index, iteration, message] = time_ps - start_ps
-    return ObservedJob(starts - start_ps, updates - start_ps, *times)
+    return ObservedJob(*(each - start_ps for each in times_of_workers), *times)
 
 
 def _links(cluster: Cluster, ports: Sequence[PortReport]) -> NDArray[np.void]:

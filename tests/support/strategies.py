@@ -7,11 +7,13 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from tensorexpress.cluster import Cluster
+from tensorexpress.graph import ARCHITECTURES
 from tensorexpress.plan import Plan, make_plan
 from tensorexpress.policy import Policy
+from tensorexpress.queueing import HOST_ORDERS
 from tensorexpress.scenario import Background, Job, Scenario, Transport
 from tensorexpress.topologies import custom, dumbbell, leaf_spine, star
-from tensorexpress.workload import Layer, Workload
+from tensorexpress.workload import Layer, Workload, compressed, without_backward
 
 US = 10**6
 MBPS = 10**6
@@ -28,7 +30,9 @@ def workloads(draw: st.DrawFn, most_layers: int = 6, most_params: int = 4000) ->
     times_ps = st.one_of(st.just(0), st.integers(1, 200 * US))
     params = st.one_of(st.integers(1, 3), st.integers(1, most_params))
     layers = draw(st.lists(st.tuples(params, times_ps, times_ps), min_size=1, max_size=most_layers))
-    return Workload("random", tuple(Layer(f"layer{i}", *layer) for i, layer in enumerate(layers)))
+    dtype = draw(st.sampled_from(["fp32", "fp32", "fp16"]))
+    plain = Workload("random", tuple(Layer(f"layer{i}", *layer) for i, layer in enumerate(layers)), dtype)
+    return compressed(plain, draw(st.sampled_from([1, 1, 3.7])), draw(st.sampled_from([0, 10_000 * MBPS])))
 
 
 @st.composite
@@ -57,14 +61,25 @@ def clusters(draw: st.DrawFn, hosts: int, lossy: bool) -> Cluster:
 
 @st.composite
 def jobs(draw: st.DrawFn, name: str, hosts: int) -> Job:
-    """A job on some of the hosts: separate servers, servers on workers' hosts, or a ring."""
+    """A job on some of the hosts: separate servers, servers on workers' hosts, or workers among themselves."""
     order = draw(st.permutations(range(hosts)))
-    kind = draw(st.sampled_from(["separate", "colocated", "ring", "tree"]))
+    alone = sorted(name for name, architecture in ARCHITECTURES.items() if not architecture.has_servers)
+    kind = draw(st.sampled_from(["separate", "colocated", *alone]))
+    forward_only = kind not in alone and draw(st.sampled_from([False, False, True]))
     workload = draw(workloads())
     common = {
         "sum_rate_bps": draw(st.sampled_from([0, 500 * MBPS])),
         "shard_bytes": draw(st.sampled_from([0, 1000, 10**6])),
         "start_ps": draw(st.sampled_from([0, 70 * US])),
+    }
+    common |= {"prefetch": draw(st.integers(0, 3)), "forward_only": forward_only}
+    if forward_only:
+        workload = without_backward(workload)
+    common |= {
+        "add_rate_bps": draw(st.sampled_from([0, 0, 800 * MBPS])),
+        "update_rate_bps": draw(st.sampled_from([0, 0, 400 * MBPS])),
+        "overhead_ps": draw(st.sampled_from([0, 0, 30 * US])),
+        "barrier": kind != "fsdp" and draw(st.booleans()),
     }
     gpus = draw(st.sampled_from([1, 1, 1, 2, 3]))
     common |= {"gpus_per_host": gpus, "local_rate_bps": draw(st.sampled_from([0, 200_000 * MBPS]))}
@@ -72,7 +87,7 @@ def jobs(draw: st.DrawFn, name: str, hosts: int) -> Job:
     def on_gpus(own: list[int]) -> tuple[int, ...]:
         return tuple(host for host in own for _ in range(gpus))
 
-    if kind in ("ring", "tree"):
+    if kind in alone:
         workers = draw(st.integers(2, min(5, hosts)))
         return Job(name, workload, on_gpus(order[:workers]), (), kind, **common)
     if kind == "colocated":
@@ -88,8 +103,15 @@ def jobs(draw: st.DrawFn, name: str, hosts: int) -> Job:
 def transports(draw: st.DrawFn, packet_bytes: int, acks: bool) -> Transport:
     """Windows from one packet to no limit; time-outs so short that some are premature."""
     header = draw(st.sampled_from([0, 38, 98]))
+    software = {
+        # Two sources of background traffic still leave room on the slowest link.
+        "rate_share": draw(st.sampled_from([1.0, 1.0, 0.8])),
+        "stack_rate_bps": draw(st.sampled_from([0, 0, 200 * MBPS])),
+        "copy_rate_bps": draw(st.sampled_from([0, 1000 * MBPS])),
+        "message_ps": draw(st.sampled_from([0, 3 * US])),
+    }
     if not acks:
-        return Transport(window_bytes=0, acks=False, header_bytes=header)
+        return Transport(window_bytes=0, acks=False, header_bytes=header, **software)
     windows = st.one_of(st.just(0), st.integers(1, 30).map(lambda packets: packets * packet_bytes))
     return Transport(
         window_bytes=draw(windows),
@@ -98,6 +120,7 @@ def transports(draw: st.DrawFn, packet_bytes: int, acks: bool) -> Transport:
         rto_min_ps=draw(st.sampled_from([50 * US, 500 * US, 5000 * US])),
         ecn_bytes=draw(st.sampled_from([0, 0, 1, 3000, 20_000])),
         header_bytes=header,
+        **software,
     )
 
 
@@ -109,7 +132,7 @@ def policies(draw: st.DrawFn, credit: bool = True) -> Policy:
     return Policy(
         "random",
         slice_bytes=draw(st.sampled_from([0, 500, 3000, 10_000])),
-        host_order=draw(st.sampled_from(["fifo", "priority"])),
+        host_order=draw(st.sampled_from(sorted(HOST_ORDERS))),
         credit_bytes=draw(st.sampled_from([0, 1, 20_000])) if credit else 0,
         discipline=discipline,
         queue_map=draw(st.sampled_from(["optimal", "fewest", "equal", *["slack"] * sorts])),

@@ -1,0 +1,170 @@
+"""Chains: how soon a worker's parameters can be there if nothing ever has to wait for a link.
+
+A layer's gradient goes through messages and sums until its parameters are at a worker: up to a server and back, around
+a ring, up a tree and down again. A message is forwarded packet by packet and is there when its last packet is. So the
+longest way through the graph of an iteration is a time that no schedule can beat, also where links are hardly used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorexpress.framing import Framing
+from tensorexpress.graph import (
+    ARCHITECTURES,
+    BACKWARD,
+    GATE,
+    GRADIENT,
+    MESSAGE,
+    SUM,
+    Cargo,
+    Graph,
+    draw,
+    index_of,
+    kind_of,
+)
+from tensorexpress.paths import Paths
+from tensorexpress.plan import JobPlan, Plan
+from tensorexpress.routing import DirectedLinks
+from tensorexpress.units import PS_PER_SECOND
+
+Ints = NDArray[np.int64]
+
+#: About how many messages are looked at; where there are more, fewer layers are, which the bound allows.
+_MOST_MESSAGES = 100_000
+
+#: Takes off more than floating point can add, so that what is rounded is never longer than it is.
+_ROUNDED_DOWN = 1 - 2.0**-50
+
+
+def occupied_ps(sizes: Ints, rate_bps: Ints) -> Ints:
+    """Return how long bytes occupy links at least; of arrays, element by element.
+
+    >>> occupied_ps(np.array([1250]), np.array([10**10])).tolist()
+    [999999]
+    """
+    return np.floor(sizes * (8 * PS_PER_SECOND / rate_bps) * _ROUNDED_DOWN).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The graph of some layers of a job, one slice of each, in the order in which its nodes can be done."""
+
+    #: The layers, ascending.
+    layers: tuple[int, ...]
+    #: How long each node takes; messages, then sums, gates and gradients.
+    takes_ps: Ints
+    gates: slice
+    gradients: slice
+    #: Edges as (nodes that are done, nodes that wait for them), and the nodes that are done after these.
+    steps: tuple[tuple[Ints, Ints, Ints], ...]
+
+    def opened_ps(self, ready_ps: Ints) -> Ints:
+        """Return when parameters can be there, from when gradients are ready; both by (worker, layer).
+
+        Layers that are not looked at are there when the slowest worker has their gradient.
+        """
+        chosen = list(self.layers)
+        done = np.zeros(len(self.takes_ps), dtype=np.int64)
+        done[self.gradients] = ready_ps[:, chosen].ravel()
+        for sources, targets, finished in self.steps:
+            np.maximum.at(done, targets, done[sources])
+            done[finished] += self.takes_ps[finished]
+        opened = np.broadcast_to(ready_ps.max(axis=0), ready_ps.shape).copy()
+        opened[:, chosen] = done[self.gates].reshape(len(ready_ps), -1)
+        return opened
+
+
+def make_chain(plan: Plan, number: int) -> Chain:
+    """Return the chain of a job: of every layer, or of as many as are quickly looked at, the largest slice."""
+    planned = plan.jobs[number]
+    layers, cargo = _largest_slices(planned)
+    graph = draw(planned.job.architecture, cargo)
+    counts = [len(graph.src), len(graph.sum_host), *2 * [len(planned.job.workers) * len(layers)]]
+    first = np.cumsum([0, *counts])
+    sources, targets = (np.concatenate([edge[end] for edge in (*graph.edges, *graph.orders)]) for end in (0, 1))
+    # What waits until a worker is through a layer is left out: here are only some of the layers.
+    counts_here = np.isin(kind_of(sources), [kind_of(node) for node in (MESSAGE, SUM, GRADIENT)])
+    counts_here &= kind_of(targets) != kind_of(BACKWARD)
+    sources, targets = (
+        first[kind_of(nodes)] + index_of(nodes) for nodes in (sources[counts_here], targets[counts_here])
+    )
+    takes_ps = np.zeros(first[-1], dtype=np.int64)
+    takes_ps[first[kind_of(MESSAGE)] : first[kind_of(SUM)]] = _message_ps(
+        graph, plan.framing, plan.paths, plan.scenario.directed()
+    )
+    takes_ps[first[kind_of(SUM)] : first[kind_of(GATE)]] = graph.sum_delay_ps
+    return Chain(
+        layers,
+        takes_ps,
+        slice(int(first[kind_of(GATE)]), int(first[kind_of(GRADIENT)])),
+        slice(int(first[kind_of(GRADIENT)]), int(first[-1])),
+        _in_order(sources, targets, int(first[-1])),
+    )
+
+
+def _largest_slices(planned: JobPlan) -> tuple[tuple[int, ...], Cargo]:
+    """Return the layers to look at, and what they exchange if each were its largest slice alone."""
+    job = planned.job
+    largest = {piece.tensor: piece for piece in sorted(planned.slices, key=lambda piece: piece.bytes)}
+    # The layer that is needed first has all others ahead; after it, long messages make long chains.
+    wanted = sorted(largest.values(), key=lambda piece: (piece.tensor > 0, -piece.bytes, piece.tensor))
+    most = max(1, _MOST_MESSAGES // max(1, ARCHITECTURES[job.architecture].messages_per_slice(len(job.hosts))))
+    pieces = sorted(wanted[:most], key=lambda piece: piece.tensor)
+    cargo = Cargo(
+        job.hosts,
+        len(pieces),
+        np.arange(len(pieces)),
+        np.array([piece.bytes for piece in pieces], dtype=np.int64),
+        np.array([piece.server for piece in pieces], dtype=np.int64),
+        job.sum_rate_bps,
+        job.gpus_per_host,
+        job.local_rate_bps,
+    )
+    return tuple(piece.tensor for piece in pieces), cargo
+
+
+def _message_ps(graph: Graph, framing: Framing, paths: Paths, directed: DirectedLinks) -> Ints:
+    """Return how long every message takes on an empty network.
+
+    Its last packet is the smallest. It takes its time on every link, and waits for the others on one of them.
+    """
+    pairs, pair = np.unique(np.stack([graph.src, graph.dst], axis=1), axis=0, return_inverse=True)
+    ways = [paths.between(src, dst) for src, dst in pairs.tolist()]
+    most = max(map(len, ways), default=0)
+    # Shorter ways are filled up with a link, number -1, that takes no time.
+    links = np.array([[*way, *[-1] * (most - len(way))] for way in ways], dtype=np.int64).reshape(len(ways), most)
+    way = links[pair.ravel()]
+    rates, delays = np.array([*directed.rate_bps, PS_PER_SECOND]), np.array([*directed.delay_ps, 0])
+    passes = np.array([*(not paced for paced in directed.paced), False])
+    chunks = -(-graph.bytes // framing.payload_bytes)
+    last = np.where(chunks > 0, graph.bytes - (chunks - 1) * framing.payload_bytes + framing.header_bytes, 0)
+    before = framing.wire_bytes(graph.bytes) - last
+    used = (way >= 0) & (chunks > 0)[:, None]
+    waits = np.where(used, occupied_ps(before[:, None], rates[way]), 0).max(axis=1, initial=0)
+    travels = np.where(used, delays[way] + passes[way] * occupied_ps(last[:, None], rates[way]), 0).sum(axis=1)
+    taken: Ints = waits + travels
+    return taken
+
+
+def _in_order(sources: Ints, targets: Ints, nodes: int) -> tuple[tuple[Ints, Ints, Ints], ...]:
+    """Return the edges in steps: each has those from nodes that are done to whatever waits for them."""
+    order = np.argsort(sources, kind="stable")
+    targets = targets[order]
+    first = np.concatenate([[0], np.cumsum(np.bincount(sources, minlength=nodes))])
+    waits_for = np.bincount(targets, minlength=nodes)
+    done = np.flatnonzero(waits_for == 0)
+    steps = []
+    while len(done):
+        fans = first[done + 1] - first[done]
+        # Places of the edges of all that is done: each node's are neighbours.
+        places = np.repeat(first[done] - np.cumsum(fans) + fans, fans) + np.arange(fans.sum())
+        reached = targets[places]
+        np.subtract.at(waits_for, reached, 1)
+        finished = np.unique(reached[waits_for[reached] == 0])
+        steps.append((np.repeat(done, fans), reached, finished))
+        done = finished
+    return tuple(steps)
