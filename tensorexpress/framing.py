@@ -26,6 +26,12 @@ SEGMENT_HEADER_BYTES = HEADER_BYTES + TRANSPORT_BYTES
 SEGMENT_OVERHEAD_BYTES = ETHERNET_BYTES + _IPV4_BYTES + _UDP_BYTES + SEGMENT_HEADER_BYTES
 
 
+#: What a packet says of the slot in which a switch sums it, behind the same header; see docs/wire.md.
+SUM_BYTES = 16
+
+#: Bytes on the wire beside the values in a packet that switches sum.
+SUM_OVERHEAD_BYTES = ETHERNET_BYTES + _IPV4_BYTES + _UDP_BYTES + HEADER_BYTES + SUM_BYTES
+
 #: One size, or an array of them.
 _Sizes = TypeVar("_Sizes", int, NDArray[np.int64])
 

@@ -1,0 +1,93 @@
+"""Sums in switches: which switches sum the gradients of a job on their way, and in which of their slots.
+
+A packet carries `VALUES` whole numbers of a tensor. Every worker sends it to the switch that it is attached to, which
+adds up what comes from its children in a *slot*; a switch with another one above it passes one packet on for all of
+them; the root of the tree sends the sum back to everybody. Nobody acknowledges: the sum of a packet says that it has
+arrived, and releases the next one of its slot.
+
+Workers agree on slots without talking. A *pool* is the slots of one class of a job, as a flow is its connection of
+one class; the packets of a class have numbers, in the order in which a backward pass makes its tensors, which go on
+from iteration to iteration; packet number i goes through slot i modulo the slots of the pool. What a slot does one
+after another are its *turns*: a switch keeps the sums of two of them, because a worker that has not heard of the last
+one may still ask for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from tensorexpress.framing import ETHERNET_BYTES, SUM_OVERHEAD_BYTES, Framing
+
+#: Whole numbers of 32 bits that a packet carries.
+VALUES = 256
+VALUE_BYTES = 4
+
+#: How tensors become packets where switches sum them; a sum is the only acknowledgement.
+SUM_FRAMING = Framing(
+    mtu=VALUES * VALUE_BYTES + SUM_OVERHEAD_BYTES - ETHERNET_BYTES, header_bytes=SUM_OVERHEAD_BYTES, ack_bytes=0
+)
+
+#: Children of one switch; each has a bit.
+MOST_CHILDREN = 32
+
+
+@dataclass(frozen=True)
+class SummingSwitch:
+    """One switch of a job's tree."""
+
+    #: Its index among the switches of the cluster.
+    switch: int
+    #: The directed links by which its children send to it: from hosts of workers, then from switches below, each in
+    #: ascending order. A child's place is its number in packets.
+    children: tuple[int, ...]
+    #: The directed link to the switch above; -1 at the root.
+    up: int = -1
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The slots of one class of a job: the same ones in every switch of its tree."""
+
+    #: The queue in which its packets wait.
+    queue: int
+    first_slot: int
+    slots: int
+    #: Its tensors in the order in which their packets are numbered, the last layer first.
+    tensors: tuple[int, ...]
+    #: Packets of each of them.
+    packets: tuple[int, ...]
+
+    @cached_property
+    def first_packet(self) -> dict[int, int]:
+        """The number of the first packet of every tensor, in an iteration that starts at 0."""
+        before = [sum(self.packets[:place]) for place in range(len(self.packets))]
+        return dict(zip(self.tensors, before, strict=True))
+
+    @cached_property
+    def packets_per_iteration(self) -> int:
+        """How far numbers go on in an iteration."""
+        return sum(self.packets)
+
+    def number(self, iteration: int, tensor: int, packet: int) -> int:
+        """Return the number of a packet of a tensor.
+
+        >>> pool = Pool(queue=1, first_slot=8, slots=4, tensors=(5, 4), packets=(3, 2))
+        >>> pool.number(iteration=1, tensor=4, packet=1), pool.slot_of(9)
+        (9, 9)
+        """
+        return iteration * self.packets_per_iteration + self.first_packet[tensor] + packet
+
+    def slot_of(self, number: int) -> int:
+        """Return the slot through which a packet goes."""
+        return self.first_slot + number % self.slots
+
+
+@dataclass(frozen=True)
+class SumPlan:
+    """Where and how a job's gradients are summed on their way."""
+
+    #: The root first; every other one after the switch above it.
+    switches: tuple[SummingSwitch, ...]
+    #: By class, most urgent first.
+    pools: tuple[Pool, ...]
