@@ -21,6 +21,7 @@ from tensorexpress.memory import check_memory
 from tensorexpress.paths import Paths, choose_paths
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Job, Scenario
+from tensorexpress.sums import SumPlan
 from tensorexpress.units import PS_PER_SECOND, serialisation_ps
 from tensorexpress.wire.dscp import check_dscps, default_dscps
 
@@ -60,6 +61,8 @@ class JobPlan:
     transfer_ps: tuple[int, ...] = ()
     #: What the map from ranks to queues costs an iteration against a PIFO, on that link in fluid form.
     regret_ps: int = 0
+    #: Where switches sum it; None where they do not.
+    sums: SumPlan | None = None
 
     @cached_property
     def graph(self) -> Graph:

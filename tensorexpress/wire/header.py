@@ -27,12 +27,14 @@ _MOST_SLACK_US = 2**31 - 1
 
 
 class Kind(IntEnum):
-    """What a packet carries. Switches do not look at it."""
+    """What a packet carries. Switches look for values to sum, and at no other kind."""
 
     GRADIENT = 0
     PARAMETERS = 1
     ACK = 2
     CONTROL = 3
+    #: Whole numbers that switches sum; see `sum_header`.
+    SUM = 4
 
 
 class Flag(IntFlag):
