@@ -216,6 +216,7 @@ def _paths(scenario: Scenario) -> Paths:
     return choose_paths(scenario.cluster, moved)
 
 
+@lru_cache(maxsize=4)
 def mean_hops(scenario: Scenario) -> float:
     """Return how many links a packet crosses on average between hosts that talk, looking at some of them."""
     check_duration(scenario)
