@@ -133,8 +133,10 @@ def why_slower(compared: SideBySide, name: str, job: int) -> str:
             f"{work_ps / took_ps:.0%} of the time; larger slices cost it less"
         )
     policy, longest_ps = plan.policy, compared.baseline.jobs[job].iteration_ps * (1 + _SLOWER)
-    if not _orders(compared.results[name]) or 0 < policy.slice_bytes <= _SMALL_SLICE_BYTES:
+    if not _orders(compared.results[name]):
         return ""
+    if 0 < policy.slice_bytes <= _SMALL_SLICE_BYTES:
+        return f": {_overtaking(plan, job)}" if _has_queues_to_spare(plan, job) else ""
     finer = [
         other
         for other, result in compared.results.items()
@@ -146,6 +148,18 @@ def why_slower(compared: SideBySide, name: str, job: int) -> str:
     return (
         f": nothing of a {unit} comes back before all of it has come from every worker, and workers that are out of "
         f"step send different ones at a time; smaller slices let parts come back sooner{proof}"
+    )
+
+
+def _has_queues_to_spare(plan: Plan, job: int) -> bool:
+    """Whether a policy puts tensors into more queues than it may need."""
+    return plan.policy.orders_in_switches and plan.policy.queue_map != "fewest" and max(plan.jobs[job].queues) > 0
+
+
+def _overtaking(plan: Plan, job: int) -> str:
+    return (
+        f"in {max(plan.jobs[job].queues) + 1} queues, workers that are ahead overtake those for whom sums wait; "
+        "try queues=fewest"
     )
 
 
@@ -233,14 +247,10 @@ def _about_switch_order(compared: SideBySide, job: int) -> Iterator[str]:
     gain = host.jobs[job].iteration_ps - switch.jobs[job].iteration_ps
     names = f"{switch.plan.policy.name} over {host.plan.policy.name}"
     worth_ps = _WORTH_IT * switch.jobs[job].iteration_ps
-    queues = max(switch.plan.jobs[job].queues) + 1
     if gain >= worth_ps:
         yield f"Order in the switch saves {format_ms(gain)} an iteration ({names})."
-    elif gain <= -worth_ps and switch.plan.policy.queue_map != "fewest" and queues > 1:
-        yield (
-            f"Order in the switch costs {format_ms(-gain)} an iteration ({names}): in {queues} queues, workers that "
-            "are ahead overtake those for whom sums wait; try queues=fewest."
-        )
+    elif gain <= -worth_ps and _has_queues_to_spare(switch.plan, job):
+        yield f"Order in the switch costs {format_ms(-gain)} an iteration ({names}): {_overtaking(switch.plan, job)}."
     else:
         little = f"saves only {format_ms(gain)} an iteration" if gain > 0 else "saves nothing"
         yield f"Order in the switch {little} ({names}): {_why_not(compared, job, host)}."
