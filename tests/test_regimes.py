@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tensorexpress.policy import POLICIES
@@ -64,9 +66,13 @@ def test_a_policy_that_is_slower_is_told_of_with_the_reason(
     changes: tuple[str, ...], policies: list[str], reason: str
 ) -> None:
     compared = predict(read_scenario(None, [*LARGE, *changes]), policies)
-    (note,) = [note for note in notes(compared) if note.startswith(f"{policies[1]} is slower than {policies[0]} by ")]
+    begins = f"{policies[1]} is slower than {policies[0]} by "
+    (note,) = [note for note in notes(compared) if note.startswith(begins)]
     assert reason in note
     assert ("as under p3" in note) == ("p3" in policies[1:])
+    coarse = replace(compared, grain=64, grain_changes={policies[1]: 0.9})
+    (note,) = [note for note in notes(coarse) if note.startswith(begins)]
+    assert note.endswith(" ms, no more than what moving 64 packets as one may cost.")
 
 
 def test_with_racks_strict_priority_by_layers_stays_near_a_full_sort_by_deadlines() -> None:

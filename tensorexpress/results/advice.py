@@ -125,6 +125,8 @@ def _about_policies(compared: SideBySide, job: int) -> Iterator[str]:
 def why_slower(compared: SideBySide, name: str, job: int) -> str:
     """Return why order costs more than it gains under a policy, as far as that is known; "" where it is not."""
     plan, took_ps = compared.results[name].plan, compared.results[name].jobs[job].iteration_ps
+    if took_ps / compared.baseline.jobs[job].iteration_ps - 1 <= compared.grain_changes.get(name, 0.0):
+        return f", no more than what moving {compared.grain} packets as one may cost"
     planned = plan.jobs[job]
     work_ps = int(lane_work_ps(plan.scenario, [(planned.job, planned.graph)]).max())
     if work_ps > _BUSY * took_ps:
