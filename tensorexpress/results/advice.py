@@ -134,6 +134,9 @@ def why_slower(compared: SideBySide, name: str, job: int) -> str:
             f": the busiest host copies and handles {counted(len(planned.slices), 'slice')} of every worker for "
             f"{work_ps / took_ps:.0%} of the time; larger slices cost it less"
         )
+    drops, of_baseline = (int(each.trace.links["drops"].sum()) for each in (compared.results[name], compared.baseline))
+    if drops > 2 * of_baseline:
+        return f": switches dropped {drops} packets, which had to be sent again"
     policy, longest_ps = plan.policy, compared.baseline.jobs[job].iteration_ps * (1 + _SLOWER)
     if not _orders(compared.results[name]):
         return ""
