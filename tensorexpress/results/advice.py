@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorexpress.graph import ARCHITECTURES
 from tensorexpress.plan import Plan, link_loads
 from tensorexpress.policy import POLICIES
 from tensorexpress.results.side_by_side import Result, SideBySide
@@ -207,9 +208,13 @@ def _about_jobs_together(compared: SideBySide) -> Iterator[str]:
 
 
 def _tensors_ps(plan: Plan) -> NDArray[np.int64]:
-    """Return how long an iteration of each job occupies each link."""
-    loads = [link_loads(job, plan.scenario, plan.paths) for job in plan.jobs]
-    return np.array([(shared + own).sum(axis=1) for shared, own in loads])
+    """Return how long an iteration of each job occupies each link, with what is gathered again for backward passes."""
+    occupied = []
+    for job in plan.jobs:
+        shared, own = link_loads(job, plan.scenario, plan.paths)
+        times = 2 if ARCHITECTURES[job.job.architecture].regathers else 1
+        occupied.append((shared + times * own).sum(axis=1))
+    return np.array(occupied)
 
 
 def _slowest_compute_ps(result: Result, job: int) -> float:
