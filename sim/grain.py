@@ -70,14 +70,15 @@ def coarsened(plan: Plan, grain: int) -> Plan:
     slice_bytes = _slice_bytes(plan.scenario, plan.policy, grain)
     if slice_bytes == plan.policy.slice_bytes:
         return plan
-    return make_plan(plan.scenario, replace(plan.policy, slice_bytes=slice_bytes), plan.dscps or None)
+    coarse = make_plan(plan.scenario, replace(plan.policy, slice_bytes=slice_bytes), plan.dscps or None)
+    # Whoever looks at what came of it wants to know what was asked for.
+    return replace(coarse, policy=plan.policy)
 
 
 def _slice_bytes(scenario: Scenario, policy: Policy, grain: int) -> int:
     if grain == 1 or not policy.slice_bytes:
         return policy.slice_bytes
-    parts = max(parts_of_slices(job) for job in scenario.jobs)
-    return max(policy.slice_bytes, grain * scenario.framing.payload_bytes * parts)
+    return max(policy.slice_bytes, grain * scenario.framing.payload_bytes)
 
 
 def usual_seconds(scenario: Scenario, policies: Sequence[Policy], grain: int) -> float:

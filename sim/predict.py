@@ -16,7 +16,15 @@ from tensorexpress.policy import POLICIES, Policy, parse_policy
 from tensorexpress.results.side_by_side import Result, SideBySide, side_by_side
 from tensorexpress.scenario import Scenario, policy_problems, read_scenario
 from tensorexpress.scenario_keys import USUAL_POLICIES
-from tensorexpress.sim.grain import AUTO, both_seconds, check_grain, choose_grain, most_packets, usual_seconds
+from tensorexpress.sim.grain import (
+    AUTO,
+    both_seconds,
+    check_grain,
+    choose_grain,
+    most_packets,
+    usual_seconds,
+    why_not_coarse,
+)
 from tensorexpress.sim.run import needed_bytes, simulate, simulate_coarsely
 
 #: From how long on the machine's own pace is worth a look before the start.
@@ -105,6 +113,10 @@ class _Shares:
 
 def grain_of(scenario: Scenario, policies: Sequence[Policy], grain: int | str) -> int:
     """Return how many packets are moved as one where `grain` is asked for; what does not fit into memory is refused."""
+    if grain == AUTO:
+        # What fits with no grain is refused before anybody looks for a good one, which takes long where much is sent.
+        coarsest = 1 if why_not_coarse(scenario) is not None else most_packets(scenario)
+        check_memory(scenario.name, needed_bytes(scenario, coarsest))
     packets = choose_grain(scenario, policies) if grain == AUTO else grain
     if not isinstance(packets, int):
         raise InputError(f"grain {grain!r}: accepted: a number of packets from 1 on, or {AUTO!r}")

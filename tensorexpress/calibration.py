@@ -86,8 +86,10 @@ _WARMUP = 2
 #: transfers: they never meet, even where links have only half of their rate.
 _STREAM_PS, _GAP_PS = 200 * PS_PER_MS, 20 * PS_PER_MS
 
-#: A window that no target's round trip can use up, so that the stream shows the rate of a link.
+#: A window that no target's round trip can use up, so that the stream shows the rate of a link; and a time-out that no
+#: packet of it waits for, because what is sent twice would occupy that link, too.
 _WINDOW_BYTES = 10**6
+_TIME_OUT_PS = 5 * PS_PER_SECOND
 
 #: The links from host to host of the probe.
 _LINKS = 2
@@ -119,7 +121,7 @@ def probe_plan(rate_bps: int, mtu: int, iterations: int = ITERATIONS) -> Plan:
 
     The first is one parameter, the second fills a packet, and the third occupies a link for 200 ms.
     """
-    transport, framing = Transport(_WINDOW_BYTES), Framing(mtu)
+    transport, framing = Transport(_WINDOW_BYTES, rto_min_ps=_TIME_OUT_PS), Framing(mtu)
     cluster = star(2, rate_bps, delay=0, mtu=mtu)
     full = framing.payload_bytes // 4
     packet_ps = serialisation_ps(framing.full_packet_bytes, rate_bps)

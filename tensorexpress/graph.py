@@ -129,6 +129,8 @@ class Architecture:
     draw: Callable[[Cargo], Graph]
     #: Messages of one slice among so many hosts that compute.
     messages_per_slice: Callable[[int], int]
+    #: Parts into which they cut a slice, each of which goes its own way.
+    parts_per_slice: Callable[[int], int] = lambda n: 1
     has_servers: bool = False
     fewest_hosts: int = 2
     #: Whether what was gathered for the forward pass is let go, and comes the same way again for the backward pass.
@@ -436,9 +438,9 @@ def _tree(cargo: Cargo) -> Graph:
 #: By the name that a scenario gives them.
 ARCHITECTURES = {
     "ps": Architecture(_servers, lambda n: 2 * n, has_servers=True, fewest_hosts=1),
-    "ring": Architecture(_ring, lambda n: 2 * n * (n - 1)),
-    "tree": Architecture(_tree, lambda n: 2 * TREES * (n - 1)),
-    "fsdp": Architecture(_sharded, lambda n: 3 * n * (n - 1), regathers=True),
+    "ring": Architecture(_ring, lambda n: 2 * n * (n - 1), lambda n: n),
+    "tree": Architecture(_tree, lambda n: 2 * TREES * (n - 1), lambda n: TREES),
+    "fsdp": Architecture(_sharded, lambda n: 3 * n * (n - 1), lambda n: n, regathers=True),
 }
 
 

@@ -106,10 +106,15 @@ class Plan:
 
 
 def slice_counts(job: Job, slice_bytes: int) -> list[int]:
-    """Return into how many slices each tensor is cut: by size, and from `shard_bytes` on at least one per server."""
+    """Return into how many slices each tensor is cut: by size, and from `shard_bytes` on at least one per server.
+
+    What a host sends as one has at most `slice_bytes`. Where workers pass parts of a slice around, those parts do:
+    otherwise they would be the smaller the more workers there are, down to packets that are mostly header.
+    """
+    most_bytes = slice_bytes * parts_of_slices(job)
     counts = []
     for total in job.workload.tensor_bytes:
-        parts = -(-total // (slice_bytes or total))
+        parts = -(-total // (most_bytes or total))
         if job.servers and total >= job.shard_bytes:
             parts = max(parts, min(len(job.servers), total))
         counts.append(parts)
@@ -145,7 +150,7 @@ def _one_slice_each(job: Job) -> Graph:
 
 def parts_of_slices(job: Job) -> int:
     """Return into how many parts the job's architecture cuts a slice to send it."""
-    return int(_one_slice_each(job).parts.max())
+    return ARCHITECTURES[job.architecture].parts_per_slice(len(job.hosts))
 
 
 def moved_bytes(plan: JobPlan, scenario: Scenario) -> Iterator[tuple[int, int, Ints]]:
@@ -219,6 +224,7 @@ def _paths(scenario: Scenario) -> Paths:
     return choose_paths(scenario.cluster, moved)
 
 
+@lru_cache(maxsize=4)
 def mean_hops(scenario: Scenario) -> float:
     """Return how many links a packet crosses on average between hosts that talk, looking at some of them."""
     check_duration(scenario)

@@ -6,6 +6,7 @@ test_deadline.py.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -135,6 +136,15 @@ def test_notes_say_what_is_between_the_best_policy_and_the_optimum() -> None:
     (note,) = [note for note in notes(compared) if note.startswith("Between p3 and the optimum: the busiest link, ")]
     assert compared.of_optimal("p3") < 0.98
     assert "carries tensors for" in note
+
+
+def test_what_is_gathered_again_counts_as_tensors_on_a_link() -> None:
+    compared = predicted("job.architecture=fsdp", "cluster.bandwidth=2 Gbps", "job.prefetch=0", policies=("fifo", "p3"))
+    (note,) = [note for note in notes(compared) if note.startswith("Between ")]
+    others = re.search(r"other traffic for ([0-9.]+)%", note)
+    assert others is not None
+    # Large packets hardly need acknowledgements.
+    assert float(others[1]) < 2
 
 
 def test_notes_say_where_jobs_can_only_gain_what_others_lose() -> None:

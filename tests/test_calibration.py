@@ -199,6 +199,13 @@ def test_the_verb_measures_a_target_and_writes_what_predict_takes(tmp_path: Path
     assert "timers come late by" in result.output
 
 
+@pytest.mark.parametrize("rate_bps", [10 * MBPS, 40 * MBPS, 100 * MBPS])
+@pytest.mark.parametrize("mtu", [1500, 9000])
+def test_nothing_of_the_probe_is_sent_twice_however_slow_its_links_are(rate_bps: int, mtu: int) -> None:
+    """It waits longer behind itself than time-outs of a fast network last, and would make a link look slower."""
+    assert simulate(probe_plan(rate_bps, mtu, iterations=1)).timeouts == 0
+
+
 def test_what_cannot_have_been_measured_is_refused() -> None:
     plan = probe_plan(50 * MBPS, 1500, iterations=1)
     predicted = simulate(plan)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,12 @@ from tensorexpress.control.classify import JOB_MODE, queue_map
 from tensorexpress.control.entities import Call, TableEntry
 from tensorexpress.control.guard import slot_of_job
 from tensorexpress.control.intent import Intent, Options
+from tensorexpress.graph import KINDS
+from tensorexpress.host.tagging import Tagger
+from tensorexpress.plan import make_plan
+from tensorexpress.policy import parse_policy
 from tensorexpress.queueing import SpPifo
+from tensorexpress.scenario import read_scenario
 from tensorexpress.sim import flat_plan as simulated
 from tensorexpress.wire.frame import read_frame
 from tensorexpress.wire.header import Flag, Header, Kind
@@ -112,6 +118,28 @@ def test_the_simulator_and_the_classifier_choose_the_same_queue(queues: int) -> 
         for tensor in range(tensors)
     }
     assert program.background_rank == classes.best_effort
+
+
+#: Servers on the hosts of workers, where messages of two iterations and of both kinds meet in one queue.
+COLOCATED = ["job.model=alexnet", "job.workers=3", "job.colocated=true", "cluster.queues=4"]
+
+
+@pytest.mark.parametrize("policy", ["tensorexpress", "tensorexpress:queues=optimal", "switch-only", "p3"])
+def test_whatever_kind_iteration_and_slack_switch_simulator_and_hosts_choose_the_same_queue(policy: str) -> None:
+    plan = make_plan(read_scenario(overrides=COLOCATED), parse_policy(policy))
+    switch, tagger, program = DeployedSwitch(plan), Tagger(plan, worker=0), simulated.build(plan)
+    orders = plan.policy.orders_in_switches
+    for tensor in range(len(plan.jobs[0].ranks)):
+        queues = set()
+        for kind, name in ((Kind.GRADIENT, "push"), (Kind.PARAMETERS, "pull")):
+            messages = (program.message_kind == KINDS.index(name)) & (program.message_tensor == tensor)
+            queues |= set(program.message_switch_rank[messages].tolist()) if orders else set()
+            for iteration, slack_us in product((0, 1, 2, 2**32 - 1), (-(2**31), -1, 0, 1, 40_000, 2**31 - 1)):
+                tagger.iteration = iteration
+                header = replace(tagger.header(tensor, 0, 8, kind), slack_us=slack_us)
+                queues.add(header.queue)
+                queues.add(switch.slot_and_queue(0, framed(header.pack() + bytes(8)))[1])
+        assert len(queues) == 1, (tensor, queues)
 
 
 @cache

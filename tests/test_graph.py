@@ -180,6 +180,7 @@ def test_who_only_infers_pulls_every_slice_once_when_its_pass_is_over() -> None:
 def test_messages_are_as_many_and_as_long_as_they_should_be(drawn: tuple[str, Cargo]) -> None:
     (name, cargo), graph = drawn, draw(*drawn)
     assert len(graph.kind) == len(cargo.tensor) * ARCHITECTURES[name].messages_per_slice(len(cargo.hosts))
+    assert set(graph.parts.tolist()) == {ARCHITECTURES[name].parts_per_slice(len(cargo.hosts))}
     assert (graph.tensor == cargo.tensor[graph.slice]).all()
     sizes: defaultdict[tuple[int, int], dict[int, int]] = defaultdict(dict)
     for piece, part, size, kind in zip(graph.slice, graph.part, graph.bytes, graph.kind, strict=True):

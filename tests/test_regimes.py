@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tensorexpress.policy import POLICIES
+from tensorexpress.results.advice import notes
 from tensorexpress.scenario import Scenario, read_scenario
 from tensorexpress.sim import predict
 
@@ -40,6 +43,36 @@ def test_a_worker_that_is_ahead_does_not_delay_what_one_that_is_behind_still_nee
         102.228 * 8 / 2 * 1.0163
     )  # each link carries the model once, in packets of 9000 bytes and their headers
     assert carried_ms <= job.iteration_ps / 1e9 <= 1.02 * carried_ms
+
+
+#: Few large packets, for a quick answer.
+LARGE = ("cluster.mtu=65535", "compute.jitter=0.05")
+BOUND_BY_BYTES = ("job.model=vgg16", "job.workers=8", "job.colocated=true", "cluster.bandwidth=5 Gbps")
+
+
+@pytest.mark.parametrize(
+    ("changes", "policies", "reason"),
+    [
+        (
+            BOUND_BY_BYTES,
+            ["fifo", "tictac", "p3"],
+            "nothing of a tensor comes back before all of it has come from every",
+        ),
+        (BOUND_BY_BYTES, ["fifo", "p3:slice=16 MB", "p3"], "nothing of a slice of 16 MB comes back before all of it"),
+        ((), ["p3", "tensorexpress:queues=optimal"], "in 8 queues, workers that are ahead overtake those for whom"),
+    ],
+)
+def test_a_policy_that_is_slower_is_told_of_with_the_reason(
+    changes: tuple[str, ...], policies: list[str], reason: str
+) -> None:
+    compared = predict(read_scenario(None, [*LARGE, *changes]), policies)
+    begins = f"{policies[1]} is slower than {policies[0]} by "
+    (note,) = [note for note in notes(compared) if note.startswith(begins)]
+    assert reason in note
+    assert ("as under p3" in note) == ("p3" in policies[1:])
+    coarse = replace(compared, grain=64, grain_changes={policies[1]: 0.9})
+    (note,) = [note for note in notes(coarse) if note.startswith(begins)]
+    assert note.endswith(" ms, no more than what moving 64 packets as one may cost.")
 
 
 def test_with_racks_strict_priority_by_layers_stays_near_a_full_sort_by_deadlines() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorexpress.graph import ARCHITECTURES
 from tensorexpress.plan import Plan, link_loads
 from tensorexpress.policy import POLICIES
 from tensorexpress.results.side_by_side import Result, SideBySide
@@ -125,6 +126,8 @@ def _about_policies(compared: SideBySide, job: int) -> Iterator[str]:
 def why_slower(compared: SideBySide, name: str, job: int) -> str:
     """Return why order costs more than it gains under a policy, as far as that is known; "" where it is not."""
     plan, took_ps = compared.results[name].plan, compared.results[name].jobs[job].iteration_ps
+    if took_ps / compared.baseline.jobs[job].iteration_ps - 1 <= compared.grain_changes.get(name, 0.0):
+        return f", no more than what moving {compared.grain} packets as one may cost"
     planned = plan.jobs[job]
     work_ps = int(lane_work_ps(plan.scenario, [(planned.job, planned.graph)]).max())
     if work_ps > _BUSY * took_ps:
@@ -132,9 +135,14 @@ def why_slower(compared: SideBySide, name: str, job: int) -> str:
             f": the busiest host copies and handles {counted(len(planned.slices), 'slice')} of every worker for "
             f"{work_ps / took_ps:.0%} of the time; larger slices cost it less"
         )
+    drops, of_baseline = (int(each.trace.links["drops"].sum()) for each in (compared.results[name], compared.baseline))
+    if drops > 2 * of_baseline:
+        return f": switches dropped {drops} packets, which had to be sent again"
     policy, longest_ps = plan.policy, compared.baseline.jobs[job].iteration_ps * (1 + _SLOWER)
-    if not _orders(compared.results[name]) or 0 < policy.slice_bytes <= _SMALL_SLICE_BYTES:
+    if not _orders(compared.results[name]):
         return ""
+    if 0 < policy.slice_bytes <= _SMALL_SLICE_BYTES:
+        return f": {_overtaking(plan, job)}" if _has_queues_to_spare(plan, job) else ""
     finer = [
         other
         for other, result in compared.results.items()
@@ -146,6 +154,18 @@ def why_slower(compared: SideBySide, name: str, job: int) -> str:
     return (
         f": nothing of a {unit} comes back before all of it has come from every worker, and workers that are out of "
         f"step send different ones at a time; smaller slices let parts come back sooner{proof}"
+    )
+
+
+def _has_queues_to_spare(plan: Plan, job: int) -> bool:
+    """Whether a policy puts tensors into more queues than it may need."""
+    return plan.policy.orders_in_switches and plan.policy.queue_map != "fewest" and max(plan.jobs[job].queues) > 0
+
+
+def _overtaking(plan: Plan, job: int) -> str:
+    return (
+        f"in {max(plan.jobs[job].queues) + 1} queues, workers that are ahead overtake those for whom sums wait; "
+        "try queues=fewest"
     )
 
 
@@ -188,9 +208,13 @@ def _about_jobs_together(compared: SideBySide) -> Iterator[str]:
 
 
 def _tensors_ps(plan: Plan) -> NDArray[np.int64]:
-    """Return how long an iteration of each job occupies each link."""
-    loads = [link_loads(job, plan.scenario, plan.paths) for job in plan.jobs]
-    return np.array([(shared + own).sum(axis=1) for shared, own in loads])
+    """Return how long an iteration of each job occupies each link, with what is gathered again for backward passes."""
+    occupied = []
+    for job in plan.jobs:
+        shared, own = link_loads(job, plan.scenario, plan.paths)
+        times = 2 if ARCHITECTURES[job.job.architecture].regathers else 1
+        occupied.append((shared + times * own).sum(axis=1))
+    return np.array(occupied)
 
 
 def _slowest_compute_ps(result: Result, job: int) -> float:
@@ -233,14 +257,10 @@ def _about_switch_order(compared: SideBySide, job: int) -> Iterator[str]:
     gain = host.jobs[job].iteration_ps - switch.jobs[job].iteration_ps
     names = f"{switch.plan.policy.name} over {host.plan.policy.name}"
     worth_ps = _WORTH_IT * switch.jobs[job].iteration_ps
-    queues = max(switch.plan.jobs[job].queues) + 1
     if gain >= worth_ps:
         yield f"Order in the switch saves {format_ms(gain)} an iteration ({names})."
-    elif gain <= -worth_ps and switch.plan.policy.queue_map != "fewest" and queues > 1:
-        yield (
-            f"Order in the switch costs {format_ms(-gain)} an iteration ({names}): in {queues} queues, workers that "
-            "are ahead overtake those for whom sums wait; try queues=fewest."
-        )
+    elif gain <= -worth_ps and _has_queues_to_spare(switch.plan, job):
+        yield f"Order in the switch costs {format_ms(-gain)} an iteration ({names}): {_overtaking(switch.plan, job)}."
     else:
         little = f"saves only {format_ms(gain)} an iteration" if gain > 0 else "saves nothing"
         yield f"Order in the switch {little} ({names}): {_why_not(compared, job, host)}."
