@@ -97,12 +97,14 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta, inout standard_met
     }
 
 // Lanes are added without their top bits, so that nothing carries over, and the top bits as what they are: sums modulo 2.
-// Where two numbers have one sign and their sum another, it did not fit.
+// Where two numbers have one sign and their sum another, it did not fit. The sum is read back, because a compiler would
+// put its whole expression wherever a variable is used.
 #define ADD(values) \
     values.read(held, cell); \
-    sum = ((held & ~TOP) + (hdr.sum.values & ~TOP)) ^ ((held ^ hdr.sum.values) & TOP); \
-    overflow = overflow | ((held ^ sum) & (hdr.sum.values ^ sum)); \
-    hdr.sum.values = sum;
+    values.write(cell, ((held & ~TOP) + (hdr.sum.values & ~TOP)) ^ ((held ^ hdr.sum.values) & TOP)); \
+    values.read(total, cell); \
+    overflow = overflow | ((held ^ total) & (hdr.sum.values ^ total)); \
+    hdr.sum.values = total;
 
     apply {
         // Neither an IPv6 packet nor a fragment, a VLAN tag, options or padding: what leaves again is of this form alone.
@@ -140,6 +142,10 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta, inout standard_met
                 // Nobody needs any more what was here, whether or not it was ever complete.
                 owners.write(cell, meta.slot ++ hdr.sum.epoch ++ hdr.sum.turn);
                 identities.write(cell, identity);
+                values0.write(cell, hdr.sum.values0);
+                values1.write(cell, hdr.sum.values1);
+                values2.write(cell, hdr.sum.values2);
+                values3.write(cell, hdr.sum.values3);
             } else if (newer != 0) {
                 refuse(SUM_LATE);
             } else {
@@ -167,7 +173,7 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta, inout standard_met
                     hdr.sum.flags = head[7:0];
                 } else {
                     lanes_t held;
-                    lanes_t sum;
+                    lanes_t total;
                     ADD(values0)
                     ADD(values1)
                     ADD(values2)
@@ -195,10 +201,6 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta, inout standard_met
                 before = before | own;
                 seen.write(cell, before);
                 heads.write(cell, hdr.sum.check ++ hdr.sum.needed ++ hdr.sum.culprit ++ hdr.sum.flags);
-                values0.write(cell, hdr.sum.values0);
-                values1.write(cell, hdr.sum.values1);
-                values2.write(cell, hdr.sum.values2);
-                values3.write(cell, hdr.sum.values3);
                 if (before != everyone) {
                     mark_to_drop(standard_metadata);
                     exit;
