@@ -79,8 +79,8 @@ def _of_job(intent: Intent, number: int, own: SummingSwitch) -> Iterator[Entity]
         key = (("ingress_port", port), ("job", number), ("worker", child))
         yield TableEntry(MEMBERS, key, _adding(intent, sums, own, child, group))
     if own.up >= 0:
-        key = (("ingress_port", intent.port_of_link[own.up]), ("job", number))
-        yield TableEntry(FROM_ABOVE, key, Call("aggregate.hand_down", (("group", group),)))
+        above_key = (("ingress_port", intent.port_of_link[own.up]), ("job", number))
+        yield TableEntry(FROM_ABOVE, above_key, Call("aggregate.hand_down", (("group", group),)))
         above = intent.cluster.directed().target[own.up]
         yield _copy(intent, number, define.SUM_COPY_UP, above, _number_above(sums, own))
 
@@ -143,8 +143,8 @@ def check(plan: Plan, options: Options, schema: ProgramSchema) -> None:
         (first, end), (other_first, other_end) = _span(sums), _span(others)
         if shared and first < other_end and other_first < end:
             raise PlanError(
-                f"jobs {name!r} and {other!r} sum in slots {first} to {end - 1} and {other_first} to {other_end - 1} of "
-                f"switch {plan.scenario.cluster.switches[min(shared)]}; accepted: slots of its own for each job"
+                f"jobs {name!r} and {other!r} sum in slots {first} to {end - 1} and {other_first} to {other_end - 1} "
+                f"of switch {plan.scenario.cluster.switches[min(shared)]}; accepted: slots of its own for each job"
             )
 
 
@@ -155,8 +155,8 @@ def _check_tree(cluster: Cluster, name: str, sums: SumPlan, workers: Sequence[in
         switch = cluster.switches[own.switch]
         if not 1 <= len(own.children) <= MOST_CHILDREN:
             raise PlanError(
-                f"job {name!r} has {len(own.children)} children at switch {switch}; accepted: 1 to {MOST_CHILDREN}, a bit "
-                "for each; plan with fewer workers at a switch"
+                f"job {name!r} has {len(own.children)} children at switch {switch}; accepted: 1 to {MOST_CHILDREN}, a "
+                "bit for each; plan with fewer workers at a switch"
             )
         if any(links.target[link] != first + own.switch for link in own.children):
             raise PlanError(f"job {name!r} has a child of switch {switch} that is not attached to it; plan again")
@@ -168,8 +168,8 @@ def _check_tree(cluster: Cluster, name: str, sums: SumPlan, workers: Sequence[in
     all_links = {link for own in sums.switches for link in own.children}
     if children != wanted or not all_links.issuperset(ups) or len(ups) != len(sums.switches) - 1:
         raise PlanError(
-            f"job {name!r} sums in switches that are no tree over its workers; accepted: one root, and every worker and "
-            "every other switch the child of one switch; plan again"
+            f"job {name!r} sums in switches that are no tree over its workers; accepted: one root, and every worker "
+            "and every other switch the child of one switch; plan again"
         )
 
 

@@ -10,8 +10,8 @@ from ipaddress import IPv4Address
 
 import numpy as np
 from numpy.typing import NDArray
-from support.deployed import PROGRAM, SCHEMA, compiled
 
+from support.deployed import PROGRAM, SCHEMA, compiled
 from tensorexpress.addresses import GATEWAY_MAC, addresses_of
 from tensorexpress.control.aggregate import EVENT_NAMES, EVENTS
 from tensorexpress.control.deploy import entries
@@ -45,9 +45,14 @@ def pool(first_slot: int, slots: int) -> Pool:
 @cache
 def star_plan(workers: int = 3, first_slot: int = 4, slots: int = 8, jobs: int = 1) -> Plan:
     """Return a plan with jobs of so many workers, one after the other at one switch, and one more host."""
-    each = [[f"job.{job}.model=alexnet", f"job.{job}.architecture=ring", f"job.{job}.workers={workers}"] for job in range(jobs)]
+    each = [
+        [f"job.{job}.model=alexnet", f"job.{job}.architecture=ring", f"job.{job}.workers={workers}"]
+        for job in range(jobs)
+    ]
     words = [word for words in each for word in words]
-    plan = make_plan(read_scenario(overrides=[*words, f"cluster.hosts={jobs * workers + 1}"]), parse_policy("tensorexpress"))
+    plan = make_plan(
+        read_scenario(overrides=[*words, f"cluster.hosts={jobs * workers + 1}"]), parse_policy("tensorexpress")
+    )
     summed = tuple(
         replace(
             job,
@@ -90,7 +95,14 @@ class SumPacket:
 def packet(values: Values, *, worker: int = 0, job: int = 0, chunk: int = 0, **fields: int) -> SumPacket:
     """Return a contribution; `fields` are those of the sum header, with what is usual left out."""
     header = Header(
-        job, worker, fields.pop("iteration", 0), fields.pop("tensor", 0), chunk, 100, kind=Kind.SUM, payload_bytes=PAYLOAD_BYTES
+        job,
+        worker,
+        fields.pop("iteration", 0),
+        fields.pop("tensor", 0),
+        chunk,
+        100,
+        kind=Kind.SUM,
+        payload_bytes=PAYLOAD_BYTES,
     )
     usual = {"epoch": 7, "turn": 0, "slot": 4, "check": check_of(values), "exponent": 1, "needed": 0}
     return SumPacket(header, SumHeader(**{**usual, **fields}), values)
@@ -112,7 +124,9 @@ def parse(frame: bytes) -> SumPacket:
 class SummingNetwork:
     """The switches of a plan that sums, joined by their links, in virtual time; hosts are outside."""
 
-    def __init__(self, plan: Plan, options: Options | None = None, program: P4Program = PROGRAM, more: Sequence[Entity] = ()):
+    def __init__(
+        self, plan: Plan, options: Options | None = None, program: P4Program = PROGRAM, more: Sequence[Entity] = ()
+    ):
         self.plan, self._cluster = plan, plan.scenario.cluster
         self.addresses = addresses_of(self._cluster)
         self._sent: list[tuple[int, bytes]] = []
