@@ -255,7 +255,7 @@ def test_a_worker_cannot_speak_for_another(star: SummingNetwork, worker: int) ->
     refused(star, 0, star.frame(0, packet(VECTORS[0], worker=worker)), "strangers")
 
 
-@pytest.mark.parametrize("slot", [0, 3, 12, 511, 512, 65535])
+@pytest.mark.parametrize("slot", [0, 3, 12, 1023, 1024, 65535])
 def test_a_slot_of_others_is_out_of_range(star: SummingNetwork, slot: int) -> None:
     refused(star, 0, star.frame(0, packet(VECTORS[0], slot=slot)), "slots out of range")
 
@@ -457,9 +457,9 @@ def test_a_sum_that_nobody_may_leave_by_is_dropped(star: SummingNetwork) -> None
 
 def test_entries_are_written_where_sums_find_their_way(star: SummingNetwork) -> None:
     wanted = prepare(star.plan, ["s0"], Options(), PROGRAM).wanted["s0"]
-    own = {aggregate.MEMBERS, aggregate.COPIES}
+    own = {aggregate.MEMBERS, aggregate.COPIES, aggregate.SLOTS}
     order = [{entity.place for _, entity in step} & own for step in steps(difference(wanted, []), SCHEMA)]
-    assert [places for places in order if places] == [{aggregate.COPIES}, {aggregate.MEMBERS}]
+    assert [places for places in order if places] == [{aggregate.COPIES, aggregate.SLOTS}, {aggregate.MEMBERS}]
     groups = {entity.number: entity.replicas for entity in wanted if isinstance(entity, MulticastEntry)}
     assert groups[aggregate.FIRST_GROUP] == {(0, 1), (1, 2), (2, 3)}
 
@@ -472,7 +472,7 @@ def test_a_plan_that_sums_nowhere_has_no_entries(star: SummingNetwork) -> None:
         for entity in prepare(plain, ["s0"], Options(), PROGRAM).wanted["s0"]
         if not isinstance(entity, DefaultEntry)
     }
-    assert not places & {aggregate.MEMBERS, aggregate.FROM_ABOVE, aggregate.COPIES}
+    assert not places & {aggregate.MEMBERS, aggregate.SLOTS, aggregate.FROM_ABOVE, aggregate.COPIES}
 
 
 def changed(plan: Plan, **sums: Any) -> Plan:
@@ -487,8 +487,8 @@ STAR, TREE = star_plan(WORKERS), tree_plan(4)
 @pytest.mark.parametrize(
     ("plan", "message"),
     [
-        (changed(STAR, pools=(pool(500, 13),)), "sums in slots 500 to 512; accepted: 0 to 511"),
-        (changed(STAR, pools=(pool(0, 4), pool(600, 1))), "sums in slots 0 to 600; accepted: 0 to 511"),
+        (changed(STAR, pools=(pool(1012, 13),)), "sums in 13 slots from slot 1012 on; accepted: slots 0 to 1023"),
+        (changed(STAR, pools=(pool(0, 4), pool(1024, 1))), "sums in 1 slots from slot 1024 on"),
         (
             changed(STAR, switches=(SummingSwitch(0, (0,) * (MOST_CHILDREN + 1)),)),
             "has 33 children at switch s0; accepted: 1 to 32",
@@ -500,7 +500,7 @@ STAR, TREE = star_plan(WORKERS), tree_plan(4)
         (changed(STAR, switches=(SummingSwitch(0, (0, 2, 4), up=0),)), "that begins elsewhere"),
         (changed(STAR, switches=(SummingSwitch(0, (0, 2, 4), up=7),)), "no tree over its workers"),
         (changed(TREE, switches=(SummingSwitch(0, (0, 2)), SummingSwitch(1, (4, 6)))), "no tree over its workers"),
-        (changed(star_plan(WORKERS, jobs=2), pools=(pool(4, 9),)), "sum in slots 4 to 12 and 12 to 19 of switch s0"),
+        (changed(star_plan(WORKERS, jobs=2), pools=(pool(4, 9),)), "both sum in slot 12 of switch s0"),
     ],
 )
 def test_a_plan_that_switches_could_not_follow_is_refused_in_one_line(plan: Plan, message: str) -> None:

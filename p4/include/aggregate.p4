@@ -25,11 +25,9 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta, inout standard_met
     register<lanes_t>(SUM_CELLS) values2;
     register<lanes_t>(SUM_CELLS) values3;
 
-    // The child that sent this packet, all children, and which slots are their job's.
+    // The child that sent this packet, and all children.
     bit<32> own = 0;
     bit<32> everyone = 0;
-    bit<16> first = 0;
-    bit<16> count = 0;
     bool is_root = false;
     bool is_repeated = false;
     bit<32> before = 0;
@@ -42,22 +40,18 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta, inout standard_met
     }
 
     // A child of the root, which sends sums to a group of all children, or to one by its copy.
-    action add_at_root(bit<32> mask, bit<32> all, bit<16> first_slot, bit<16> slots, bit<16> copy, bit<16> group) {
+    action add_at_root(bit<32> mask, bit<32> all, bit<16> copy, bit<16> group) {
         own = mask;
         everyone = all;
-        first = first_slot;
-        count = slots;
         is_root = true;
         meta.copy = copy;
         standard_metadata.mcast_grp = group;
     }
 
     // A child of a switch that has another one above it.
-    action add_below(bit<32> mask, bit<32> all, bit<16> first_slot, bit<16> slots, bit<9> up) {
+    action add_below(bit<32> mask, bit<32> all, bit<9> up) {
         own = mask;
         everyone = all;
-        first = first_slot;
-        count = slots;
         meta.copy = SUM_COPY_UP;
         standard_metadata.egress_spec = up;
     }
@@ -76,6 +70,19 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta, inout standard_met
         }
         default_action = NoAction();
         size = SUM_MEMBERS;
+    }
+
+    // Which slots are a job's.
+    table slots {
+        key = {
+            hdr.tensor.job: exact @name("job");
+            hdr.sum.slot: exact @name("slot");
+        }
+        actions = {
+            NoAction;
+        }
+        const default_action = NoAction();
+        size = SUM_OWNED;
     }
 
     action hand_down(bit<16> group) {
@@ -125,7 +132,7 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta, inout standard_met
             if (!members.apply().hit) {
                 refuse(SUM_STRANGER);
             }
-            if (hdr.sum.slot - first >= count) {
+            if (!slots.apply().hit) {
                 refuse(SUM_OUT_OF_RANGE);
             }
             bit<32> cell = (bit<32>)(hdr.sum.slot ++ hdr.sum.turn[0:0]);

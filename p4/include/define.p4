@@ -92,10 +92,11 @@ const bit<32> SLOT_QUEUES = 2048;
 const bit<32> PORTS = 512;
 
 // Slots in which packets are added up. Each keeps the sums of two turns, so that it has two cells.
-const bit<32> SUM_SLOTS = 512;
+const bit<32> SUM_SLOTS = 1024;
 const bit<32> SUM_CELLS = SUM_SLOTS << 1;
 // Copies of a packet that was summed have the number of the child they go to, from 1, or this one.
 const bit<16> SUM_COPY_UP = 0xffff;
+const int SUM_OWNED = 1024;
 const int SUM_MEMBERS = 4096;
 const int SUM_COPIES = 8192;
 

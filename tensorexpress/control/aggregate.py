@@ -29,6 +29,7 @@ from tensorexpress.plan import Plan
 from tensorexpress.sums import MOST_CHILDREN, SummingSwitch, SumPlan
 
 MEMBERS = "aggregate.members"
+SLOTS = "aggregate.slots"
 FROM_ABOVE = "aggregate.from_above"
 COPIES = "address.copies"
 EVENTS = "aggregate.events"
@@ -64,20 +65,22 @@ def entries(intent: Intent) -> Iterator[Entity]:
     """Yield who may add to what on one switch, and the addresses of what leaves it."""
     place = intent.cluster.switches.index(intent.switch)
     for number, job in enumerate(intent.plan.jobs):
-        for own in job.sums.switches if job.sums is not None else ():
-            if own.switch == place:
-                yield from _of_job(intent, number, own)
+        if job.sums is not None:
+            for own in job.sums.switches:
+                if own.switch == place:
+                    yield from _of_job(intent, number, job.sums, own)
 
 
-def _of_job(intent: Intent, number: int, own: SummingSwitch) -> Iterator[Entity]:
-    sums = _sums_of(intent.plan, number)
+def _of_job(intent: Intent, number: int, sums: SumPlan, own: SummingSwitch) -> Iterator[Entity]:
     group = FIRST_GROUP + number
     ports = [intent.port_of_link[link ^ 1] for link in own.children]
     yield MulticastEntry(group, frozenset((port, child + 1) for child, port in enumerate(ports)))
+    for slot in sorted(_slots_of(sums)):
+        yield TableEntry(SLOTS, (("job", number), ("slot", slot)), Call("NoAction"))
     for child, (port, link) in enumerate(zip(ports, own.children, strict=True)):
         yield _copy(intent, number, child + 1, intent.cluster.directed().source[link], child)
         key = (("ingress_port", port), ("job", number), ("worker", child))
-        yield TableEntry(MEMBERS, key, _adding(intent, sums, own, child, group))
+        yield TableEntry(MEMBERS, key, _adding(intent, own, child, group))
     if own.up >= 0:
         above_key = (("ingress_port", intent.port_of_link[own.up]), ("job", number))
         yield TableEntry(FROM_ABOVE, above_key, Call("aggregate.hand_down", (("group", group),)))
@@ -85,10 +88,8 @@ def _of_job(intent: Intent, number: int, own: SummingSwitch) -> Iterator[Entity]
         yield _copy(intent, number, define.SUM_COPY_UP, above, _number_above(sums, own))
 
 
-def _adding(intent: Intent, sums: SumPlan, own: SummingSwitch, child: int, group: int) -> Call:
-    first, end = _span(sums)
-    all_children = (1 << len(own.children)) - 1
-    adds = (("mask", 1 << child), ("all", all_children), ("first_slot", first), ("slots", end - first))
+def _adding(intent: Intent, own: SummingSwitch, child: int, group: int) -> Call:
+    adds = (("mask", 1 << child), ("all", (1 << len(own.children)) - 1))
     if own.up < 0:
         return Call("aggregate.add_at_root", (*adds, ("copy", child + 1), ("group", group)))
     return Call("aggregate.add_below", (*adds, ("up", intent.port_of_link[own.up])))
@@ -110,15 +111,9 @@ def _copy(intent: Intent, number: int, copy: int, node: int, worker: int) -> Tab
     return TableEntry(COPIES, (("job", number), ("copy", copy)), Call("address.readdress", values))
 
 
-def _sums_of(plan: Plan, number: int) -> SumPlan:
-    sums = plan.jobs[number].sums
-    assert sums is not None
-    return sums
-
-
-def _span(sums: SumPlan) -> tuple[int, int]:
-    """Return the first slot of a job and the first one behind its last."""
-    return min(pool.first_slot for pool in sums.pools), max(pool.first_slot + pool.slots for pool in sums.pools)
+def _slots_of(sums: SumPlan) -> set[int]:
+    """Return the slots of a job."""
+    return {slot for pool in sums.pools for slot in range(pool.first_slot, pool.first_slot + pool.slots)}
 
 
 def _number_above(sums: SumPlan, own: SummingSwitch) -> int:
@@ -132,19 +127,19 @@ def check(plan: Plan, options: Options, schema: ProgramSchema) -> None:
     summed = [(job.job.name, job.sums, job.job.workers) for job in plan.jobs if job.sums is not None]
     for name, sums, workers in summed:
         _check_tree(plan.scenario.cluster, name, sums, workers)
-        first, end = _span(sums)
-        if first < 0 or end > room:
-            raise PlanError(
-                f"job {name!r} sums in slots {first} to {end - 1}; accepted: 0 to {room - 1}, which a switch has; plan "
-                "with fewer slots"
-            )
+        for pool in sums.pools:
+            if not 0 <= pool.first_slot < pool.first_slot + pool.slots <= room:
+                raise PlanError(
+                    f"job {name!r} sums in {pool.slots} slots from slot {pool.first_slot} on; accepted: slots 0 to "
+                    f"{room - 1}, which a switch has; plan with fewer slots"
+                )
     for (name, sums, _), (other, others, _) in combinations(summed, 2):
-        shared = {each.switch for each in sums.switches} & {each.switch for each in others.switches}
-        (first, end), (other_first, other_end) = _span(sums), _span(others)
-        if shared and first < other_end and other_first < end:
+        switches = {each.switch for each in sums.switches} & {each.switch for each in others.switches}
+        slots = _slots_of(sums) & _slots_of(others)
+        if switches and slots:
             raise PlanError(
-                f"jobs {name!r} and {other!r} sum in slots {first} to {end - 1} and {other_first} to {other_end - 1} "
-                f"of switch {plan.scenario.cluster.switches[min(shared)]}; accepted: slots of its own for each job"
+                f"jobs {name!r} and {other!r} both sum in slot {min(slots)} of switch "
+                f"{plan.scenario.cluster.switches[min(switches)]}; accepted: slots of its own for each job; plan again"
             )
 
 
@@ -205,12 +200,12 @@ def _slots(jobs: Sequence[str], owners: Sequence[RegisterEntry]) -> Iterator[Sum
 
 
 CONTROL = P4Control(
-    tables=(MEMBERS, FROM_ABOVE, COPIES),
+    tables=(MEMBERS, SLOTS, FROM_ABOVE, COPIES),
     counters=(EVENTS,),
     registers=(OWNERS, IDENTITIES, SEEN, HEADS, *VALUES),
     entries=entries,
     # Nobody adds before there is a way for the sum.
-    references={MEMBERS: (MULTICAST_GROUPS, COPIES), FROM_ABOVE: (MULTICAST_GROUPS, COPIES)},
+    references={MEMBERS: (MULTICAST_GROUPS, COPIES, SLOTS), FROM_ABOVE: (MULTICAST_GROUPS, COPIES)},
     check=check,
     readings=(
         StatusReading(

@@ -90,10 +90,11 @@ SLOT_QUEUES = 2048
 PORTS = 512
 
 # Slots in which packets are added up. Each keeps the sums of two turns, so that it has two cells.
-SUM_SLOTS = 512
-SUM_CELLS = 1024
+SUM_SLOTS = 1024
+SUM_CELLS = 2048
 # Copies of a packet that was summed have the number of the child they go to, from 1, or this one.
 SUM_COPY_UP = 65535
+SUM_OWNED = 1024
 SUM_MEMBERS = 4096
 SUM_COPIES = 8192
 
