@@ -7,6 +7,7 @@
 #include "include/parser.p4"
 #include "include/checksum.p4"
 #include "include/guard.p4"
+#include "include/aggregate.p4"
 #include "include/forward.p4"
 #include "include/classify.p4"
 #include "include/mark.p4"
@@ -14,6 +15,7 @@
 control TensorIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     counter(EXCEPTIONS, CounterType.packets) exceptions;
     Guard() guard;
+    Aggregate() aggregate;
     Forward() forward;
     Classify() classify;
 
@@ -24,16 +26,25 @@ control TensorIngress(inout headers_t hdr, inout metadata_t meta, inout standard
             exit;
         }
         guard.apply(hdr, meta, standard_metadata, exceptions);
-        forward.apply(hdr, meta, standard_metadata, exceptions);
+        // Values to sum go no further than the next switch, so that nobody sends a host what looks like a sum.
+        if (hdr.tensor.isValid() && hdr.tensor.kind == TENSOR_SUM && !hdr.packet_out.isValid()) {
+            aggregate.apply(hdr, meta, standard_metadata);
+        } else {
+            forward.apply(hdr, meta, standard_metadata, exceptions);
+        }
         classify.apply(hdr, meta, standard_metadata);
     }
 }
 
 control TensorEgress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     Mark() mark;
+    Address() address;
 
     apply {
         mark.apply(hdr, meta, standard_metadata);
+        if (meta.made) {
+            address.apply(hdr, meta, standard_metadata);
+        }
     }
 }
 

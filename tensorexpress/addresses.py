@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 #: The address under which every switch is the hosts' router.
 GATEWAY_MAC = bytes.fromhex("025458000001")
 
+#: The address in whose name switches send what they have made themselves; hosts call their router so. It is on no
+#: network, and no switch takes a tensor packet from a host in its name.
+GATEWAY_IPV4 = IPv4Address("169.254.1.1")
+
 _FIRST_MAC = 0x025458_010000
 _FIRST_IPV4 = IPv4Address("10.0.0.1")
 _FIRST_IPV6 = IPv6Address("fd54:58::1")

@@ -25,6 +25,17 @@ const bit<4> TENSOR_VERSION = 1;
 const bit<16> TENSOR_BYTES = 32;
 const bit<16> UDP_BYTES = 8;
 
+// Packets whose values switches add up are all of one size; see docs/wire.md. What else claims to be one is dropped.
+const bit<4> TENSOR_SUM = 4;
+const bit<16> SUM_PAYLOAD_BYTES = 1040;
+const bit<16> SUM_UDP_BYTES = 1080;
+const bit<16> SUM_IPV4_BYTES = 1100;
+const bit<32> SUM_FRAME_BYTES = 1114;
+const bit<8> SUM_RESULT = 1;
+const bit<8> SUM_OVERFLOW = 2;
+const bit<17> SUM_MODULUS = 65521;
+const bit<8> SUM_TTL = 64;
+
 const bit<9> CPU_PORT = 255;
 const bit<32> SAMPLE_SESSION = 255;
 const bit<32> SAMPLE_BYTES = 128;
@@ -55,6 +66,20 @@ const bit<32> SPOOFED = 7;
 const bit<32> FRAGMENT = 8;
 const bit<32> EXCEPTIONS = 9;
 
+// What becomes of packets to sum: the index into `events`.
+const bit<32> SUM_CONTRIBUTION = 0;
+const bit<32> SUM_COMPLETED = 1;
+const bit<32> SUM_ANSWERED = 2;
+const bit<32> SUM_REPEATED = 3;
+const bit<32> SUM_LATE = 4;
+const bit<32> SUM_MISMATCH = 5;
+const bit<32> SUM_STRANGER = 6;
+const bit<32> SUM_OUT_OF_RANGE = 7;
+const bit<32> SUM_OVERFLOWED = 8;
+const bit<32> SUM_HANDED_DOWN = 9;
+const bit<32> SUM_MALFORMED = 10;
+const bit<32> SUM_EVENTS = 11;
+
 // Why a packet goes to the controller.
 const bit<7> REASON_SAMPLE = 1;
 const bit<7> REASON_NO_ROUTE = 2;
@@ -65,6 +90,15 @@ typedef bit<3> queue_t;
 const bit<32> SLOTS = 256;
 const bit<32> SLOT_QUEUES = 2048;
 const bit<32> PORTS = 512;
+
+// Slots in which packets are added up. Each keeps the sums of two turns, so that it has two cells.
+const bit<32> SUM_SLOTS = 1024;
+const bit<32> SUM_CELLS = SUM_SLOTS << 1;
+// Copies of a packet that was summed have the number of the child they go to, from 1, or this one.
+const bit<16> SUM_COPY_UP = 0xffff;
+const int SUM_OWNED = 1024;
+const int SUM_MEMBERS = 4096;
+const int SUM_COPIES = 8192;
 
 const int ADMISSIONS = 4096;
 const int SOURCES = 512;

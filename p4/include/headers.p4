@@ -111,6 +111,25 @@ header tensor_h {
     bit<16> reserved_tail;
 }
 
+// Sixty-four numbers of 32 bits, which are added without a carry from one to the next.
+typedef bit<2048> lanes_t;
+
+// docs/wire.md draws this one too, up to the values.
+header sum_h {
+    bit<32> epoch;
+    bit<32> turn;
+    bit<16> slot;
+    bit<16> check;
+    bit<8> exponent;
+    bit<8> needed;
+    bit<8> culprit;
+    bit<8> flags;
+    lanes_t values0;
+    lanes_t values1;
+    lanes_t values2;
+    lanes_t values3;
+}
+
 struct headers_t {
     packet_in_h packet_in;
     packet_out_h packet_out;
@@ -123,6 +142,7 @@ struct headers_t {
     ipv6_fragment_h ipv6_fragment;
     udp_h udp;
     tensor_h tensor;
+    sum_h sum;
 }
 
 struct metadata_t {
@@ -138,6 +158,11 @@ struct metadata_t {
     bool demoted;
     // Sent by the controller, which names its queue.
     bool from_controller;
+    // Made by this switch of what others sent, or handed down by it: `copy` says to whom.
+    bool made;
+    bit<16> copy;
+    // Nobody writes it: what a checksum comes to if it is right.
+    bit<16> zero;
     bit<16> type;
     slot_t slot;
     queue_t queue;

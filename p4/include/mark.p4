@@ -48,7 +48,7 @@ control Mark(inout headers_t hdr, inout metadata_t meta, inout standard_metadata
             hdr.packet_in.reason = REASON_SAMPLE;
             truncate(SAMPLE_BYTES);
         } else if (standard_metadata.instance_type == INSTANCE_REPLICATION
-                   && standard_metadata.egress_port == standard_metadata.ingress_port) {
+                   && standard_metadata.egress_port == standard_metadata.ingress_port && !meta.made) {
             mark_to_drop(standard_metadata);
         } else {
             served.count((bit<32>)(meta.slot ++ meta.queue));

@@ -1,4 +1,5 @@
-// Ethernet, one VLAN tag, ARP, IPv4 with options, IPv6, fragments, UDP, and on the tensor port the TensorExpress header.
+// Ethernet, one VLAN tag, ARP, IPv4 with options, IPv6, fragments, UDP, and on the tensor port the TensorExpress header
+// and values to sum.
 #ifndef TENSOREXPRESS_PARSER
 #define TENSOREXPRESS_PARSER
 
@@ -126,6 +127,14 @@ parser TensorParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
 
     state tensor {
         packet.extract(hdr.tensor);
+        transition select(hdr.tensor.kind, hdr.tensor.payload_length, hdr.udp.length) {
+            (TENSOR_SUM, SUM_PAYLOAD_BYTES, SUM_UDP_BYTES): sum;
+            default: accept;
+        }
+    }
+
+    state sum {
+        packet.extract(hdr.sum);
         transition accept;
     }
 }

@@ -23,6 +23,17 @@ TENSOR_VERSION = 1
 TENSOR_BYTES = 32
 UDP_BYTES = 8
 
+# Packets whose values switches add up are all of one size; see docs/wire.md. What else claims to be one is dropped.
+TENSOR_SUM = 4
+SUM_PAYLOAD_BYTES = 1040
+SUM_UDP_BYTES = 1080
+SUM_IPV4_BYTES = 1100
+SUM_FRAME_BYTES = 1114
+SUM_RESULT = 1
+SUM_OVERFLOW = 2
+SUM_MODULUS = 65521
+SUM_TTL = 64
+
 CPU_PORT = 255
 SAMPLE_SESSION = 255
 SAMPLE_BYTES = 128
@@ -53,6 +64,20 @@ SPOOFED = 7
 FRAGMENT = 8
 EXCEPTIONS = 9
 
+# What becomes of packets to sum: the index into `events`.
+SUM_CONTRIBUTION = 0
+SUM_COMPLETED = 1
+SUM_ANSWERED = 2
+SUM_REPEATED = 3
+SUM_LATE = 4
+SUM_MISMATCH = 5
+SUM_STRANGER = 6
+SUM_OUT_OF_RANGE = 7
+SUM_OVERFLOWED = 8
+SUM_HANDED_DOWN = 9
+SUM_MALFORMED = 10
+SUM_EVENTS = 11
+
 # Why a packet goes to the controller.
 REASON_SAMPLE = 1
 REASON_NO_ROUTE = 2
@@ -63,6 +88,15 @@ QUEUE_T_BITS = 3
 SLOTS = 256
 SLOT_QUEUES = 2048
 PORTS = 512
+
+# Slots in which packets are added up. Each keeps the sums of two turns, so that it has two cells.
+SUM_SLOTS = 1024
+SUM_CELLS = 2048
+# Copies of a packet that was summed have the number of the child they go to, from 1, or this one.
+SUM_COPY_UP = 65535
+SUM_OWNED = 1024
+SUM_MEMBERS = 4096
+SUM_COPIES = 8192
 
 ADMISSIONS = 4096
 SOURCES = 512

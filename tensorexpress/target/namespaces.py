@@ -13,12 +13,9 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from tensorexpress.addresses import GATEWAY_MAC, HostAddress, format_mac
+from tensorexpress.addresses import GATEWAY_IPV4, GATEWAY_MAC, HostAddress, format_mac
 from tensorexpress.errors import NetworkError
 from tensorexpress.target.marks import abandoned, mark_of, marked_name
-
-#: What hosts call the router; it is on no network, and known by its hardware address alone.
-_ROUTER = "169.254.1.1"
 
 #: The end of a host's cable inside its namespace.
 INTERFACE = "eth0"
@@ -96,8 +93,8 @@ def host(address: HostAddress, mtu: int) -> Iterator[tuple[str, str]]:
             [
                 f"link set {there} address {format_mac(address.mac)}",
                 f"addr add {address.ipv4}/32 dev {there}",
-                f"neigh add {_ROUTER} lladdr {format_mac(GATEWAY_MAC)} dev {there} nud permanent",
-                f"route add default via {_ROUTER} dev {there} onlink",
+                f"neigh add {GATEWAY_IPV4} lladdr {format_mac(GATEWAY_MAC)} dev {there} nud permanent",
+                f"route add default via {GATEWAY_IPV4} dev {there} onlink",
             ],
             name,
         )

@@ -1,0 +1,282 @@
+// Packets of the children of this switch become one: their values are added up in slots. The root of a tree of switches
+// sends the sum down to all, any other switch sends it up as a child of the next. docs/aggregation.md says why that is safe.
+#ifndef TENSOREXPRESS_AGGREGATE
+#define TENSOREXPRESS_AGGREGATE
+
+const bit<64> TOP_2 = 0x8000000080000000;
+const bit<256> TOP_8 = TOP_2 ++ TOP_2 ++ TOP_2 ++ TOP_2;
+const bit<1024> TOP_32 = TOP_8 ++ TOP_8 ++ TOP_8 ++ TOP_8;
+// The top bit of every lane.
+const lanes_t TOP = TOP_32 ++ TOP_32;
+
+control Aggregate(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+    counter(SUM_EVENTS, CounterType.packets) events;
+    // What is in a cell, which is a slot and the lowest bit of its turn. Ingress is one thread in every target.
+    // The job's slot in meters and counters, epoch, turn.
+    register<bit<72>>(SUM_CELLS) owners;
+    // Iteration, tensor, chunk, exponent.
+    register<bit<88>>(SUM_CELLS) identities;
+    // A bit for every child whose values are in.
+    register<bit<32>>(SUM_CELLS) seen;
+    // Check, needed, culprit, flags.
+    register<bit<40>>(SUM_CELLS) heads;
+    register<lanes_t>(SUM_CELLS) values0;
+    register<lanes_t>(SUM_CELLS) values1;
+    register<lanes_t>(SUM_CELLS) values2;
+    register<lanes_t>(SUM_CELLS) values3;
+
+    // The child that sent this packet, and all children.
+    bit<32> own = 0;
+    bit<32> everyone = 0;
+    bool is_root = false;
+    bool is_repeated = false;
+    bit<32> before = 0;
+    lanes_t overflow = 0;
+
+    action refuse(bit<32> event) {
+        events.count(event);
+        mark_to_drop(standard_metadata);
+        exit;
+    }
+
+    // A child of the root, which sends sums to a group of all children, or to one by its copy.
+    action add_at_root(bit<32> mask, bit<32> all, bit<16> copy, bit<16> group) {
+        own = mask;
+        everyone = all;
+        is_root = true;
+        meta.copy = copy;
+        standard_metadata.mcast_grp = group;
+    }
+
+    // A child of a switch that has another one above it.
+    action add_below(bit<32> mask, bit<32> all, bit<9> up) {
+        own = mask;
+        everyone = all;
+        meta.copy = SUM_COPY_UP;
+        standard_metadata.egress_spec = up;
+    }
+
+    // Who may add, and only in its own name. A worker is a child by its number at this switch.
+    table members {
+        key = {
+            standard_metadata.ingress_port: exact @name("ingress_port");
+            hdr.tensor.job: exact @name("job");
+            hdr.tensor.worker: exact @name("worker");
+        }
+        actions = {
+            add_at_root;
+            add_below;
+            @defaultonly NoAction;
+        }
+        default_action = NoAction();
+        size = SUM_MEMBERS;
+    }
+
+    // Which slots are a job's.
+    table slots {
+        key = {
+            hdr.tensor.job: exact @name("job");
+            hdr.sum.slot: exact @name("slot");
+        }
+        actions = {
+            NoAction;
+        }
+        const default_action = NoAction();
+        size = SUM_OWNED;
+    }
+
+    action hand_down(bit<16> group) {
+        standard_metadata.mcast_grp = group;
+    }
+
+    // Where sums of a job come from above.
+    table from_above {
+        key = {
+            standard_metadata.ingress_port: exact @name("ingress_port");
+            hdr.tensor.job: exact @name("job");
+        }
+        actions = {
+            hand_down;
+            @defaultonly NoAction;
+        }
+        default_action = NoAction();
+        size = SUM_MEMBERS;
+    }
+
+// Lanes are added without their top bits, so that nothing carries over, and the top bits as what they are: sums modulo 2.
+// Where two numbers have one sign and their sum another, it did not fit. The sum is read back, because a compiler would
+// put its whole expression wherever a variable is used.
+#define ADD(values) \
+    values.read(held, cell); \
+    values.write(cell, ((held & ~TOP) + (hdr.sum.values & ~TOP)) ^ ((held ^ hdr.sum.values) & TOP)); \
+    values.read(total, cell); \
+    overflow = overflow | ((held ^ total) & (hdr.sum.values ^ total)); \
+    hdr.sum.values = total;
+
+    apply {
+        // Neither an IPv6 packet nor a fragment, a VLAN tag, options or padding: what leaves again is of this form alone.
+        if (!hdr.sum.isValid() || !hdr.ipv4.isValid() || hdr.ipv4.words != 5 || hdr.ipv4.total_length != SUM_IPV4_BYTES
+            || meta.fragment || standard_metadata.packet_length != SUM_FRAME_BYTES || hdr.udp.checksum == 0) {
+            refuse(SUM_MALFORMED);
+        }
+        // Its form is right, so that it was for its job that the guard did not trust it.
+        if (!meta.trusted) {
+            refuse(SUM_STRANGER);
+        }
+        if (hdr.sum.flags & SUM_RESULT != 0) {
+            if (!from_above.apply().hit) {
+                refuse(SUM_STRANGER);
+            }
+            events.count(SUM_HANDED_DOWN);
+        } else {
+            if (!members.apply().hit) {
+                refuse(SUM_STRANGER);
+            }
+            if (!slots.apply().hit) {
+                refuse(SUM_OUT_OF_RANGE);
+            }
+            bit<32> cell = (bit<32>)(hdr.sum.slot ++ hdr.sum.turn[0:0]);
+            bit<88> identity = hdr.tensor.iteration ++ hdr.tensor.tensor ++ hdr.tensor.chunk ++ hdr.sum.exponent;
+            hdr.sum.flags = hdr.sum.flags & SUM_OVERFLOW;
+            // Serial numbers (RFC 1982): how much newer the packet is, or with its top bit set how much older.
+            bit<72> owner;
+            owners.read(owner, cell);
+            bit<32> newer = hdr.sum.epoch - owner[63:32];
+            if (newer == 0) {
+                newer = hdr.sum.turn - owner[31:0];
+            }
+            if (owner[71:64] != meta.slot || (newer != 0 && newer[31:31] == 0)) {
+                // Nobody needs any more what was here, whether or not it was ever complete.
+                owners.write(cell, meta.slot ++ hdr.sum.epoch ++ hdr.sum.turn);
+                identities.write(cell, identity);
+                values0.write(cell, hdr.sum.values0);
+                values1.write(cell, hdr.sum.values1);
+                values2.write(cell, hdr.sum.values2);
+                values3.write(cell, hdr.sum.values3);
+            } else if (newer != 0) {
+                refuse(SUM_LATE);
+            } else {
+                bit<88> known;
+                identities.read(known, cell);
+                if (known != identity) {
+                    refuse(SUM_MISMATCH);
+                }
+                bit<40> head;
+                heads.read(head, cell);
+                seen.read(before, cell);
+                if (before & own != 0) {
+                    if (before != everyone) {
+                        refuse(SUM_REPEATED);
+                    }
+                    is_repeated = true;
+                    events.count(SUM_ANSWERED);
+                    values0.read(hdr.sum.values0, cell);
+                    values1.read(hdr.sum.values1, cell);
+                    values2.read(hdr.sum.values2, cell);
+                    values3.read(hdr.sum.values3, cell);
+                    hdr.sum.check = head[39:24];
+                    hdr.sum.needed = head[23:16];
+                    hdr.sum.culprit = head[15:8];
+                    hdr.sum.flags = head[7:0];
+                } else {
+                    lanes_t held;
+                    lanes_t total;
+                    ADD(values0)
+                    ADD(values1)
+                    ADD(values2)
+                    ADD(values3)
+                    bit<17> check = (bit<17>)hdr.sum.check + (bit<17>)head[39:24];
+                    if (check >= SUM_MODULUS) {
+                        check = check - SUM_MODULUS;
+                    }
+                    hdr.sum.check = check[15:0];
+                    if (head[23:16] > hdr.sum.needed) {
+                        hdr.sum.needed = head[23:16];
+                    }
+                    if (head[15:8] > hdr.sum.culprit) {
+                        hdr.sum.culprit = head[15:8];
+                    }
+                    hdr.sum.flags = hdr.sum.flags | head[7:0];
+                    if (overflow & TOP != 0) {
+                        hdr.sum.flags = hdr.sum.flags | SUM_OVERFLOW;
+                        events.count(SUM_OVERFLOWED);
+                    }
+                }
+            }
+            if (!is_repeated) {
+                events.count(SUM_CONTRIBUTION);
+                before = before | own;
+                seen.write(cell, before);
+                heads.write(cell, hdr.sum.check ++ hdr.sum.needed ++ hdr.sum.culprit ++ hdr.sum.flags);
+                if (before != everyone) {
+                    mark_to_drop(standard_metadata);
+                    exit;
+                }
+                events.count(SUM_COMPLETED);
+            }
+            if (is_root) {
+                hdr.sum.flags = hdr.sum.flags | SUM_RESULT;
+                if (is_repeated) {
+                    standard_metadata.mcast_grp = 0;
+                    standard_metadata.egress_spec = standard_metadata.ingress_port;
+                }
+            }
+            hdr.tensor.flags = 0;
+            hdr.udp.source = TENSOR_PORT;
+            bit<16> checksum;
+            hash(checksum, HashAlgorithm.csum16, 16w0, { UDP_SUM }, 17w65536);
+            hdr.udp.checksum = checksum;
+            if (checksum == 0) {
+                hdr.udp.checksum = 0xffff;
+            }
+        }
+        meta.made = true;
+        hdr.ipv4.ttl = SUM_TTL;
+    }
+}
+
+// In egress: whom a copy is for.
+control Address(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+    action drop() {
+        mark_to_drop(standard_metadata);
+    }
+
+    // The checksum is mended (RFC 1624): each copy differs from the others in no more than this.
+    action readdress(mac_t mac_from, mac_t mac_to, ipv4_t ipv4_from, ipv4_t ipv4_to, bit<16> worker) {
+        bit<16> checksum;
+        hash(checksum, HashAlgorithm.csum16, 16w0,
+             { ~hdr.udp.checksum, ~hdr.ipv4.source, ~hdr.ipv4.destination, ~hdr.tensor.worker, ipv4_from, ipv4_to, worker },
+             17w65536);
+        hdr.udp.checksum = checksum;
+        hdr.ethernet.source = mac_from;
+        hdr.ethernet.destination = mac_to;
+        hdr.ipv4.source = ipv4_from;
+        hdr.ipv4.destination = ipv4_to;
+        hdr.tensor.worker = worker;
+    }
+
+    table copies {
+        key = {
+            hdr.tensor.job: exact @name("job");
+            meta.copy: exact @name("copy");
+        }
+        actions = {
+            readdress;
+            drop;
+        }
+        default_action = drop();
+        size = SUM_COPIES;
+    }
+
+    apply {
+        if (standard_metadata.egress_rid != 0) {
+            meta.copy = standard_metadata.egress_rid;
+        }
+        copies.apply();
+        if (hdr.udp.checksum == 0) {
+            hdr.udp.checksum = 0xffff;
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,190 @@
+"""Jobs whose gradients switches sum, the switches of their trees in this process, and packets to sum."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from ipaddress import IPv4Address
+
+import numpy as np
+from numpy.typing import NDArray
+
+from support.deployed import PROGRAM, SCHEMA, compiled
+from tensorexpress.addresses import GATEWAY_MAC, addresses_of
+from tensorexpress.control.aggregate import EVENT_NAMES, EVENTS
+from tensorexpress.control.deploy import entries
+from tensorexpress.control.entities import Entity
+from tensorexpress.control.intent import Intent, Options
+from tensorexpress.p4 import P4Program
+from tensorexpress.p4runtime_messages import p4runtime_pb2
+from tensorexpress.plan import Plan, make_plan
+from tensorexpress.policy import parse_policy
+from tensorexpress.scenario import read_scenario
+from tensorexpress.sums import Pool, SummingSwitch, SumPlan
+from tensorexpress.switch.device import Switch
+from tensorexpress.switch.operations import Operation, ReadCounter
+from tensorexpress.switch.p4runtime.entities import read_entries
+from tensorexpress.wire.checksum import checksum
+from tensorexpress.wire.frame import FrameEnd, build_frame
+from tensorexpress.wire.header import Header, Kind, unpack
+from tensorexpress.wire.sum_header import SumHeader, check_of
+
+Values = NDArray[np.int32]
+
+HEADERS_BYTES = 14 + 20 + 8
+PAYLOAD_BYTES = 16 + 1024
+
+
+def pool(first_slot: int, slots: int) -> Pool:
+    """Return a pool; switches care for nothing of it but its slots."""
+    return Pool(queue=0, first_slot=first_slot, slots=slots, tensors=(0,), packets=(1,))
+
+
+@cache
+def star_plan(workers: int = 3, first_slot: int = 4, slots: int = 8, jobs: int = 1) -> Plan:
+    """Return a plan with jobs of so many workers, one after the other at one switch, and one more host."""
+    each = [
+        [f"job.{job}.model=alexnet", f"job.{job}.architecture=ring", f"job.{job}.workers={workers}"]
+        for job in range(jobs)
+    ]
+    words = [word for words in each for word in words]
+    plan = make_plan(
+        read_scenario(overrides=[*words, f"cluster.hosts={jobs * workers + 1}"]), parse_policy("tensorexpress")
+    )
+    summed = tuple(
+        replace(
+            job,
+            sums=SumPlan(
+                switches=(SummingSwitch(switch=0, children=tuple(2 * host for host in job.job.workers)),),
+                pools=(pool(first_slot + number * slots, slots),),
+            ),
+        )
+        for number, job in enumerate(plan.jobs)
+    )
+    return replace(plan, jobs=summed)
+
+
+@cache
+def tree_plan(workers: int = 4, first_slot: int = 4, slots: int = 8) -> Plan:
+    """Return a plan whose one job has workers under two leaves, which a spine joins."""
+    words = ["job.model=alexnet", "job.architecture=ring", f"job.workers={workers}", "cluster.topology=leaf-spine"]
+    words += ["cluster.leaves=2", "cluster.spines=1", "cluster.hosts_per_leaf=2"]
+    plan = make_plan(read_scenario(overrides=words), parse_policy("tensorexpress"))
+    # Hosts 0 and 1 are at s0, 2 and 3 at s1; links 0, 2, 4, 6 lead from them, 8 and 10 from the leaves to s2.
+    below = [tuple(2 * host for host in plan.jobs[0].job.workers if host // 2 == leaf) for leaf in range(2)]
+    leaves = [SummingSwitch(leaf, children, up=8 + 2 * leaf) for leaf, children in enumerate(below)]
+    switches = [SummingSwitch(switch=2, children=(8, 10)), *leaves]
+    sums = SumPlan(switches=tuple(switches), pools=(pool(first_slot, slots),))
+    return replace(plan, jobs=(replace(plan.jobs[0], sums=sums),))
+
+
+@dataclass(frozen=True)
+class SumPacket:
+    """What a packet to sum says."""
+
+    header: Header
+    sums: SumHeader
+    values: Values
+
+    def payload(self) -> bytes:
+        return self.header.pack() + self.sums.pack() + self.values.astype(">i4").tobytes()
+
+
+def packet(values: Values, *, worker: int = 0, job: int = 0, chunk: int = 0, **fields: int) -> SumPacket:
+    """Return a contribution; `fields` are those of the sum header, with what is usual left out."""
+    header = Header(
+        job,
+        worker,
+        fields.pop("iteration", 0),
+        fields.pop("tensor", 0),
+        chunk,
+        100,
+        kind=Kind.SUM,
+        payload_bytes=PAYLOAD_BYTES,
+    )
+    usual = {"epoch": 7, "turn": 0, "slot": 4, "check": check_of(values), "exponent": 1, "needed": 0}
+    return SumPacket(header, SumHeader(**{**usual, **fields}), values)
+
+
+def parse(frame: bytes) -> SumPacket:
+    """Return what a frame says; all its checksums must be right."""
+    assert len(frame) == HEADERS_BYTES + 32 + PAYLOAD_BYTES
+    assert checksum(frame[14:34]) == 0
+    length = len(frame) - 34
+    assert frame[40:42] != bytes(2)
+    assert checksum(frame[26:34] + struct.pack("!II", length, 17) + frame[34:]) == 0
+    payload = frame[HEADERS_BYTES:]
+    header = unpack(payload)
+    values = np.frombuffer(payload, dtype=">i4", offset=48).astype(np.int32)
+    return SumPacket(header, SumHeader.unpack(payload[32:]), values)
+
+
+class SummingNetwork:
+    """The switches of a plan that sums, joined by their links, in virtual time; hosts are outside."""
+
+    def __init__(
+        self, plan: Plan, options: Options | None = None, program: P4Program = PROGRAM, more: Sequence[Entity] = ()
+    ):
+        self.plan, self._cluster = plan, plan.scenario.cluster
+        self.addresses = addresses_of(self._cluster)
+        self._sent: list[tuple[int, bytes]] = []
+        self.switches = {
+            name: self._start(name, options or Options(), program, more) for name in self._cluster.switches
+        }
+
+    def _start(self, name: str, options: Options, program: P4Program, more: Sequence[Entity]) -> Switch:
+        switch = Switch(lambda port, frame, time_ps: self._sent.append((port, frame)))
+        code = compiled(program.document)
+        configuration = switch.prepare(code)
+        for entry in code.entries:
+            configuration.apply(entry)
+        switch.switch_over(configuration)
+        switch.apply(operations((*entries(Intent(self.plan, name, options)), *more), program))
+        return switch
+
+    def pass_one(self, name: str, port: int, frame: bytes) -> list[tuple[int, bytes]]:
+        """Return what leaves one switch because of a frame."""
+        self._sent.clear()
+        self.switches[name].receive(port, frame, 0)
+        return list(self._sent)
+
+    def send(self, host: int, frame: bytes) -> list[tuple[int, bytes]]:
+        """Return what reaches which hosts because of a frame, after all switches on its way."""
+        links, hosts = self._cluster.directed(), len(self._cluster.hosts)
+        under_way = [(links.source.index(host), frame)]
+        arrived = []
+        while under_way:
+            link, data = under_way.pop(0)
+            node = links.target[link]
+            if node < hosts:
+                arrived.append((node, data))
+                continue
+            name = self._cluster.nodes[node]
+            ports = {link: port for port, link in self._cluster.ports(name).items()}
+            outgoing = {port: link for link, port in ports.items()}
+            under_way += [(outgoing[port], out) for port, out in self.pass_one(name, ports[link ^ 1], data)]
+        return arrived
+
+    def frame(self, host: int, content: SumPacket, **ip: int) -> bytes:
+        """Return the frame in which a host sends a packet to sum."""
+        return self.framed(host, content.payload(), **ip)
+
+    def framed(self, host: int, payload: bytes, source: IPv4Address | None = None, **ip: int) -> bytes:
+        own, first = self.addresses[host], self.addresses[self.plan.jobs[0].job.workers[0]]
+        return build_frame(FrameEnd(own.mac, source or own.ipv4), FrameEnd(GATEWAY_MAC, first.ipv4), payload, **ip)
+
+    def events(self, name: str = "s0") -> dict[str, int]:
+        """Return what a switch counted of packets to sum."""
+        cells = self.switches[name].ask([ReadCounter(f"TensorIngress.{EVENTS}", None)])[0]
+        return {EVENT_NAMES[cell]: packets for cell, (packets, _) in enumerate(cells) if packets}
+
+
+def operations(wanted: Sequence[Entity], program: P4Program = PROGRAM) -> list[Operation]:
+    """Return entities as what a switch is told."""
+    request = p4runtime_pb2.WriteRequest()
+    for entity in wanted:
+        kind = p4runtime_pb2.Update.MODIFY if entity.is_permanent else p4runtime_pb2.Update.INSERT
+        request.updates.add(type=kind, entity=entity.encode(SCHEMA))
+    return list(read_entries(program.p4info, str(request), program.document, cpu_port=255))
