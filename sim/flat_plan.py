@@ -117,8 +117,8 @@ class FlatPlan:
     message_slack_ps: Ints
     message_kind: Ints
 
-    # Sums in switches; all of it is empty where there are none. A stream is a flow: what one worker sends of one pool and
-    # gets back (`tensorexpress.sums`); an adder is one pool in one switch.
+    # Sums in switches, if there are any. A stream is a flow: what one worker sends of one pool and gets back
+    # (`tensorexpress.sums`); an adder is one pool in one switch.
     #: By flow: slots, and packets of an iteration; no slots where it is no stream.
     stream_slots: Ints
     stream_packets: Ints

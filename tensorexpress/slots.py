@@ -3,8 +3,8 @@
 A tree is made of switches next to each other: every worker's own, and those between them and a root that is as near to
 all of them as can be. Jobs choose in turn, so that trees of several jobs part where they can.
 
-A pool has the next power of two of slots that covers the bandwidth-delay product from a worker to the root and back, and
-no more than it has packets. Where the switches have not the memory for that, the largest pool is halved, of equal ones
+A pool has the next power of two of slots that covers the bandwidth-delay product from a worker to the root and back,
+and no more than it has packets. Where switches have not the memory for that, the largest pool is halved, of equal ones
 the least urgent, until all fit: so urgent classes keep theirs longest.
 """
 

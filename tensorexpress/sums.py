@@ -34,7 +34,7 @@ MOST_CHILDREN = 32
 
 
 def packets_of(workload: Workload) -> tuple[int, ...]:
-    """Return how many packets each tensor takes: a value for every parameter, whatever its gradient weighs elsewhere."""
+    """Return how many packets each tensor takes: there is a value of 32 bits for every parameter, whatever it is."""
     return tuple(-(-layer.params // VALUES) for layer in workload.layers)
 
 
