@@ -51,7 +51,8 @@ def headroom_bits(workers: int) -> int:
 
 def quantum(exponents: Exponents | int, workers: int) -> Doubles:
     """Return what one stands for in blocks of these exponents."""
-    return np.ldexp(1.0, np.asarray(exponents) + (headroom_bits(workers) - _BITS))
+    size: Doubles = np.ldexp(1.0, np.asarray(exponents) + (headroom_bits(workers) - _BITS))
+    return size
 
 
 def rounding_error(exponents: Exponents | int, workers: int) -> Doubles:
@@ -75,8 +76,7 @@ def in_blocks(elements: Floats) -> Floats:
 
 def are_finite(blocks: Floats) -> NDArray[np.bool_]:
     """Return which blocks hold neither infinity nor NaN."""
-    finite: NDArray[np.bool_] = np.isfinite(blocks).all(axis=-1)
-    return finite
+    return np.asarray(np.isfinite(blocks).all(axis=-1))
 
 
 def exponents_needed(blocks: Floats) -> Exponents:

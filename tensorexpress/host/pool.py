@@ -8,8 +8,8 @@ lets the slot take its next packet, in its next *turn*. What all workers decide 
     a redo          if the exponent turns out too low for somebody, or far too high for all, the slot's next turn is for
                     the same packet with the exponent that the sum names
 
-Time-outs send a packet again (recovery.py). After three in a row the packet of the turn before is sent as well: a switch
-that was started again has forgotten its sum, which somebody may still wait for. docs/aggregation.md has all of it in
+Time-outs send a packet again (recovery.py). After three in a row that of the turn before is sent as well: a switch that
+was started again has forgotten its sum, which somebody may still wait for. docs/aggregation.md has all of it in
 words.
 """
 
@@ -78,7 +78,8 @@ class Membership:
     first_exponent: int = MARGIN
 
 
-class Contribution(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Contribution:
     """A packet for the switch."""
 
     header: Header

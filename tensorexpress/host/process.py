@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from tensorexpress.classify import queue_map_of
 from tensorexpress.errors import InputError, TensorExpressError
+from tensorexpress.fixed_point import MOST_WORKERS
 from tensorexpress.framing import Framing
 from tensorexpress.host.exchange import Exchange
 from tensorexpress.host.links import HostLink, KernelLink, WireLink
@@ -124,10 +125,11 @@ def _exchange(task: Task, job: int, station: Station) -> Exchange | PoolExchange
 def check_runnable(plan: Plan) -> None:
     """Refuse a plan that asks for what hosts cannot do."""
     scenario, sent = plan.scenario, Framing(plan.scenario.cluster.mtu)
+    asked = scenario.framing
     for wrong, message in (
         (
-            plan.framing != sent,
-            f"transport.header is {plan.framing.header_bytes} and transport.ack_size {plan.framing.ack_bytes}; "
+            asked != sent,
+            f"transport.header is {asked.header_bytes} and transport.ack_size {asked.ack_bytes}; "
             f"accepted: {sent.header_bytes} and {sent.ack_bytes}, which hosts send; only predict can have others",
         ),
         (scenario.background, "the scenario has background traffic; accepted: none; only predict can have it"),
@@ -137,6 +139,22 @@ def check_runnable(plan: Plan) -> None:
                 job.forward_only or job.architecture == "fsdp",
                 f"{job.name} is {'forward_only' if job.forward_only else 'of architecture fsdp'}; accepted: training "
                 "with another architecture; only predict can have it",
+            )
+            for job in scenario.jobs
+        ),
+        *(
+            (
+                plan.policy.in_switches and job.gpus_per_host > 1,
+                f"{job.name} has {job.gpus_per_host} workers on a host; accepted with sum=pool: one; only predict can "
+                "have more",
+            )
+            for job in scenario.jobs
+        ),
+        *(
+            (
+                plan.policy.in_switches and len(job.workers) > MOST_WORKERS,
+                f"{job.name} has {len(job.workers)} workers; accepted with sum=pool: {MOST_WORKERS} at most; only "
+                "predict can have more",
             )
             for job in scenario.jobs
         ),

@@ -15,7 +15,7 @@ import numpy as np
 from tensorexpress.errors import NetworkError
 from tensorexpress.fixed_point import FLOAT_TYPES, Floats
 from tensorexpress.host.exchange import Updated
-from tensorexpress.host.gradients import elements_of, gradients_of, wrong_element
+from tensorexpress.host.gradients import Gradients, wrong_element
 from tensorexpress.host.links import Address
 from tensorexpress.host.pool import Membership, PoolSender, Summed
 from tensorexpress.host.tagging import Tag, Tagger
@@ -45,21 +45,21 @@ class PoolExchange:
         self._station, self._plan, self._job = station, plan.jobs[job], job
         sums = self._plan.sums
         assert sums is not None
-        self._gradients = gradients_of(self._plan, plan.scenario.seed)
+        layers, workers = self._plan.job.workload.layers, self._plan.job.workers
+        #: A whole number of 32 bits for every parameter, whatever its type.
+        self._elements = [layer.params for layer in layers]
+        self._gradients = Gradients(plan.scenario.seed, len(workers), max(self._elements))
         member = Membership(
             job=job,
-            worker=self._plan.job.workers.index(host),
-            workers=len(self._plan.job.workers),
+            worker=workers.index(host),
+            workers=len(workers),
             child=child_number(plan, sums, host),
-            layers=tuple(layer.name for layer in self._plan.job.workload.layers),
+            layers=tuple(layer.name for layer in layers),
             epoch=epoch,
             rto_min_ps=plan.scenario.transport.rto_min_ps,
         )
         self.pools = [PoolSender(pool, member) for pool in sums.pools]
         self._pool_of = {tensor: pool for pool in self.pools for tensor in pool.pool.tensors}
-        self._elements = [0] * len(self._plan.ranks)
-        for piece, part in zip(self._plan.slices, elements_of(self._plan), strict=True):
-            self._elements[piece.tensor] = part.stop
         self._sent, self._received = self._own_messages(host)
         self._iterations = [0] * len(self._plan.ranks)
         self._updates: dict[tuple[int, int], _Update] = {}
