@@ -23,7 +23,7 @@ from tensorexpress.paths import Paths, choose_paths
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Job, Scenario, sum_problems
 from tensorexpress.slots import grow_trees, needed_slots, share_out, wanted_pools
-from tensorexpress.sums import SUM_FRAMING, SumPlan, packets_of
+from tensorexpress.sums import SUM_FRAMING, Pool, SumPlan, packets_of
 from tensorexpress.units import PS_PER_SECOND, serialisation_ps
 from tensorexpress.wire.dscp import check_dscps, default_dscps
 
@@ -434,18 +434,21 @@ def _trees(scenario: Scenario, policy: Policy) -> Sequence[SumPlan]:
 
 def _with_pools(jobs: Sequence[JobPlan], scenario: Scenario, policy: Policy) -> tuple[JobPlan, ...]:
     """Return the jobs with the slots that their classes have in switches, where these sum."""
-    directed, wanted = scenario.directed(), []
-    for job in jobs:
-        if job.sums is not None:
-            classes = pool_classes(job.queues, policy)
-            needed = needed_slots(job.sums, directed)
-            wanted.append(replace(job.sums, pools=wanted_pools(packets_of(job.job.workload), classes, needed)))
+    wanted = [
+        replace(job.sums, pools=unlimited_pools(job, job.sums, scenario, policy))
+        for job in jobs
+        if job.sums is not None
+    ]
     if not wanted:
         return tuple(jobs)
     sums = share_out(wanted, scenario.cluster, [job.job.name for job in jobs])
     return tuple(replace(job, sums=own) for job, own in zip(jobs, sums, strict=True))
 
 
-def pool_classes(queues: tuple[int, ...], policy: Policy) -> tuple[int, ...]:
-    """Return the class of every tensor: its queue, and one for all where neither hosts nor switches tell them apart."""
-    return queues if policy.orders_in_hosts or policy.orders_in_switches else (0,) * len(queues)
+def unlimited_pools(job: JobPlan, tree: SumPlan, scenario: Scenario, policy: Policy) -> tuple[Pool, ...]:
+    """Return the pools that a job would have if switches had all the memory it wants.
+
+    There is one for each of its queues, and one for all where neither hosts nor switches tell tensors apart.
+    """
+    classes = job.queues if policy.orders_in_hosts or policy.orders_in_switches else (0,) * len(job.queues)
+    return wanted_pools(packets_of(job.job.workload), classes, needed_slots(tree, scenario.directed()))

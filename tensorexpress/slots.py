@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from tensorexpress.cluster import Cluster
-from tensorexpress.errors import PlanError
+from tensorexpress.errors import PlanError, shown
 from tensorexpress.routing import DirectedLinks
 from tensorexpress.scenario import Job, Scenario
 from tensorexpress.sums import MOST_CHILDREN, SUM_FRAMING, VALUE_BYTES, VALUES, Pool, SummingSwitch, SumPlan, packets_of
@@ -231,3 +232,60 @@ def _place(pools: list[list[Pool]], rivals: Sequence[Sequence[int]], room: int) 
                 return rivals[job]
             own[place] = replace(pool, first_slot=first)
     return None
+
+
+def check_tree(tree: SumPlan, job: Job, cluster: Cluster) -> None:
+    """Refuse what is no tree of switches that sums the gradients of all workers of a job once; PlanError."""
+    directed, hosts = cluster.directed(), len(cluster.hosts)
+    children: dict[int, list[int]] = {}
+    for number, switch in enumerate(tree.switches):
+        where, node = f"switches.{number}", hosts + switch.switch
+        if not 0 <= switch.switch < len(cluster.switches) or node in children:
+            raise PlanError(f"{where}.switch is {shown(switch.switch)}; accepted: a switch of the cluster, each once")
+        is_link = 0 <= switch.up < len(directed.source) and directed.source[switch.up] == node
+        if not (switch.up == -1 if number == 0 else is_link and directed.target[switch.up] in children):
+            raise PlanError(
+                f"{where}.up is {shown(switch.up)}; accepted: -1 for the first, then a link to one that stands before"
+            )
+        children[node] = []
+    nics = {directed.source[link]: link for link in range(len(directed.source)) if directed.source[link] in job.hosts}
+    ups = [switch.up for switch in tree.switches[1:]]
+    for link in (*sorted(nics.values()), *sorted(ups)):
+        if directed.target[link] not in children:
+            raise PlanError(f"switches have no {cluster.nodes[directed.target[link]]}, the switch of a worker")
+        children[directed.target[link]].append(link)
+    for number, switch in enumerate(tree.switches):
+        expected = children[hosts + switch.switch]
+        if switch.children != tuple(expected) or not 1 <= len(expected) <= MOST_CHILDREN:
+            raise PlanError(
+                f"switches.{number}.children is {shown(list(switch.children))}; accepted: 1 to {MOST_CHILDREN} links "
+                f"from workers and from switches below, here {shown(expected)}"
+            )
+
+
+def check_pools(plans: Sequence[SumPlan], wanted: Sequence[Sequence[Pool]], cluster: Cluster) -> None:
+    """Refuse pools of other tensors than these have, or whose slots are not there or another's; PlanError."""
+    room, rivals = room_of(cluster), list(_rivals(plans))
+    for job, (plan, pools) in enumerate(zip(plans, wanted, strict=True)):
+        where = f"jobs.{job}.sums.pools"
+        if [_contents(pool) for pool in plan.pools] != [_contents(pool) for pool in pools]:
+            raise PlanError(f"{where} are not of the tensors that are in one queue; make the plan again")
+        for number, pool in enumerate(plan.pools):
+            if not (pool.slots >= 1 and 0 <= pool.first_slot <= room - pool.slots):
+                raise PlanError(
+                    f"{where}.{number} has {shown(pool.slots)} slots from {shown(pool.first_slot)} on; accepted: 1 or "
+                    f"more of the {room} that a switch has"
+                )
+    for job, own in enumerate(plans):
+        pools = [pool for other in rivals[job] for pool in plans[other].pools]
+        pools.sort(key=lambda pool: pool.first_slot)
+        for pool, following in pairwise(pools):
+            if pool.first_slot + pool.slots > following.first_slot:
+                raise PlanError(
+                    f"jobs.{job}.sums.pools: slot {following.first_slot} is given away twice in switch "
+                    f"{cluster.switches[own.switches[0].switch]}'s tree; accepted: to one pool"
+                )
+
+
+def _contents(pool: Pool) -> tuple[object, ...]:
+    return pool.queue, pool.tensors, pool.packets

@@ -105,8 +105,10 @@ class SumPlan:
 
     def way_up(self, link: int) -> tuple[int, ...]:
         """Return the directed links from a child to the root, from the one by which it sends on."""
-        up = self.above[link].up
-        return (link,) if up < 0 else (link, *self.way_up(up))
+        way = [link]
+        while (up := self.above[way[-1]].up) >= 0:
+            way.append(up)
+        return tuple(way)
 
     @cached_property
     def links(self) -> tuple[int, ...]:
