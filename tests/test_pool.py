@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.summing_switch import ReferenceSwitch, SummingNetwork
+from support.summing_switch import ReferenceNetwork, ReferenceSwitch
 from support.virtual_network import FAULTLESS, Faults, VirtualLink
 
 from tensorexpress.errors import NetworkError
@@ -50,7 +50,7 @@ class Cluster:
     """Workers on one switch, or on two below a third, each with the pools above."""
 
     def __init__(self, workers: int, faults: Faults = FAULTLESS, seed: int = 0, levels: int = 1, **settings: Any):
-        self.network = SummingNetwork(faults, seed)
+        self.network = ReferenceNetwork(faults, seed)
         self.random = Random(seed)
         hosts = [address(worker) for worker in range(workers)]
         if levels == 1:

@@ -2,115 +2,88 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from support.summing_switch import ReferenceSwitch, SummingNetwork
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.summed_training import LEAF_SPINE, PipelineNetwork, Training, over_reference, summed_plan
 from support.training_run import small_plan
-from support.virtual_network import FAULTLESS, Faults, VirtualLink
+from support.virtual_network import FAULTLESS, Faults, VirtualNetwork
 
 from tensorexpress.errors import InputError, NetworkError
-from tensorexpress.host.process import check_runnable, jobs_of, peers_of
-from tensorexpress.host.summing import PoolExchange, child_number
-from tensorexpress.host.training import Station, host_settings
-from tensorexpress.host.worker import Worker
+from tensorexpress.host.process import check_runnable, peers_of
+from tensorexpress.host.summing import child_number
 from tensorexpress.plan import Plan
 
 MS = 10**9
 STATED = Faults(loss=0.1, duplication=0.05, reordering=0.1, corruption=0.01)
-LEAF_SPINE = ["cluster.topology=leaf-spine", "cluster.leaves=2", "cluster.spines=1", "cluster.hosts_per_leaf=2"]
+MakeNetwork = Callable[[Plan, Faults, int], VirtualNetwork]
+
+on_both = pytest.mark.parametrize("network_of", [over_reference, PipelineNetwork])
 
 
-def summed_plan(directory: Path, *overrides: str, policy: str = "switchml", scale: float = 0.1) -> Plan:
-    usual = ["job.workers=3", "job.servers=0", "job.architecture=ring", "iterations=3"]
-    return small_plan(directory, *usual, *overrides, policy=policy, scale=scale)
-
-
-class Training:
-    """The hosts of a plan, and its switches, in virtual time."""
-
-    def __init__(self, plan: Plan, faults: Faults = FAULTLESS, seed: int = 0):
-        self.plan, self.network = plan, SummingNetwork(faults, seed)
-        cluster = plan.scenario.cluster
-        for number, job in enumerate(plan.jobs):
-            directed = cluster.directed()
-            assert job.sums is not None
-            for switch in job.sums.switches:
-                children = [self._address(directed.source[link], number) for link in switch.children]
-                above = None
-                if switch.up >= 0:
-                    parent = next(each for each in job.sums.switches if switch.up in each.children)
-                    above = (self._address(directed.target[switch.up], number), parent.children.index(switch.up))
-                node = len(cluster.hosts) + switch.switch
-                ReferenceSwitch(self.network, self._address(node, number), children, above=above, job=number)
-        self.stations, self.workers = [], []
-        for host in range(len(cluster.hosts)):
-            for job in jobs_of(plan, host):
-                self._join(host, job)
-
-    def _address(self, node: int, job: int = 0) -> tuple[str, int]:
-        """Return the address of a host, or of that of a switch in which a job is summed."""
-        is_host = node < len(self.plan.scenario.cluster.hosts)
-        return f"10.0.0.{node + 1}", 21592 if is_host else job
-
-    def _join(self, host: int, job: int) -> None:
-        names = self.plan.scenario.cluster.hosts
-        station = Station(
-            names[host],
-            VirtualLink(self.network, self._address(host)),
-            {names[peer]: self._address(peer) for peer in peers_of(self.plan, host)},
-            host_settings(self.plan, host, job, silence_ps=10**13),
-            session=1,
-            clock_ps=self.network.clock_ps,
-        )
-        exchange = PoolExchange(station, self.plan, job, host, target=self._address(0), epoch=5)
-        index = self.plan.jobs[job].job.workers.index(host)
-        worker = Worker(station, self.plan, job, index, exchange)
-        worker.start(0)
-        self.stations.append(station)
-        self.workers.append(worker)
-
-    def run(self) -> None:
-        endpoints: list[Any] = [station.endpoint for station in self.stations]
-        self.network.run(endpoints, lambda: all(worker.done for worker in self.workers), most_events=10**6)
-
-
+@on_both
 @pytest.mark.parametrize("policy", ["switchml", "tensorexpress+sum"])
-@pytest.mark.parametrize(("overrides", "levels"), [([], 1), ([*LEAF_SPINE, "job.workers=4"], 3)])
+@pytest.mark.parametrize("overrides", [(), LEAF_SPINE], ids=["one level", "two levels"])
 @pytest.mark.parametrize("faults", [FAULTLESS, STATED], ids=["faultless", "faults"])
 def test_every_update_is_exact_and_told(
-    tmp_path: Path, policy: str, overrides: list[str], levels: int, faults: Faults
+    tmp_path: Path, network_of: MakeNetwork, policy: str, overrides: tuple[str, ...], faults: Faults
 ) -> None:
     plan = summed_plan(tmp_path, *overrides, policy=policy)
-    training = Training(plan, faults)
-    assert len(training.network.switches) == levels
+    training = Training(plan, network_of(plan, faults, 1))
     training.run()
+    graph = plan.jobs[0].graph
     for worker, station in zip(training.workers, training.stations, strict=True):
         assert (worker.updated_ps > 0).all()
         seen = station.transfers[0].arrays()
-        graph = plan.jobs[0].graph
         own = np.flatnonzero((graph.src == worker.index) | (graph.dst == worker.index))
         for rows in seen.values():
             expected = {(iteration, number) for iteration in range(4) for number in own.tolist()}
             assert {(iteration, number) for iteration, number, _ in rows.tolist()} == expected
         assert (seen["ready"] <= seen["sent"]).all()
         assert (seen["sent"] <= seen["delivered"]).all()
-    harmed = training.network.carried > 0 and sum(station.endpoint.retransmissions for station in training.stations)
-    assert bool(harmed) == (faults is STATED)
+    assert bool(training.retransmissions) == (faults is STATED)
 
 
-def test_hosts_of_several_jobs_in_one_switch_and_types_of_two_bytes(tmp_path: Path) -> None:
+@on_both
+def test_a_run_is_not_hurt_by_one_that_was_broken_off_in_the_same_slots(
+    tmp_path: Path, network_of: MakeNetwork
+) -> None:
+    plan = summed_plan(tmp_path, "job.workers=4", *LEAF_SPINE)
+    network = network_of(plan, STATED, 3)
+    first = Training(plan, network)
+    # What the first run sent last is still on its way when the second one begins.
+    first.run(until=lambda: len(network.on_the_way) > 2 and (first.workers[0].updated_ps[1] > 0).any())
+    assert not first.workers[0].done
+    second = Training(plan, network, epoch=6)
+    second.run()
+    assert all((worker.updated_ps > 0).all() for worker in second.workers)
+
+
+@settings(max_examples=5)
+@given(st.integers(0, 2**32))
+def test_the_p4_program_sums_exactly_whatever_links_do(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    plan = summed_plan(tmp_path_factory.mktemp("plan"), *LEAF_SPINE, "iterations=2", scale=0.03)
+    faults = Faults(loss=0.2, duplication=0.2, reordering=0.4, corruption=0.05)
+    Training(plan, PipelineNetwork(plan, faults, seed)).run()
+
+
+@on_both
+def test_several_jobs_share_a_switch_and_types_of_two_bytes_are_summed(tmp_path: Path, network_of: MakeNetwork) -> None:
     jobs = ["job.0.workers=h0,h1", "job.1.model=", f"job.1.csv={tmp_path / 'layers.csv'}", "job.1.workers=h2,h3"]
-    overrides = [*jobs, "job.1.servers=0", "job.1.architecture=ring", "job.0.dtype=bf16"]
-    Training(
-        small_plan(tmp_path, "job.0.servers=0", "job.0.architecture=ring", *overrides, policy="switchml", scale=0.1)
-    )
+    rings = [f"job.{job}.{key}" for job in range(2) for key in ("servers=0", "architecture=ring")]
+    plan = small_plan(tmp_path, *jobs, *rings, "job.0.dtype=bf16", policy="switchml", scale=0.1)
+    training = Training(plan, network_of(plan, FAULTLESS, 0))
+    training.run()
+    assert {job for station in training.stations for job in station.transfers} == {0, 1}
 
 
 def test_a_wrong_sum_is_an_error(tmp_path: Path) -> None:
-    training = Training(summed_plan(tmp_path))
+    plan = summed_plan(tmp_path)
+    training = Training(plan, over_reference(plan))
     gradients = training.stations[0]._roles[0, 4]._gradients  # type: ignore[attr-defined]
     gradients._sums = gradients._sums + 1
     with pytest.raises(
@@ -120,7 +93,7 @@ def test_a_wrong_sum_is_an_error(tmp_path: Path) -> None:
 
 
 def test_children_have_the_numbers_that_switches_know_them_by(tmp_path: Path) -> None:
-    plan = summed_plan(tmp_path, *LEAF_SPINE, "job.workers=4")
+    plan = summed_plan(tmp_path, *LEAF_SPINE)
     sums = plan.jobs[0].sums
     assert sums is not None
     assert [child_number(plan, sums, host) for host in range(4)] == [0, 1, 0, 1]

@@ -23,7 +23,7 @@ def is_newer(one: int, other: int) -> bool:
     return 0 < (one - other) % 2**32 < 2**31
 
 
-class SummingNetwork(VirtualNetwork):
+class ReferenceNetwork(VirtualNetwork):
     """Hosts behind switches. A packet to be summed goes to the sender's switch, wherever it is addressed to.
 
     UDP has a checksum, so damage loses a packet; but in what a switch sends down it may also flip values or their check
@@ -72,7 +72,7 @@ class ReferenceSwitch:
 
     def __init__(
         self,
-        network: SummingNetwork,
+        network: ReferenceNetwork,
         address: Address,
         children: Sequence[Address],
         *,
