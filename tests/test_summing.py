@@ -64,7 +64,7 @@ def test_a_run_is_not_hurt_by_one_that_was_broken_off_in_the_same_slots(
 
 
 @settings(max_examples=5)
-@given(st.integers(0, 2**32))
+@given(seed=st.integers(0, 2**32))
 def test_the_p4_program_sums_exactly_whatever_links_do(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     plan = summed_plan(tmp_path_factory.mktemp("plan"), *LEAF_SPINE, "iterations=2", scale=0.03)
     faults = Faults(loss=0.2, duplication=0.2, reordering=0.4, corruption=0.05)
