@@ -393,13 +393,13 @@ def test_time_outs_double_and_send_the_same_packet_again() -> None:
         assert again.payload == first.payload
         assert pool.head() is None
     assert (pool.timeouts, pool.retransmissions) == (4, 4)
-    # The sum does not say which of them it answers; twice the shortest of the last round trips is the next time-out.
+    # The sum does not say which of them it answers; the shortest of the last round trips sets the next time-out.
     answer(again, pool, now_ps)
     second = pool.next_burst(now_ps, 64)
-    assert pool.deadline_ps == now_ps + 2 * 75 * MS
+    assert pool.deadline_ps == now_ps + 4 * 75 * MS
     answer(second, pool, now_ps + 30 * MS)
     pool.next_burst(now_ps, 64)
-    assert pool.deadline_ps == now_ps + 2 * 30 * MS
+    assert pool.deadline_ps == now_ps + 4 * 30 * MS
 
 
 def test_after_three_time_outs_the_packet_of_the_turn_before_is_sent_as_well() -> None:
