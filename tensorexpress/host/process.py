@@ -102,6 +102,11 @@ def check_runnable(plan: Plan) -> None:
     scenario, sent = plan.scenario, Framing(plan.scenario.cluster.mtu)
     for wrong, message in (
         (
+            plan.policy.in_switches,
+            f"policy {plan.policy.name!r} has switches sum (sum={plan.policy.sums}); accepted: sum=none; only predict "
+            "and plan can have it so far",
+        ),
+        (
             plan.framing != sent,
             f"transport.header is {plan.framing.header_bytes} and transport.ack_size {plan.framing.ack_bytes}; "
             f"accepted: {sent.header_bytes} and {sent.ack_bytes}, which hosts send; only predict can have others",
