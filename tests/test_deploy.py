@@ -243,7 +243,7 @@ def test_a_second_deploy_writes_nothing(target_switch: TargetSwitch, plan_path: 
     at = ("--switch", f"s0={target_switch.address}")
     foreseen = run("deploy", plan_path, *at, "--dry-run")
     assert foreseen.exit_code == 0, foreseen.output
-    assert "program would be loaded; 46 inserted, 17 unchanged" in foreseen.stdout
+    assert "program would be loaded; 46 inserted, 21 unchanged" in foreseen.stdout
     assert "+ forward.ipv4 destination=10.0.0.1/32 -> next_hop(" in foreseen.stdout
     first = run("deploy", plan_path, *at, "--json", "-")
     assert first.exit_code == 0, first.output

@@ -6,7 +6,7 @@ import os
 import random
 import select
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 from support.deployed import PROGRAM, framed, planned, tagged
 from support.network import cable, needs_root
+from support.summing import SummingNetwork, parse, random_sums, star_plan
 from support.switches import Bmv2Switch
 from test_executors import cases
 
 from tensorexpress.control.client import Connection, RemoteSwitch
 from tensorexpress.control.deploy import deploy, entries, prepare
-from tensorexpress.control.entities import Call, DefaultEntry, TableEntry
+from tensorexpress.control.entities import Call, DefaultEntry, Entity, TableEntry
 from tensorexpress.control.intent import Intent, Options
 from tensorexpress.control.messages import ProgramSchema, encode, parse_p4info
 from tensorexpress.p4runtime_messages import p4runtime_pb2
@@ -159,6 +160,16 @@ def random_routes(choose: random.Random) -> list[TableEntry]:
     return [*routes.values(), *members, *dscps]
 
 
+def updates_of(wanted: Sequence[Entity], schema: ProgramSchema) -> list[Any]:
+    return [
+        p4runtime_pb2.Update(
+            type=p4runtime_pb2.Update.MODIFY if isinstance(entity, DefaultEntry) else p4runtime_pb2.Update.INSERT,
+            entity=entity.encode(schema),
+        )
+        for entity in wanted
+    ]
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_our_program_does_the_same_on_both(pair: Pair, seed: int) -> None:
     choose = random.Random(seed)
@@ -166,20 +177,29 @@ def test_our_program_does_the_same_on_both(pair: Pair, seed: int) -> None:
     schema = ProgramSchema.of(PROGRAM)
     options = Options(strangers=choose.choice(["remark", "drop"]))
     wanted = [*entries(Intent(plan, "s0", options)), *random_routes(choose)]
-    updates = [
-        p4runtime_pb2.Update(
-            type=p4runtime_pb2.Update.MODIFY if isinstance(entity, DefaultEntry) else p4runtime_pb2.Update.INSERT,
-            entity=entity.encode(schema),
-        )
-        for entity in wanted
-    ]
-    pair.load(schema.p4info, PROGRAM.document, updates)
+    pair.load(schema.p4info, PROGRAM.document, updates_of(wanted, schema))
     bases = [(port, frame) for _, port, frame in cases() if len(frame) >= SHORTEST]
     for port, frame in bases:
         pair.compare(port, frame, without_wait)
     for _ in range(400):
         port, frame = choose.choice(bases)
         pair.compare(choose.choice([port, choose.randrange(7)]), mutated(choose, frame), without_wait)
+    pair.assert_silent()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_packets_to_sum_become_the_same_on_both(pair: Pair, seed: int) -> None:
+    network = SummingNetwork(star_plan(3, jobs=2))
+    schema = ProgramSchema.of(PROGRAM)
+    pair.load(schema.p4info, PROGRAM.document, updates_of(entries(Intent(network.plan, "s0")), schema))
+    sums = 0
+    for port, frame in random_sums(random.Random(seed), network, 600):
+        ours = pair.embedded(port, frame)
+        theirs = pair.bmv2(port, frame, len(ours))
+        assert shown(theirs, without_wait) == shown(ours, without_wait), f"port {port}, frame {frame.hex()}"
+        for _, made in (*ours, *theirs):
+            sums += read_frame(made).header is not None and bool(parse(made).sums.flags & 1)
+    assert sums > 100
     pair.assert_silent()
 
 

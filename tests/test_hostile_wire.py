@@ -96,6 +96,12 @@ def tensor(payload: bytes = b"gradient", /, **changed: int) -> Raw:
     return Raw(header(len(payload), **changed) + payload)
 
 
+def values(flags: int = 0, **changed: int) -> Raw:
+    """A packet of kind 4, with the 16 bytes and 256 numbers that docs/wire.md draws."""
+    head = struct.pack("!IIHHBBBB", 7, 0, 4, 0, 128, 128, 0, flags)
+    return tensor(head + bytes(range(256)) * 4, kind=4, **changed)
+
+
 def ethernet(source: int = 0, to: str = GATEWAY, **fields: Any) -> Ether:
     return Ether(src=f"02:54:58:01:00:0{source}", dst=to, **fields)
 
@@ -187,6 +193,27 @@ RULES: list[tuple[str, Packet | bytes | tuple[int, Packet], Fate, str | None]] =
     ("chunk beyond chunks", plain(tensor(chunk=9)), ITS_QUEUE, UNCOUNTED),
     ("no slack left", plain(tensor(slack=-(2**31))), ITS_QUEUE, UNCOUNTED),
     ("TTL 2", plain(ttl=2), ITS_QUEUE, UNCOUNTED),
+    # Values to sum of a job that sums nowhere, and all that only claims to be such: dropped.
+    ("values to sum", plain(values()), DROPPED, UNCOUNTED),
+    ("a result of a host", plain(values(flags=1)), DROPPED, UNCOUNTED),
+    ("values to sum, TTL 1", plain(values(), ttl=1), DROPPED, UNCOUNTED),
+    ("values to sum, IPv6", SIX / udp() / values(), DROPPED, UNCOUNTED),
+    ("values to sum, VLAN", ethernet() / Dot1Q(vlan=7) / ipv4() / udp() / values(), DROPPED, UNCOUNTED),
+    ("values to sum, options", plain(values(), options=[IPOption_NOP()] * 4), DROPPED, UNCOUNTED),
+    ("values to sum, padding", bytes(plain(values())) + bytes(46), DROPPED, UNCOUNTED),
+    ("values to sum, too few", plain(tensor(bytes(1039), kind=4)), DROPPED, UNCOUNTED),
+    ("values to sum, too many", plain(tensor(bytes(1041), kind=4)), DROPPED, UNCOUNTED),
+    ("values to sum, none", plain(tensor(b"", kind=4)), DROPPED, UNCOUNTED),
+    ("values to sum, another's name", plain(values(), src="10.0.0.2"), DROPPED, "spoofed"),
+    ("values to sum, the router's name", plain(values(), src="169.254.1.1"), DROPPED, "spoofed"),
+    ("values to sum, another job's", plain(values(job=1)), DROPPED, "stranger remarked"),
+    ("values to sum, IPv4 checksum", broken_checksum(plain(values())), DROPPED, "bad checksum"),
+    ("values to sum, UDP checksum", ethernet() / ipv4() / udp(chksum=1) / values(), DROPPED, "bad checksum"),
+    ("values to sum, no UDP checksum", ethernet() / ipv4() / udp(chksum=0) / values(), DROPPED, "bad checksum"),
+    ("values to sum, first fragment", plain(values(), flags="MF"), DROPPED, "malformed"),
+    ("values to sum, cut", cut(plain(values()), -1), DROPPED, "malformed"),
+    ("values to sum, payload length", plain(tensor(bytes(1040), kind=4, payload=1041)), DROPPED, "malformed"),
+    ("values to sum, IPv4 length", plain(values(), len=1101), DROPPED, "bad checksum"),
     # To the port and no tensor packet: best effort.
     ("wrong magic", plain(tensor(magic=0x5459)), BEST_EFFORT, "malformed"),
     ("version 0", plain(tensor(version=0)), BEST_EFFORT, "malformed"),

@@ -29,7 +29,8 @@ from tensorexpress.wire.header import (
     unpack,
     unpack_many,
 )
-from tensorexpress.wire.scapy_layer import TensorExpress
+from tensorexpress.wire.scapy_layer import TensorExpress, TensorExpressSum
+from tensorexpress.wire.sum_header import SumHeader
 
 ROOT = Path(__file__).parents[1]
 
@@ -84,6 +85,17 @@ def test_scapy_finds_the_layer_on_its_port_and_leaves_padding_out() -> None:
     frame = bytes(Ether() / IP() / UDP(dport=header.UDP_PORT) / TensorExpress(job=5) / b"abc") + bytes(20)
     assert Ether(frame)[TensorExpress].job == 5
     assert Ether(frame)[TensorExpress].payload.load == b"abc"
+
+
+def test_scapy_knows_the_header_of_values_to_sum() -> None:
+    sums = SumHeader(epoch=2**32 - 1, turn=9, slot=513, check=65520, exponent=-2, needed=3, culprit=4, flags=2)
+    layer = TensorExpressSum(
+        epoch=2**32 - 1, turn=9, slot=513, check=65520, exponent=126, needed=131, culprit=4, flags="overflow"
+    )
+    assert bytes(layer) == sums.pack() == bytes.fromhex("ffffffff 00000009 0201fff0 7e830402")
+    frame = bytes(Ether() / IP() / UDP(dport=header.UDP_PORT) / TensorExpress(kind=Kind.SUM) / layer / bytes(1024))
+    assert Ether(frame)[TensorExpressSum].slot == 513
+    assert Ether(frame)[TensorExpress].payload_bytes == 1040
 
 
 @given(st.lists(headers, min_size=1, max_size=20))
@@ -235,11 +247,20 @@ def test_reading_any_bytes_ends_well(data: bytes, cut: int) -> None:
     assert read_frame(whole[:cut]).header is None or cut >= len(whole)
 
 
-def test_the_p4_header_has_the_same_fields_in_the_same_places() -> None:
+def p4_fields(name: str) -> list[tuple[str, int]]:
     source = (ROOT / "p4" / "include" / "headers.p4").read_text()
-    body = re.search(r"header tensor_h \{(.*?)\}", source, re.DOTALL)
+    body = re.search(rf"header {name} \{{(.*?)\}}", source, re.DOTALL)
     assert body is not None
-    widths = [(name, int(bits)) for bits, name in re.findall(r"<(\d+)> (\w+);", body[1])]
+    return [(field, int(bits)) for bits, field in re.findall(r"<(\d+)> (\w+);", body[1])]
+
+
+def test_the_p4_header_of_sums_has_the_same_fields_in_the_same_places() -> None:
+    ours = [(field.name, int(field.sz * 8)) for field in TensorExpressSum.fields_desc]
+    assert ours == p4_fields("sum_h")
+
+
+def test_the_p4_header_has_the_same_fields_in_the_same_places() -> None:
+    widths = p4_fields("tensor_h")
     assert sum(bits for _, bits in widths) == 8 * HEADER_BYTES
     ours = [(field.name, field.sz * 8) for field in scapy_layer.TensorExpress.fields_desc]
     renamed = {"slack_us": "slack", "payload_bytes": "payload_length"}

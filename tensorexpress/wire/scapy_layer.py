@@ -22,7 +22,8 @@ from scapy.fields import (
 from scapy.layers.inet import UDP
 from scapy.packet import Packet, bind_layers
 
-from tensorexpress.wire.header import MAGIC, UDP_PORT, VERSION, Flag
+from tensorexpress.wire.header import MAGIC, UDP_PORT, VERSION, Flag, Kind
+from tensorexpress.wire.sum_header import EXCESS, SumFlag
 
 
 class TensorExpress(Packet):
@@ -58,4 +59,21 @@ class TensorExpress(Packet):
         return payload[: self.payload_bytes], payload[self.payload_bytes :]
 
 
+class TensorExpressSum(Packet):
+    """The 16 bytes before the values of a packet that switches sum. Exponents have 128 added."""
+
+    name = "TensorExpressSum"
+    fields_desc = [  # noqa: RUF012 - scapy's metaclass wants a plain list
+        IntField("epoch", 0),
+        IntField("turn", 0),
+        ShortField("slot", 0),
+        ShortField("check", 0),
+        ByteField("exponent", EXCESS),
+        ByteField("needed", EXCESS),
+        ByteField("culprit", 0),
+        FlagsField("flags", 0, 8, [flag.name.lower() for flag in SumFlag if flag.name]),
+    ]
+
+
 bind_layers(UDP, TensorExpress, dport=UDP_PORT)
+bind_layers(TensorExpress, TensorExpressSum, kind=Kind.SUM)

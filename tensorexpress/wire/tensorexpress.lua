@@ -4,8 +4,10 @@ local UDP_PORT = 21592
 local MAGIC = 0x5458
 local VERSION = 1
 local HEADER_BYTES = 32
+local KIND_SUM = 4
+local SUM_BYTES = 16
 
-local KINDS = { [0] = "gradient", [1] = "parameters", [2] = "acknowledgement", [3] = "control" }
+local KINDS = { [0] = "gradient", [1] = "parameters", [2] = "acknowledgement", [3] = "control", [4] = "sum" }
 
 local tensorexpress = Proto("tensorexpress", "TensorExpress")
 
@@ -39,6 +41,19 @@ local flag_fields = {
     field(ProtoField.bool, "flags.marked", "Marked on the way", 8, nil, 0x08),
 }
 
+-- The 16 bytes before the values of a packet that switches sum; sum_header.py is the codec. Exponents have 128 added.
+local sum_fields = {
+    { field(ProtoField.uint32, "sum.epoch", "Epoch", base.DEC), 0, 4 },
+    { field(ProtoField.uint32, "sum.turn", "Turn of the slot", base.DEC), 4, 4 },
+    { field(ProtoField.uint16, "sum.slot", "Slot", base.DEC), 8, 2 },
+    { field(ProtoField.uint16, "sum.check", "Check of the values", base.DEC), 10, 2 },
+    { field(ProtoField.uint8, "sum.exponent", "Exponent, 128 added", base.DEC), 12, 1 },
+    { field(ProtoField.uint8, "sum.needed", "Exponent needed, 128 added", base.DEC), 13, 1 },
+    { field(ProtoField.uint8, "sum.culprit", "Worker whose values are not finite, 1 added", base.DEC), 14, 1 },
+    { field(ProtoField.bool, "sum.result", "Result", 8, nil, 0x01), 15, 1 },
+    { field(ProtoField.bool, "sum.overflow", "Overflow", 8, nil, 0x02), 15, 1 },
+}
+
 -- Where each field lies: name, first byte, bytes.
 local LAYOUT = {
     { "magic", 0, 2 },
@@ -64,6 +79,9 @@ for _, place in ipairs(LAYOUT) do
 end
 for _, flag in ipairs(flag_fields) do
     table.insert(declared, flag)
+end
+for _, place in ipairs(sum_fields) do
+    table.insert(declared, place[1])
 end
 tensorexpress.fields = declared
 
@@ -91,6 +109,13 @@ function tensorexpress.dissector(buffer, packet, tree)
             item:add_proto_expert_info(wrong_length)
         end
     end
+    local start = HEADER_BYTES
+    if buffer(2, 1):bitfield(4, 4) == KIND_SUM and buffer:len() >= HEADER_BYTES + SUM_BYTES then
+        start = HEADER_BYTES + SUM_BYTES
+        for _, place in ipairs(sum_fields) do
+            subtree:add(place[1], buffer(HEADER_BYTES + place[2], place[3]))
+        end
+    end
 
     packet.cols.protocol = "TensorExpress"
     packet.cols.info = string.format(
@@ -105,8 +130,8 @@ function tensorexpress.dissector(buffer, packet, tree)
         buffer(14, 1):uint(),
         buffer(24, 4):int()
     )
-    if buffer:len() > HEADER_BYTES then
-        Dissector.get("data"):call(buffer(HEADER_BYTES):tvb(), packet, tree)
+    if buffer:len() > start then
+        Dissector.get("data"):call(buffer(start):tvb(), packet, tree)
     end
     return buffer:len()
 end

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from ipaddress import IPv4Address
+from random import Random
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.plan import Plan, make_plan
 from tensorexpress.policy import parse_policy
 from tensorexpress.scenario import read_scenario
-from tensorexpress.sums import Pool, SummingSwitch, SumPlan
+from tensorexpress.sums import VALUES, Pool, SummingSwitch, SumPlan
 from tensorexpress.switch.device import Switch
 from tensorexpress.switch.operations import Operation, ReadCounter
 from tensorexpress.switch.p4runtime.entities import read_entries
@@ -188,3 +189,28 @@ def operations(wanted: Sequence[Entity], program: P4Program = PROGRAM) -> list[O
         kind = p4runtime_pb2.Update.MODIFY if entity.is_permanent else p4runtime_pb2.Update.INSERT
         request.updates.add(type=kind, entity=entity.encode(SCHEMA))
     return list(read_entries(program.p4info, str(request), program.document, cpu_port=255))
+
+
+def random_sums(choose: Random, network: SummingNetwork, count: int) -> Iterator[tuple[int, bytes]]:
+    """Yield (host, frame) of workers of `star_plan(3, jobs=2)` on a bad network, and of one that has no business there.
+
+    Workers take turns nearly together, so that sums are completed; what they send is of a few kinds that go wrong.
+    """
+    turns = dict.fromkeys(((job, slot) for job in range(2) for slot in range(2)), 0)
+    for _ in range(count):
+        job, worker, slot = choose.randrange(2), choose.randrange(3), choose.randrange(2)
+        turns[job, slot] += choose.random() < 0.1
+        turn = (2**32 - 3 + turns[job, slot] + choose.choice([-2, -1, -1, 0, 0, 0, 0])) % 2**32
+        most = choose.choice([2**20, 2**20, 2**31 - 1])
+        values = np.random.default_rng(choose.randrange(4)).integers(-most, most, VALUES, dtype=np.int32)
+        fields = {"epoch": choose.choice([2**32 - 1, 0, 0, 0]), "turn": turn, "slot": 4 + 8 * job + slot}
+        fields |= {"needed": choose.randrange(-5, 5), "culprit": choose.choice([0, 0, worker + 1]), "chunk": turn // 2}
+        if choose.random() < 0.2:
+            wrong = (("slot", 3), ("chunk", 9), ("exponent", 9), ("flags", 1), ("flags", 2), ("flags", 252))
+            fields.update([choose.choice(wrong)])
+        host = choose.choice([3 * job + worker] * 20 + list(range(7)))
+        frame = network.frame(host, packet(values, worker=worker, job=job, **fields))
+        if choose.random() < 0.1:
+            place = choose.randrange(14, len(frame))
+            frame = frame[:place] + bytes([frame[place] ^ 1 << choose.randrange(8)]) + frame[place + 1 :]
+        yield host, frame

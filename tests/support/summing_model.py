@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -41,7 +41,7 @@ class WrongSumError(AssertionError):
 
 
 class StuckError(AssertionError):
-    """From some state on not all workers can get all sums, whatever arrives."""
+    """From some state on workers do not get all sums, however often they send again and nothing is lost any more."""
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,8 @@ class Model:
             yield partial(self._after, state, place, port, frame)
 
     def sent_again(self, state: State) -> State:
-        """Return what is after all workers have sent what they wait for, and all of that and its answers arrived."""
+        """Return what is after all before was lost, workers have sent what they wait for, and all of that arrived."""
+        state = replace(state, results=(frozenset(),) * len(state.workers), between=frozenset())
         for worker, (epoch, turns) in enumerate(state.workers):
             for slot, turn in enumerate(turns):
                 if turn < self.settings.turns:
@@ -342,44 +343,34 @@ class Explored:
 
 def explore(model: Model) -> Explored:
     """Visit all states there are; WrongSumError or StuckError if the protocol is not right."""
-    numbers = {model.start: 0}
-    before: list[list[int]] = [[]]
-    waiting, done, ways = deque([model.start]), [], 0
+    known, waiting, ways = {model.start}, deque([model.start]), 0
+    ends_well: set[Any] = set()
     while waiting:
         state = waiting.popleft()
-        number = numbers[state]
-        if model.is_done(state):
-            done.append(number)
+        if model.settings.confused is None:
+            drain(model, state, ends_well)
         for move in model.moves(state):
             after = move()
             ways += 1
-            if after not in numbers:
-                numbers[after] = len(before)
-                before.append([])
+            if after not in known:
+                known.add(after)
                 waiting.append(after)
-            before[numbers[after]].append(number)
-    if model.settings.confused is None:
-        reached = _reached_backwards(before, done)
-        if reached != len(before):
-            raise StuckError(f"{len(before) - reached} of {len(before)} states")
-    return Explored(len(before), ways)
+    return Explored(len(known), ways)
 
 
-def _reached_backwards(before: list[list[int]], ends: list[int]) -> int:
-    """Return from how many states one of some states can be reached."""
-    reached, waiting = set(ends), list(ends)
-    while waiting:
-        for number in before[waiting.pop()]:
-            if number not in reached:
-                reached.add(number)
-                waiting.append(number)
-    return len(reached)
+def drain(model: Model, state: State, ends_well: set[Any]) -> None:
+    """Lose all that is on its way, then let workers send again and lose nothing; StuckError if that is not enough.
 
-
-def drain(model: Model, state: State) -> None:
-    """Let everybody send again and everything arrive, round by round; StuckError where that is not enough."""
-    before = None
-    while not model.is_done(state):
-        if state == before:
+    Workers that started anew wait for the others to do so. `ends_well` is what was found out before.
+    """
+    latest = max(epoch for epoch, _ in state.workers)
+    for worker, (epoch, _) in enumerate(state.workers):
+        for _ in range(latest - epoch):
+            state = model.restarted(state, worker)
+    seen = set()
+    while not model.is_done(state) and (key := (state.workers, state.switches)) not in ends_well:
+        if key in seen:
             raise StuckError(str(state.workers))
-        before, state = state, model.sent_again(state)
+        seen.add(key)
+        state = model.sent_again(state)
+    ends_well |= seen
