@@ -36,7 +36,15 @@ def seeds() -> list[bytes]:
     summed = Header(1, 2, 3, tensor=4, chunk=5, chunks=6, payload_bytes=1040, kind=Kind.SUM).pack() + bytes(1040)
     tagged_vlan = frames[0][:12] + b"\x81\0\0\7" + frames[0][12:]
     capture = file_header() + b"".join(record(TimedFrame(number, frame)) for number, frame in enumerate(frames[:2]))
-    return [tagged, segments, summed, *frames, tagged_vlan, capture, *map(_pcapng, "<>", (1, 276), (frames[:2], frames[2:4]))]
+    return [
+        tagged,
+        segments,
+        summed,
+        *frames,
+        tagged_vlan,
+        capture,
+        *map(_pcapng, "<>", (1, 276), (frames[:2], frames[2:4])),
+    ]
 
 
 def _pcapng(order: str, link_type: int, frames: list[bytes]) -> bytes:
