@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -29,7 +29,7 @@ from tensorexpress.policy import Policy
 from tensorexpress.scaling import factor_for
 from tensorexpress.scenario import Scenario
 from tensorexpress.sums import SUM_FRAMING
-from tensorexpress.switch.counted import NOT_TAKEN
+from tensorexpress.switch.counted import INGRESS_DROP, NOT_TAKEN
 from tensorexpress.target import NO_ROOM, HostAccess, Network, PortReport, Target, WireAccess
 from tensorexpress.target.machine import MachineWatch
 from tensorexpress.trace import LINK, Trace
@@ -359,7 +359,10 @@ def _trace(
     """Put together what all hosts and ports saw; times count from the start."""
     jobs = [_job(plan, number, observed, start_ps) for number in range(len(plan.jobs))]
     counts = np.sum([each["counts"] for each in observed], axis=0).tolist()
-    return make_trace(plan, "measured", jobs, ObservedNetwork(_links(plan.scenario.cluster, ports), *counts))
+    # A packet whose values are in a slot has not been lost, though it goes no further.
+    summed = (INGRESS_DROP,) if plan.policy.in_switches else ()
+    links = _links(plan.scenario.cluster, ports, summed)
+    return make_trace(plan, "measured", jobs, ObservedNetwork(links, *counts))
 
 
 def _job(plan: Plan, number: int, observed: Sequence[Mapping[str, NDArray[np.int64]]], start_ps: int) -> ObservedJob:
@@ -376,8 +379,11 @@ def _job(plan: Plan, number: int, observed: Sequence[Mapping[str, NDArray[np.int
     return ObservedJob(*(each - start_ps for each in times_of_workers), *times)
 
 
-def _links(cluster: Cluster, ports: Sequence[PortReport]) -> NDArray[np.void]:
-    """Return what is known of every directed link: it is seen by the switch at its start, or at its end."""
+def _links(cluster: Cluster, ports: Sequence[PortReport], no_losses: Collection[str] = ()) -> NDArray[np.void]:
+    """Return what is known of every directed link: it is seen by the switch at its start, or at its end.
+
+    Packets dropped for some reasons are no losses.
+    """
     directed = cluster.directed()
     links = np.zeros(len(directed.source), dtype=LINK)
     leaving = {(name, port): link for name in cluster.switches for port, link in cluster.ports(name).items()}
@@ -387,6 +393,8 @@ def _links(cluster: Cluster, ports: Sequence[PortReport]) -> NDArray[np.void]:
         link = leaving[report.switch, report.port]
         links["bytes"][link] = report.tx_bytes
         for reason, packets in report.drops.items():
+            if reason in no_losses:
+                continue
             came_from = link ^ 1 if reason == NOT_TAKEN else link
             links["drops" if reason in NO_ROOM else "losses"][came_from] += packets
         links["losses"][link ^ 1] += report.faults.get("loss", 0)
