@@ -70,8 +70,8 @@ class SumHeader:
         """Return the header at the start of some bytes."""
         if len(data) < SUM_BYTES:
             raise HeaderError(f"found {len(data)} bytes; accepted: the {SUM_BYTES} of a sum header, and values")
-        *places, exponent, needed, culprit, flags = _FORMAT.unpack_from(data)
-        return cls(*places, exponent - EXCESS, needed - EXCESS, culprit, flags)
+        epoch, turn, slot, check, exponent, needed, culprit, flags = _FORMAT.unpack_from(data)
+        return cls(epoch, turn, slot, check, exponent - EXCESS, needed - EXCESS, culprit, flags)
 
 
 def check_of(values: NDArray[np.int32]) -> int:
