@@ -105,8 +105,8 @@ class Stream:
         self.slots, self.packets = int(program.stream_slots[index]), int(program.stream_packets[index])
         self.adder, self.child = int(program.stream_adder[index]), int(program.stream_child[index])
         rows = slice(*program.stream_messages_start[index : index + 2].tolist())
-        self.messages = program.stream_messages[rows].tolist()
-        self.first = program.message_first[program.stream_messages[rows]].tolist()
+        self.messages: list[int] = program.stream_messages[rows].tolist()
+        self.first: list[int] = program.message_first[program.stream_messages[rows]].tolist()
         self.served = 0
         #: The packet that each slot takes next, or has under way.
         self.number = list(range(self.slots))
@@ -120,7 +120,8 @@ class Stream:
 
     def message_of(self, number: int) -> Message:
         """Return the message to which a packet belongs."""
-        return self.model.messages[self.messages[bisect_right(self.first, number % self.packets) - 1]]
+        message: Message = self.model.messages[self.messages[bisect_right(self.first, number % self.packets) - 1]]
+        return message
 
     # Sending
 

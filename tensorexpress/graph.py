@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -347,10 +347,12 @@ def _sharded(cargo: Cargo) -> Graph:
     def twice(column: Ints) -> Ints:
         return np.concatenate([column, column[gather]])
 
+    columns = ("src", "dst", "slice", "part", "parts", "tensor", "bytes")
+    both: dict[str, Any] = {name: twice(getattr(ring, name)) for name in columns}
     return replace(
         ring,
         kind=np.concatenate([ring.kind, np.full(len(again), KINDS.index("regather"))]),
-        **{name: twice(getattr(ring, name)) for name in ("src", "dst", "slice", "part", "parts", "tensor", "bytes")},
+        **both,
         edges=(
             *ring.edges,
             (MESSAGE + (again - 1)[goes_on], MESSAGE + again[goes_on]),

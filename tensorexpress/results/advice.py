@@ -273,8 +273,8 @@ def _about_sums(compared: SideBySide, job: int) -> Iterator[str]:
         gain_ps, of_order_ps = saved_ps(last), saved_ps(order)
         yield (
             f"Of the {format_ms(gain_ps)} that {last.plan.policy.name} saves, {format_ms(of_order_ps)} "
-            f"({of_order_ps / gain_ps:.0%}) are order ({order.plan.policy.name}) and {format_ms(gain_ps - of_order_ps)} "
-            f"({1 - of_order_ps / gain_ps:.0%}) sums in switches."
+            f"({of_order_ps / gain_ps:.0%}) are order ({order.plan.policy.name}) and "
+            f"{format_ms(gain_ps - of_order_ps)} ({1 - of_order_ps / gain_ps:.0%}) sums in switches."
         )
     if both and alone:
         first, last = _best(alone, job), _best(both, job)

@@ -98,13 +98,13 @@ def _memory_line(plan: Plan) -> str:
     """Return how full the fullest switch is."""
     cluster = plan.scenario.cluster
     taken: Counter[int] = Counter()
-    for job in plan.jobs:
-        for switch in job.sums.switches if job.sums is not None else ():
-            taken[switch.switch] += sum(pool.slots for pool in job.sums.pools) if job.sums is not None else 0
-    switch, slots = max(taken.items(), key=lambda item: (item[1], -item[0]))
+    for sums in [job.sums for job in plan.jobs if job.sums is not None]:
+        slots = sum(pool.slots for pool in sums.pools)
+        taken.update({switch.switch: slots for switch in sums.switches})
+    fullest, slots = max(taken.items(), key=lambda item: (item[1], -item[0]))
     room = format_size(cluster.switch_memory_bytes) if cluster.switch_memory_bytes else "no limit"
     return (
-        f"memory for sums: {format_size(slots * SLOT_BYTES)} in {cluster.switches[switch]}, the fullest switch, of "
+        f"memory for sums: {format_size(slots * SLOT_BYTES)} in {cluster.switches[fullest]}, the fullest switch, of "
         f"{room}: {slots} of {room_of(cluster)} slots"
     )
 
