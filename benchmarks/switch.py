@@ -10,6 +10,9 @@ Every way carries the same frames under the same plan, deployed by the same cont
 Where sockets carry the frames, the sender keeps WINDOW of them under way: as many as BMv2's queues hold, so that
 neither switch is measured while it drops. What comes out of the other port is counted by the kernel, so that counting
 costs the switches nothing.
+
+Last, two workers send packets of 256 values that the switch sums: every packet is added to a slot, and for every two of
+them the sum goes back to both workers.
 """
 
 from __future__ import annotations
@@ -22,9 +25,14 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import cycle
 from pathlib import Path
 from statistics import median
+
+import numpy as np
 
 from tensorexpress import p4
 from tensorexpress.addresses import GATEWAY_MAC, default_addresses
@@ -35,6 +43,7 @@ from tensorexpress.errors import NetworkError
 from tensorexpress.plan import Plan, make_plan
 from tensorexpress.policy import POLICIES
 from tensorexpress.scenario import read_scenario
+from tensorexpress.sums import VALUES, Pool, SummingSwitch, SumPlan
 from tensorexpress.switch.device import Switch
 from tensorexpress.switch.loop import LoopSettings
 from tensorexpress.switch.p4runtime.service import serve
@@ -42,7 +51,8 @@ from tensorexpress.switch.ports import parse_port
 from tensorexpress.switch.running import RunningSwitch
 from tensorexpress.switch.traffic import PortSettings
 from tensorexpress.wire.frame import FrameEnd, build_frame
-from tensorexpress.wire.header import Header
+from tensorexpress.wire.header import Header, Kind
+from tensorexpress.wire.sum_header import SumHeader, check_of
 
 #: Tensor bytes of a frame: a small packet, and a full one of an MTU of 1500.
 PAYLOADS = (64, 1400)
@@ -51,6 +61,13 @@ WINDOW, BURST = 64, 16
 #: Packets that have not come out after this time are lost.
 PATIENCE_S = 0.1
 POLL_S = 20e-6
+
+#: Workers that sum, and slots of a burst, in which each of them sends a packet.
+WORKERS = 2
+SLOTS_AT_ONCE = BURST // WORKERS
+#: Bursts under way go through slots of their own. Turns go round: each is newer than the one before (RFC 1982).
+SLOT_GROUPS = WINDOW // BURST
+TURNS = [turn << 30 for turn in range(4)]
 
 OFFLOADS_OFF = [word for name in ("tso", "gso", "gro", "tx", "rx", "sg") for word in (name, "off")]
 
@@ -70,8 +87,36 @@ def make_frames(payload: int) -> list[bytes]:
     ]
 
 
-def deploy_to(address: str) -> None:
-    deployment = prepare(make_bench_plan(), ["s0"], Options(), p4.load())
+def make_sum_plan() -> Plan:
+    words = ["job.architecture=ring", f"job.workers={WORKERS}", f"cluster.hosts={WORKERS}"]
+    plan = make_plan(read_scenario(overrides=words), POLICIES["tensorexpress"])
+    pool = Pool(queue=0, first_slot=0, slots=SLOT_GROUPS * SLOTS_AT_ONCE, tensors=(0,), packets=(1,))
+    children = tuple(2 * host for host in range(WORKERS))
+    return replace(plan, jobs=(replace(plan.jobs[0], sums=SumPlan((SummingSwitch(0, children),), (pool,))),))
+
+
+def make_sum_bursts() -> list[list[list[bytes]]]:
+    """Return bursts that follow each other, again and again: the frames of every worker, one for each slot."""
+    random = np.random.default_rng(1)
+    values = [random.integers(-(2**20), 2**20, VALUES, dtype=np.int32) for _ in range(WORKERS)]
+    groups = [range(group * SLOTS_AT_ONCE, (group + 1) * SLOTS_AT_ONCE) for group in range(SLOT_GROUPS)]
+    return [
+        [[_sum_frame(worker, values[worker], turn, slot) for slot in slots] for worker in range(WORKERS)]
+        for turn in TURNS
+        for slots in groups
+    ]
+
+
+def _sum_frame(worker: int, values: np.ndarray, turn: int, slot: int) -> bytes:
+    addresses = default_addresses([f"h{host}" for host in range(WORKERS)])
+    ends = FrameEnd(addresses[worker].mac, addresses[worker].ipv4), FrameEnd(GATEWAY_MAC, addresses[0].ipv4)
+    sums = SumHeader(epoch=1, turn=turn, slot=slot, check=check_of(values), exponent=0, needed=0).pack()
+    data = sums + values.astype(">i4").tobytes()
+    return build_frame(*ends, Header(0, worker, 0, 0, 0, 1, kind=Kind.SUM, payload_bytes=len(data)).pack() + data)
+
+
+def deploy_to(address: str, plan: Plan) -> None:
+    deployment = prepare(plan, ["s0"], Options(), p4.load())
     (outcome,) = deploy(deployment, [RemoteSwitch("s0", address)])
     if outcome.error is not None:
         raise outcome.error
@@ -80,25 +125,29 @@ def deploy_to(address: str) -> None:
 # In process
 
 
-def in_process(frames: list[bytes], seconds: float) -> float:
-    """Return packets per second of CPU time, which for one thread that never waits is time."""
+def in_process(plan: Plan, arrivals: list[tuple[int, bytes]], out: set[int], seconds: float) -> float:
+    """Return packets per second of CPU time, which for one thread that never waits is time.
+
+    `arrivals` are (port, frame) that come again and again, for each of which a packet leaves by one of some ports.
+    """
     sent = 0
 
     def transmit(port: int, frame: bytes, time_ps: int) -> None:
         nonlocal sent
-        sent += port == 1
+        sent += port in out
 
     switch = Switch(transmit)
     server = serve(switch, "127.0.0.1:0", cpu_port=255)
-    deploy_to(server.address)
+    deploy_to(server.address, plan)
     server.stop()
     rates, until = [], time.monotonic() + seconds
+    rounds = max(1, 320 // len(arrivals))
     while time.monotonic() < until:
         sent, started = 0, time.process_time()
-        for _ in range(20):
-            for frame in frames:
-                switch.receive(0, frame, time.monotonic_ns() * 1000)
-        assert sent == 20 * BURST
+        for _ in range(rounds):
+            for port, frame in arrivals:
+                switch.receive(port, frame, time.monotonic_ns() * 1000)
+        assert sent == rounds * len(arrivals)
         rates.append(sent / (time.process_time() - started))
     return median(rates)
 
@@ -193,18 +242,18 @@ def warm_up(send: Callable[[], None], count: Callable[[], int]) -> None:
 
 
 @contextmanager
-def embedded(*ports: str) -> Iterator[None]:
-    """An embedded switch with our plan: the two processes that `tensorexpress switch` starts."""
+def embedded(plan: Plan, *ports: str) -> Iterator[None]:
+    """An embedded switch with a plan: the two processes that `tensorexpress switch` starts."""
     opened = {number: (spec, PortSettings()) for number, spec in map(parse_port, ports)}
     with RunningSwitch(LoopSettings(opened), "127.0.0.1:0") as switch:
         assert switch.address is not None
-        deploy_to(switch.address)
+        deploy_to(switch.address, plan)
         yield
 
 
 @contextmanager
-def bmv2(program: str, *ports: str) -> Iterator[None]:
-    """A simple_switch_grpc with our plan."""
+def bmv2(program: str, plan: Plan, *ports: str) -> Iterator[None]:
+    """A simple_switch_grpc with a plan."""
     words = [word for port in ports for word in ("-i", port)]
     address = f"127.0.0.1:{free_port()}"
     command = [program, "--no-p4", "--device-id", "1", "--thrift-port", str(free_port()), "-L", "off", *words, "--"]
@@ -212,7 +261,7 @@ def bmv2(program: str, *ports: str) -> Iterator[None]:
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             wait_for(address)
-            deploy_to(address)
+            deploy_to(address, plan)
             yield
         finally:
             process.terminate()
@@ -265,7 +314,7 @@ def through_wires(frames: list[bytes], seconds: float) -> float:
         ports = [(free_port(socket.SOCK_DGRAM), end.getsockname()[1]) for end in (source, sink)]
         source.connect(("127.0.0.1", ports[0][0]))
         wires = (f"{port}@udp:127.0.0.1:{local}-127.0.0.1:{remote}" for port, (local, remote) in enumerate(ports))
-        with embedded(*wires):
+        with embedded(make_bench_plan(), *wires):
             return measure(make_sender(source, frames), lambda: received_by_wire(ports[1][1]), seconds)
 
 
@@ -276,26 +325,81 @@ def through_cables(
     seconds: float,
 ) -> float:
     (near_in, far_in), (near_out, far_out) = names
-    with switch(f"0@{near_in}", f"1@{near_out}"), socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as source:
+    ports = f"0@{near_in}", f"1@{near_out}"
+    with switch(make_bench_plan(), *ports), socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as source:
         source.bind((far_in, 0))
         return measure(make_sender(source, frames), lambda: received_by_interface(far_out), seconds)
+
+
+def sums_through_cables(
+    switch: Callable[..., AbstractContextManager[None]], names: list[tuple[str, str]], seconds: float
+) -> float:
+    """Return packets to sum per second, with a worker at each far end; as many packets return."""
+    with switch(make_sum_plan(), *(f"{port}@{near}" for port, (near, _) in enumerate(names))), ExitStack() as cleanup:
+        ends = []
+        for _, far in names:
+            ends.append(cleanup.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)))
+            ends[-1].bind((far, 0))
+        bursts = cycle(
+            [
+                [make_sender(end, frames) for end, frames in zip(ends, of_workers, strict=True)]
+                for of_workers in make_sum_bursts()
+            ]
+        )
+
+        def send() -> None:
+            for sender in next(bursts):
+                sender()
+
+        return measure(send, lambda: sum(received_by_interface(far) for _, far in names), seconds)
 
 
 def measure_all(payload: int, seconds: float) -> dict[str, float]:
     """Return packets per second by way, for frames with this much payload."""
     frames = make_frames(payload)
-    rates = {"in process": in_process(frames, seconds), "UDP wire": through_wires(frames, seconds)}
-    if os.geteuid() or not (shutil.which("ip") and shutil.which("ethtool")):
-        print("veth and BMv2 are left out: they need root, ip and ethtool")
+    arrivals = [(0, frame) for frame in frames]
+    in_here = in_process(make_bench_plan(), arrivals, {1}, seconds)
+    rates = {"in process": in_here, "UDP wire": through_wires(frames, seconds)}
+    if not has_cables():
         return rates
     with cables() as names:
         rates["veth"] = through_cables(embedded, names, frames, seconds)
-        program = shutil.which(os.environ.get("TENSOREXPRESS_BMV2", "simple_switch_grpc"))
-        if program is None:
-            print("BMv2 is left out: simple_switch_grpc is not on PATH, and TENSOREXPRESS_BMV2 names none")
-        else:
-            rates["BMv2"] = through_cables(lambda *ports: bmv2(program, *ports), names, frames, seconds)
+        program = find_bmv2()
+        if program is not None:
+            rates["BMv2"] = through_cables(partial(bmv2, program), names, frames, seconds)
     return rates
+
+
+def measure_sums(seconds: float) -> dict[str, float]:
+    """Return packets to sum per second by way."""
+    arrivals = [
+        (worker, frame) for burst in make_sum_bursts() for worker, frames in enumerate(burst) for frame in frames
+    ]
+    rates = {"in process": in_process(make_sum_plan(), arrivals, set(range(WORKERS)), seconds)}
+    if not has_cables():
+        return rates
+    with cables() as names:
+        rates["veth"] = sums_through_cables(embedded, names, seconds)
+        program = find_bmv2()
+        if program is not None:
+            rates["BMv2"] = sums_through_cables(partial(bmv2, program), names, seconds)
+    return rates
+
+
+def has_cables() -> bool:
+    """Whether there can be virtual cables; says so where there cannot."""
+    if os.geteuid() or not (shutil.which("ip") and shutil.which("ethtool")):
+        print("veth and BMv2 are left out: they need root, ip and ethtool")
+        return False
+    return True
+
+
+def find_bmv2() -> str | None:
+    """Return simple_switch_grpc; says so where there is none."""
+    program = shutil.which(os.environ.get("TENSOREXPRESS_BMV2", "simple_switch_grpc"))
+    if program is None:
+        print("BMv2 is left out: simple_switch_grpc is not on PATH, and TENSOREXPRESS_BMV2 names none")
+    return program
 
 
 def main() -> None:
@@ -306,8 +410,15 @@ def main() -> None:
         rates = measure_all(payload, seconds)
         print(f"frames with {payload} bytes of tensor, packets/s:")
         for way, rate in rates.items():
-            ratio = f"  {rate / rates['BMv2']:.2f} x BMv2" if "BMv2" in rates and way != "BMv2" else ""
-            print(f"  {way:10} {rate:9,.0f}{ratio}")
+            print(f"  {way:10} {rate:9,.0f}{beside_bmv2(rates, way)}")
+    rates = measure_sums(seconds)
+    print(f"frames with {VALUES} values that the switch sums, packets/s and values/s:")
+    for way, rate in rates.items():
+        print(f"  {way:10} {rate:9,.0f} {VALUES * rate:12,.0f}{beside_bmv2(rates, way)}")
+
+
+def beside_bmv2(rates: dict[str, float], way: str) -> str:
+    return f"  {rates[way] / rates['BMv2']:.2f} x BMv2" if "BMv2" in rates and way != "BMv2" else ""
 
 
 if __name__ == "__main__":
