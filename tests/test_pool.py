@@ -64,10 +64,11 @@ class Cluster:
         self.sums: list[dict[tuple[int, int, int], np.ndarray]] = [{} for _ in hosts]
         self.after_sum: Callable[[int], None] = lambda worker: None
         self.endpoints, self.pools = [], []
+        peers = settings.pop("peers", {})
         for worker, child in enumerate(children):
             endpoint = Endpoint(
                 VirtualLink(self.network, address(worker)),
-                {},
+                peers,
                 EndpointSettings(FlowSettings(1000, SEGMENT_OVERHEAD_BYTES), **settings),
                 session=1,
                 clock_ps=self.network.clock_ps,
@@ -413,6 +414,16 @@ def test_after_three_time_outs_the_packet_of_the_turn_before_is_sent_as_well() -
         now_ps = pool.deadline_ps
         pool.time_out(now_ps)
     assert sent == [1, 1, 1, 0, 1]
+
+
+def test_a_worker_that_is_left_alone_without_a_sum_says_so() -> None:
+    cluster = Cluster(2, silence_ps=1000 * MS, peers={"h9": ("10.0.0.9", 1)})
+    cluster.offer(0, 0, 2, np.ones(ELEMENTS[2], dtype=np.float32))
+    cluster.endpoints[0].release("h9")
+    with pytest.raises(
+        NetworkError, match=r"^no sum has come for 1 s, and the other workers have left; the switch has"
+    ):
+        cluster.network.run(cluster.endpoints[:1], until=lambda: False)
 
 
 def test_packets_of_several_pools_go_by_host_order() -> None:

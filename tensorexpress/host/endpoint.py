@@ -199,8 +199,9 @@ class Endpoint:
         now_ps = clock_ps()
         self._peers = {name: _Peer(name, address, heard_ps=now_ps) for name, address in peers.items()}
         self._by_address = {peer.address: peer for peer in self._peers.values()}
-        #: By job.
+        #: By job; and when the last sum came, or somebody left who could have had a part in it.
         self._sums: dict[int, _Sums] = {}
+        self._summed_ps = now_ps
         self._scheduler = Scheduler(settings.host_order, settings.credit_bytes, settings.rate_bps)
         self._stride = SEGMENT_HEADER_BYTES + settings.flow.payload_bytes
         self._most = link.most_segments(self._stride)
@@ -342,6 +343,8 @@ class Endpoint:
         self._depart(self._peer(peer))
 
     def _depart(self, peer: _Peer) -> None:
+        if not peer.gone:
+            self._summed_ps = self._clock_ps()
         peer.gone = True
         for flow in peer.sending.values():
             self._scheduler.retire(flow)
@@ -349,6 +352,7 @@ class Endpoint:
     def _beat(self, now_ps: int) -> None:
         """Let peers know that this end lives, and find out who does not."""
         self._next_beat_ps = now_ps + self._beat_ps
+        self._check_alone()
         for peer in self._peers.values():
             if peer.gone:
                 continue
@@ -363,6 +367,15 @@ class Endpoint:
                 self._send_control(peer, _GOODBYE if self._leaving else _HEARTBEAT)
             if not self._leaving:
                 self._next_beat_ps = min(self._next_beat_ps, peer.heard_ps + self.settings.silence_ps)
+
+    def _check_alone(self) -> None:
+        """Raise NetworkError when a sum is missing and nobody is left with whom a switch could make it again."""
+        silent_ps = self._drained_ps - self._summed_ps
+        is_alone = all(peer.gone for peer in self._peers.values())
+        if is_alone and silent_ps >= self.settings.silence_ps and not all(pool.idle for pool in self._pools()):
+            raise NetworkError(
+                f"no sum has come for {format_time(silent_ps)}, and the other workers have left; the switch has failed"
+            )
 
     def leave(self, linger_ps: int = PS_PER_SECOND) -> None:
         """Wait until all has been acknowledged, say goodbye, and wait for the goodbyes of the others at most so long.
@@ -553,6 +566,7 @@ class Endpoint:
             counters.implausible += 1
             return
         counters.received += 1
+        self._summed_ps = self._clock_ps()
         summed = pool.take(header, sums, values, self._clock_ps())
         if pool.idle:
             self._scheduler.retire(pool)

@@ -55,7 +55,6 @@ MOST_DAMAGED = 5
 _FORGOTTEN_AFTER = 3
 
 _FULL_BYTES = SUM_FRAMING.full_packet_bytes
-_PAYLOAD_BYTES = SUM_FRAMING.payload_bytes
 _WRAP = 1 << 32
 
 
