@@ -12,12 +12,16 @@ from support.network import needs_root
 from support.summed_training import LEAF_SPINE, summed_plan
 from support.training_run import Killer, check_consistent
 
+from tensorexpress.doctor import find_bmv2
 from tensorexpress.errors import NetworkError
 from tensorexpress.switch.faults import Faults
+from tensorexpress.target.bmv2 import Bmv2Target
 from tensorexpress.target.embedded import EmbeddedTarget
 from tensorexpress.target.runner import run_plan
 
 WIRES = EmbeddedTarget(wires=True)
+
+needs_bmv2 = pytest.mark.skipif(find_bmv2() is None, reason="simple_switch_grpc is not here (TENSOREXPRESS_BMV2)")
 
 
 @pytest.mark.parametrize("policy", ["switchml", "tensorexpress+sum"])
@@ -33,6 +37,14 @@ def test_runs_have_the_trace_that_the_simulator_has(policy: str, tmp_path: Path)
 @needs_root
 def test_runs_go_over_namespaces_too(tmp_path: Path) -> None:
     check_consistent(run_plan(summed_plan(tmp_path, "iterations=1"), EmbeddedTarget()))
+
+
+@needs_root
+@needs_bmv2
+@pytest.mark.parametrize("overrides", [(), LEAF_SPINE], ids=["one level", "two levels"])
+def test_bmv2_sums_exactly(overrides: tuple[str, ...], tmp_path: Path) -> None:
+    plan = summed_plan(tmp_path, "cluster.bandwidth=4 Mbps", "iterations=1", *overrides)
+    check_consistent(run_plan(plan, Bmv2Target()))
 
 
 @pytest.mark.parametrize("overrides", [(), LEAF_SPINE], ids=["one level", "two levels"])
