@@ -81,6 +81,14 @@ def test_several_jobs_share_a_switch_and_types_of_two_bytes_are_summed(tmp_path:
     assert {job for station in training.stations for job in station.transfers} == {0, 1}
 
 
+def test_with_a_barrier_the_first_layer_waits_for_all(tmp_path: Path) -> None:
+    plan = summed_plan(tmp_path, "job.barrier=true", policy="tensorexpress+sum")
+    training = Training(plan, over_reference(plan))
+    training.run()
+    for worker in training.workers:
+        assert (worker.updated_ps[:, 0] == worker.updated_ps.max(axis=1)).all()
+
+
 def test_a_wrong_sum_is_an_error(tmp_path: Path) -> None:
     plan = summed_plan(tmp_path)
     training = Training(plan, over_reference(plan))

@@ -6,7 +6,7 @@ switches adds anything.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import Any
 
@@ -63,6 +63,8 @@ class PoolExchange:
         self._sent, self._received = self._own_messages(host)
         self._iterations = [0] * len(self._plan.ranks)
         self._updates: dict[tuple[int, int], _Update] = {}
+        #: Of every iteration under way: how many tensors are complete.
+        self._complete: Counter[int] = Counter()
         self._left = plan.scenario.rounds * len(self._plan.ranks)
         self._tags = self._own_tags(plan)
         station.play(self, job, Kind.SUM)
@@ -113,7 +115,19 @@ class PoolExchange:
         now_ps = self._station.now_ps()
         self._note(iteration, tensor, update.ready_ps, summed.first_sent_ps, now_ps)
         self._left -= 1
-        self._updated(tensor, now_ps)
+        self._tell(iteration, tensor, now_ps)
+
+    def _tell(self, iteration: int, tensor: int, now_ps: int) -> None:
+        """Tell the worker of an update; with a barrier, that of the first layer comes when all others are here."""
+        if not self._plan.job.barrier:
+            self._updated(tensor, now_ps)
+            return
+        self._complete[iteration] += 1
+        if tensor:
+            self._updated(tensor, now_ps)
+        if self._complete[iteration] == len(self._plan.ranks):
+            del self._complete[iteration]
+            self._updated(0, now_ps)
 
     def _check(self, iteration: int, tensor: int, found: Floats) -> None:
         """Raise NetworkError when an update is not the sum of all workers' gradients, or no number at all."""
