@@ -103,7 +103,7 @@ def run(
     for plan in plans:
         check_runnable(plan)
         check_sums(plan, target)
-        check_speed(plan.scenario, target, [plan.policy])
+        check_speed(plan.scenario, target, [each.policy for each in plans])
     silence_s = with_option("--silence", parse_time, silence) / PS_PER_SECOND
 
     def run_once(plan: Plan, attempt: str) -> Run:

@@ -214,9 +214,9 @@ def test_switches_that_forget_everything_in_the_middle_are_survived(levels: int,
 # One worker, and a switch that says what the test wants
 
 
-def sender(workers: int = 2, first_exponent: int = 1, slots: int = 2) -> PoolSender:
+def sender(workers: int = 2, first_exponent: int = 1, slots: int = 2, tensors: tuple[int, ...] = (1,)) -> PoolSender:
     member = Membership(0, 1, workers, 4, LAYERS, EPOCH, rto_min_ps=5 * MS, first_exponent=first_exponent)
-    return PoolSender(Pool(0, first_slot=10, slots=slots, tensors=(1,), packets=(3,)), member)
+    return PoolSender(Pool(0, first_slot=10, slots=slots, tensors=tensors, packets=(3,) * len(tensors)), member)
 
 
 def offered(values: Any = 1.0, iteration: int = 0, **options: Any) -> PoolSender:
@@ -225,9 +225,10 @@ def offered(values: Any = 1.0, iteration: int = 0, **options: Any) -> PoolSender
     return made
 
 
-def give(to: PoolSender, values: Any = 1.0, iteration: int = 0) -> None:
+def give(to: PoolSender, values: Any = 1.0, iteration: int = 0, tensor: int = 1) -> None:
     gradient = np.full(3 * VALUES, values, dtype=np.float32)
-    to.offer(Tag(0, 1, iteration, 1, chunks=3, queue=6, traffic=TrafficClass(40, 6), deadline_ps=2 * MS), gradient, 77)
+    tag = Tag(0, 1, iteration, tensor, chunks=3, queue=6, traffic=TrafficClass(40, 6), deadline_ps=2 * MS)
+    to.offer(tag, gradient, 77)
 
 
 def parts(packet: Contribution) -> tuple[SumHeader, np.ndarray]:
@@ -261,18 +262,18 @@ def test_what_a_packet_says() -> None:
 
 
 def test_a_slot_takes_its_next_packet_when_the_sum_of_the_last_is_here_and_its_gradient_too() -> None:
-    pool = offered()
+    pool = offered(tensors=(1, 0))
     first, second = pool.next_burst(0, 64), pool.next_burst(0, 64)
     assert [packet.header.chunk for packet in (first, second)] == [0, 1]
     assert pool.head() is None
     summed = answer(second, pool)
     assert summed is not None
     assert (summed.iteration, summed.tensor, summed.packet, set(summed.values)) == (0, 1, 1, {2.0})
-    # Packet 3 is of the next iteration, whose gradient is not there.
+    # Packet 3 is of the next tensor, whose gradient is not there.
     assert pool.head() is None
-    give(pool, iteration=1)
+    give(pool, tensor=0)
     third = pool.next_burst(0, 64)
-    assert (third.header.iteration, third.header.chunk, parts(third)[0].slot, parts(third)[0].turn) == (1, 0, 11, 1)
+    assert (third.header.tensor, third.header.chunk, parts(third)[0].slot, parts(third)[0].turn) == (0, 0, 11, 1)
     answer(first, pool)
     assert pool.next_burst(0, 64).header.chunk == 2
     assert pool.head() is None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.network import needs_root
 from support.summed_training import LEAF_SPINE, summed_plan
-from support.training_run import Killer, check_consistent
+from support.training_run import Killer, check_consistent, small_plan
 
 from tensorexpress.doctor import find_bmv2
 from tensorexpress.errors import NetworkError
@@ -32,6 +32,14 @@ def test_runs_have_the_trace_that_the_simulator_has(policy: str, tmp_path: Path)
     # One packet goes up for every one that comes down, whatever the number of workers.
     sent = run.trace.links["bytes"][[0, 2, 4]]
     assert (sent >= 1138 * sum(pool.packets_per_iteration for pool in run.plan.jobs[0].sums.pools) * 2).all()
+
+
+def test_servers_of_other_policies_have_no_part(tmp_path: Path) -> None:
+    started: dict[str, int] = {}
+    plan = small_plan(tmp_path, "iterations=1", policy="switchml", scale=0.1)
+    run = run_plan(plan, WIRES, started=lambda network, pids: started.update(pids))
+    check_consistent(run)
+    assert started.keys() == {"h0", "h1"}
 
 
 @needs_root

@@ -189,7 +189,8 @@ class PoolSender:
     def offer(self, tag: Tag, elements: Floats, key: int) -> None:
         """Take the gradient of a tensor, which must not change until its sum is here.
 
-        Tensors come in the order of the pool, iteration by iteration: that is how workers agree without talking.
+        Tensors come in the order of the pool, iteration by iteration, and each after its sum of the iteration before:
+        that is how workers agree on slots and exponents without talking.
         """
         pool = self.pool
         gradient = _Gradient(tag, elements, key)
@@ -197,6 +198,7 @@ class PoolSender:
         assert (first, gradient.left) == (self._offered, self.packets_of(tag.tensor)), (
             "a tensor that is not the next one of its pool"
         )
+        assert first - pool.packets_per_iteration not in self._gradients, "a tensor whose last sum is not here"
         self._gradients[first] = gradient
         self._offered += gradient.left
         self._left += gradient.left
