@@ -115,6 +115,13 @@ def pair() -> Iterator[Pair]:
         yield Pair(7, cleanup)
 
 
+@pytest.fixture
+def fresh_pair() -> Iterator[Pair]:
+    """Switches that never had a program: BMv2 keeps the copies of its groups when it is given another one."""
+    with ExitStack() as cleanup:
+        yield Pair(7, cleanup)
+
+
 def without_wait(frame: bytes) -> bytes:
     """Blank the slack, from which a switch deducts what its own clock says, and the checksum that goes with it."""
     header = read_frame(frame).header
@@ -188,19 +195,21 @@ def test_our_program_does_the_same_on_both(pair: Pair, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_packets_to_sum_become_the_same_on_both(pair: Pair, seed: int) -> None:
+def test_packets_to_sum_become_the_same_on_both(fresh_pair: Pair, seed: int) -> None:
     network = SummingNetwork(star_plan(3, jobs=2))
     schema = ProgramSchema.of(PROGRAM)
-    pair.load(schema.p4info, PROGRAM.document, updates_of(entries(Intent(network.plan, "s0")), schema))
+    fresh_pair.load(schema.p4info, PROGRAM.document, updates_of(entries(Intent(network.plan, "s0")), schema))
+    # Frames at two ports may overtake each other in BMv2, unless something behind the first has come out.
+    follower = network.addresses[6].mac + bytes(6) + bytes.fromhex("88b6") + bytes(46)
     sums = 0
     for port, frame in random_sums(random.Random(seed), network, 600):
-        ours = pair.embedded(port, frame)
-        theirs = pair.bmv2(port, frame, len(ours))
-        assert shown(theirs, without_wait) == shown(ours, without_wait), f"port {port}, frame {frame.hex()}"
-        for _, made in (*ours, *theirs):
-            sums += read_frame(made).header is not None and bool(parse(made).sums.flags & 1)
-    assert sums > 100
-    pair.assert_silent()
+        ours = fresh_pair.embedded(port, frame)
+        fresh_pair.send_many(port, [frame, follower])
+        theirs = fresh_pair.collect(len(ours) + 1)
+        assert shown(theirs, without_wait) == shown([*ours, (6, follower)], without_wait), f"{port}: {frame.hex()}"
+        sums += sum(read_frame(made).header is not None and parse(made).sums.flags & 1 for _, made in theirs)
+    assert sums > 50
+    fresh_pair.assert_silent()
 
 
 def test_frames_of_one_queue_stay_in_order_on_both(pair: Pair) -> None:
