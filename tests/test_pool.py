@@ -64,11 +64,10 @@ class Cluster:
         self.sums: list[dict[tuple[int, int, int], np.ndarray]] = [{} for _ in hosts]
         self.after_sum: Callable[[int], None] = lambda worker: None
         self.endpoints, self.pools = [], []
-        peers = settings.pop("peers", {})
         for worker, child in enumerate(children):
             endpoint = Endpoint(
                 VirtualLink(self.network, address(worker)),
-                peers,
+                {f"h{other}": hosts[other] for other in range(workers) if other != worker},
                 EndpointSettings(FlowSettings(1000, SEGMENT_OVERHEAD_BYTES), **settings),
                 session=1,
                 clock_ps=self.network.clock_ps,
@@ -201,7 +200,7 @@ def test_sums_of_whole_numbers_are_exact_in_a_long_run_with_faults(levels: int) 
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=8)
 def test_switches_that_forget_everything_in_the_middle_are_survived(levels: int, seed: int) -> None:
-    cluster = Cluster(3, STATED, seed, levels)
+    cluster = Cluster(3, STATED, seed, levels, silence_ps=20_000 * MS)
     random = Random(seed)
     for switch in cluster.switches:
         for _ in range(3):
@@ -404,23 +403,35 @@ def test_time_outs_double_and_send_the_same_packet_again() -> None:
     assert pool.deadline_ps == now_ps + 4 * 30 * MS
 
 
-def test_after_three_time_outs_the_packet_of_the_turn_before_is_sent_as_well() -> None:
-    pool = offered(slots=1)
-    first = pool.next_burst(0, 64)
-    answer(first, pool)
+def turns_sent(pool: PoolSender, now_ps: int) -> list[tuple[int, int]]:
+    """Return slot and turn of all that a pool may send."""
+    sent = []
+    while pool.head() is not None:
+        sums, _ = parts(pool.next_burst(now_ps, 64))
+        sent.append((sums.slot, sums.turn))
+    return sent
+
+
+def test_after_three_time_outs_what_was_sent_in_the_turn_before_is_sent_as_well() -> None:
+    pool, other = offered(slots=2), offered(slots=3)
+    pool.pools = other.pools = [pool, other]
+    # Slot 11 of one pool and all of the other one wait for nothing; slot 10 waits for its second sum.
+    for each in (pool, other):
+        for packet in [each.next_burst(0, 64) for _ in range(each.pool.slots)]:
+            answer(packet, each)
     now_ps, sent = 0, []
-    for _ in range(4):
-        while pool.head() is not None:
-            sent.append(parts(pool.next_burst(now_ps, 64))[0].turn)
+    for _ in range(5):
+        sent.append((turns_sent(pool, now_ps), turns_sent(other, now_ps)))
         now_ps = pool.deadline_ps
         pool.time_out(now_ps)
-    assert sent == [1, 1, 1, 0, 1]
+    recalled = [(10, 0), (11, 0), (12, 0)]
+    assert sent == [([(10, 1)], [])] * 3 + [([(10, 0), (10, 1), (11, 0)], recalled)] * 2
 
 
 def test_a_worker_that_is_left_alone_without_a_sum_says_so() -> None:
-    cluster = Cluster(2, silence_ps=1000 * MS, peers={"h9": ("10.0.0.9", 1)})
+    cluster = Cluster(2, silence_ps=1000 * MS)
     cluster.offer(0, 0, 2, np.ones(ELEMENTS[2], dtype=np.float32))
-    cluster.endpoints[0].release("h9")
+    cluster.endpoints[0].release("h1")
     with pytest.raises(
         NetworkError, match=r"^no sum has come for 1 s, and the other workers have left; the switch has"
     ):

@@ -43,6 +43,9 @@ _MOST_ARRIVED_BYTES = 2**18
 #: Heartbeats within the time after which silence is an error.
 _BEATS = 4
 
+#: How often a host that hears of no sums, and waits for none, sends its last packets again for those who may.
+_RECALL_PS = PS_PER_SECOND // 4
+
 #: Copies of a goodbye that is not repeated any more, because who sends it leaves at once.
 _LAST_GOODBYES = 3
 
@@ -249,12 +252,14 @@ class Endpoint:
         `target` is any address beyond this host's switch, which takes the packets out of the way there.
         """
         self._sums[job] = _Sums(target, pools, summed)
+        for pool in pools:
+            pool.pools = pools
+            self._scheduler.activate(pool)
 
     def contribute(self, pool: PoolSender, tag: Tag, gradient: Floats, ready_ps: int) -> None:
         """Have a gradient summed that was ready at a time; it must not change until the sum is here."""
         piece = Slice(ready_ps, tag.rank, gradient.nbytes, tag.deadline_ps, tag.iteration, tag.message)
         pool.offer(tag, gradient, self._scheduler.key_of(piece))
-        self._scheduler.activate(pool)
 
     def _peer(self, name: str) -> _Peer:
         if name not in self._peers:
@@ -353,6 +358,9 @@ class Endpoint:
         """Let peers know that this end lives, and find out who does not."""
         self._next_beat_ps = now_ps + self._beat_ps
         self._check_alone()
+        if now_ps - self._summed_ps >= self._beat_ps:
+            for pool in self._pools():
+                pool.recall(now_ps, _RECALL_PS)
         for peer in self._peers.values():
             if peer.gone:
                 continue
@@ -568,8 +576,6 @@ class Endpoint:
         counters.received += 1
         self._summed_ps = self._clock_ps()
         summed = pool.take(header, sums, values, self._clock_ps())
-        if pool.idle:
-            self._scheduler.retire(pool)
         if summed is not None:
             joined.summed(summed)
 

@@ -8,9 +8,9 @@ lets the slot take its next packet, in its next *turn*. What all workers decide 
     a redo          if the exponent turns out too low for somebody, or far too high for all, the slot's next turn is for
                     the same packet with the exponent that the sum names
 
-Time-outs send a packet again (recovery.py). After three in a row that of the turn before is sent as well: a switch that
-was started again has forgotten its sum, which somebody may still wait for. docs/aggregation.md has all of it in
-words.
+Time-outs send a packet again (recovery.py). After three in a row the worker also *recalls* what it sent in the turn
+before, in this slot and in all that wait for nothing, of every pool of the job: a switch that was started again has
+forgotten those sums, and others may still wait for them. docs/aggregation.md has all of it in words.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -51,7 +52,7 @@ COARSEST = 6
 #: A sum that is damaged counts as lost; so many of one turn in a row are no accident.
 MOST_DAMAGED = 5
 
-#: Time-outs in a row from which on the packet of the turn before is sent as well.
+#: Time-outs in a row after which a switch may have forgotten sums.
 _FORGOTTEN_AFTER = 3
 
 _FULL_BYTES = SUM_FRAMING.full_packet_bytes
@@ -170,6 +171,9 @@ class PoolSender:
         #: (time, place of the slot, turn, transmissions); likewise.
         self._timers: list[tuple[int, int, int, int]] = []
         self._round_trips_ps: deque[int] = deque(maxlen=POOL_SAMPLES)
+        #: All pools of the job, and when slots of this one that wait for nothing were last recalled.
+        self.pools: Sequence[PoolSender] = (self,)
+        self._recalled_ps = -(10**18)
 
     @property
     def idle(self) -> bool:
@@ -212,7 +216,9 @@ class PoolSender:
         while self._ready:
             _, turn, place, is_before = self._ready[0]
             slot = self._slots[place]
-            if slot.turn == turn and (is_before or slot.is_queued):
+            if slot.turn == turn and is_before:
+                return (False, 0)  # whatever else there is, somebody may wait for it
+            if slot.turn == turn and slot.is_queued:
                 return (True, self._gradients[self._first_of(slot.number)].key)
             heapq.heappop(self._ready)
         return None
@@ -299,7 +305,7 @@ class PoolSender:
         while self._timers and (self._timers[0][0] <= now_ps or not self._is_due(self._timers[0])):
             timer = heapq.heappop(self._timers)
             if self._is_due(timer):
-                self._strike(timer[1])
+                self._strike(timer[1], now_ps)
 
     def _is_due(self, timer: tuple[int, int, int, int]) -> bool:
         """Whether a timer is about the last transmission of its slot, and no sum has come."""
@@ -307,14 +313,30 @@ class PoolSender:
         slot = self._slots[place]
         return (slot.turn, slot.transmissions) == (turn, transmissions) and not slot.is_queued
 
-    def _strike(self, place: int) -> None:
+    def _strike(self, place: int, now_ps: int) -> None:
         slot = self._slots[place]
         self.timeouts += 1
         self.in_flight_bytes -= _FULL_BYTES
+        if slot.transmissions >= _FORGOTTEN_AFTER:
+            self._recall(place)
+            for pool in self.pools:
+                pool.recall(now_ps, slot.timeout_ps)
         slot.timeout_ps = backed_off(slot.timeout_ps)
-        if slot.transmissions >= _FORGOTTEN_AFTER and slot.before is not None:
-            heapq.heappush(self._ready, (slot.number - 1, slot.turn, place, True))
         self._queue(place)
+
+    def recall(self, now_ps: int, pause_ps: int) -> None:
+        """Send the last packets of slots that wait for nothing once more, unless they were within some time."""
+        if now_ps < self._recalled_ps + pause_ps:
+            return
+        self._recalled_ps = now_ps
+        for place, slot in enumerate(self._slots):
+            if not slot.transmissions:
+                self._recall(place)
+
+    def _recall(self, place: int) -> None:
+        slot = self._slots[place]
+        if slot.before is not None:
+            heapq.heappush(self._ready, (slot.number - 1, slot.turn, place, True))
 
     def _measure_round_trip(self, slot: _Slot, now_ps: int) -> None:
         # From the first transmission on, whichever the sum answers: the shortest of several counts.
