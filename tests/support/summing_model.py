@@ -370,7 +370,7 @@ def drain(model: Model, state: State, ends_well: set[Any]) -> None:
     seen = set()
     while not model.is_done(state) and (key := (state.workers, state.switches)) not in ends_well:
         # Every round takes all workers one turn further, but for the first: then some are behind others.
-        if len(seen) > model.settings.turns:
+        if key in seen or len(seen) > model.settings.turns:
             raise StuckError(str(state.workers))
         seen.add(key)
         state = model.sent_again(state)
