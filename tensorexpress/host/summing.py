@@ -28,13 +28,13 @@ from tensorexpress.wire.header import Kind
 class _Update:
     """The sum of a tensor, of which not all packets are here."""
 
-    __slots__ = ("elements", "missing", "ready_ps")
+    __slots__ = ("elements", "first_sum_ps", "missing", "ready_ps")
 
     def __init__(self, elements: int, packets: int, ready_ps: int):
         self.elements: Floats = np.empty(elements, dtype=np.float32)
         self.missing = packets
-        #: When the worker had its gradient.
-        self.ready_ps = ready_ps
+        #: When the worker had its gradient, and when the first sum came; -1 before.
+        self.ready_ps, self.first_sum_ps = ready_ps, -1
 
 
 class PoolExchange:
@@ -104,7 +104,9 @@ class PoolExchange:
     def _summed(self, summed: Summed) -> None:
         """Put the sum of a packet into its place; tell the worker if it was the last of its tensor."""
         iteration, tensor = summed.iteration, summed.tensor
-        update = self._updates[iteration, tensor]
+        update, now_ps = self._updates[iteration, tensor], self._station.now_ps()
+        if update.first_sum_ps < 0:
+            update.first_sum_ps = now_ps
         part = update.elements[summed.packet * VALUES : (summed.packet + 1) * VALUES]
         part[:] = FLOAT_TYPES["fp32"].rounded(summed.values)[: len(part)]
         update.missing -= 1
@@ -112,8 +114,7 @@ class PoolExchange:
             return
         del self._updates[iteration, tensor]
         self._check(iteration, tensor, update.elements)
-        now_ps = self._station.now_ps()
-        self._note(iteration, tensor, update.ready_ps, summed.first_sent_ps, now_ps)
+        self._note(iteration, tensor, update, summed.first_sent_ps, now_ps)
         self._left -= 1
         self._tell(iteration, tensor, now_ps)
 
@@ -165,16 +166,19 @@ class PoolExchange:
                 numbers[int(graph.tensor[number])].append(number)
         return sent, received
 
-    def _note(self, iteration: int, tensor: int, ready_ps: int, sent_ps: int, now_ps: int) -> None:
-        """Note what this host saw of a tensor's messages: a gradient has arrived for certain when its sum is here."""
+    def _note(self, iteration: int, tensor: int, update: _Update, sent_ps: int, now_ps: int) -> None:
+        """Note what this host saw of a tensor's messages: a gradient has arrived for certain when its sum is here.
+
+        The sum was on its way from its first packet to its last.
+        """
         seen = self._station.transfers[self._job]
         for number in self._sent[tensor]:
-            seen.ready.append((iteration, number, ready_ps))
+            seen.ready.append((iteration, number, update.ready_ps))
             seen.sent.append((iteration, number, sent_ps))
             seen.delivered.append((iteration, number, now_ps))
         for number in self._received[tensor]:
-            seen.ready.append((iteration, number, now_ps))
-            seen.sent.append((iteration, number, now_ps))
+            seen.ready.append((iteration, number, update.first_sum_ps))
+            seen.sent.append((iteration, number, update.first_sum_ps))
             seen.delivered.append((iteration, number, now_ps))
 
 
