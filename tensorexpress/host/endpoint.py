@@ -43,6 +43,9 @@ _MOST_ARRIVED_BYTES = 2**18
 #: Heartbeats within the time after which silence is an error.
 _BEATS = 4
 
+#: The same where switches sum: peers send each other nothing else, and of ten in a row one gets through anything.
+_BEATS_WITH_SUMS = 10
+
 #: How often a host that hears of no sums, and waits for none, sends its last packets again for those who may.
 _RECALL_PS = PS_PER_SECOND // 4
 
@@ -252,6 +255,7 @@ class Endpoint:
         `target` is any address beyond this host's switch, which takes the packets out of the way there.
         """
         self._sums[job] = _Sums(target, pools, summed)
+        self._beat_ps = self.settings.silence_ps // _BEATS_WITH_SUMS
         for pool in pools:
             pool.pools = pools
             self._scheduler.activate(pool)
