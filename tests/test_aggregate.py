@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -126,6 +128,10 @@ def test_a_sum_is_addressed_to_the_worker_that_gets_it(star: SummingNetwork) -> 
         assert (header.flags, header.slack_us, header.queue) == (0, 77, 3)
 
 
+#: Examples share a switch: each begins a new epoch.
+shared_star = cache(lambda: SummingNetwork(star_plan(WORKERS)))
+epochs = count(100)
+
 lanes = st.one_of(st.integers(-(2**31), 2**31 - 1), st.sampled_from([-(2**31), -1, 0, 1, 2**31 - 1]))
 vectors = st.builds(
     lambda seed, first: np.concatenate([some(seed, 2**31 - 1)[len(first) :], np.array(first, np.int32)]).astype(
@@ -142,10 +148,10 @@ vectors = st.builds(
     st.permutations(range(WORKERS)),
 )
 def test_sums_are_those_of_numpy_in_any_order(parts: list[tuple[Values, int, int]], order: list[int]) -> None:
-    network = SummingNetwork(star_plan(WORKERS))
+    network, epoch = shared_star(), next(epochs)
     for worker in order:
         values, needed, culprit = parts[worker]
-        results = send(network, worker, packet(values, worker=worker, needed=needed, culprit=culprit))
+        results = send(network, worker, packet(values, worker=worker, needed=needed, culprit=culprit, epoch=epoch))
     assert len(results) == WORKERS
     wide = np.zeros(VALUES, dtype=np.int64)
     overflow = False
@@ -277,7 +283,7 @@ def with_udp_checksum(frame: bytes, value: int) -> bytes:
 
 @given(st.integers(34, 14 + define.SUM_IPV4_BYTES - 1), st.integers(0, 7))
 def test_a_damaged_packet_never_touches_a_slot(place: int, bit: int) -> None:
-    star = SummingNetwork(star_plan(WORKERS))
+    star = shared_star()
     contribute(star, 1)
     held = slots_held(star)
     damage = damaged(star.frame(0, packet(VECTORS[0])), place, bit)

@@ -2,7 +2,7 @@
 
 messages.py  entities/                            P4Info by name; what a controller can set, one class for each kind
 controls.py  readings.py                          what controls of the P4 program declare; what they count
-guard.py  forward.py  classify.py  mark.py  checksum.py   one module for each P4 control, by the same name
+guard.py  aggregate.py  forward.py  classify.py  mark.py  checksum.py   one module for each P4 control, by the same name
 intent.py                                         a plan, one of its switches, and what is decided beside the plan
 client.py  reconcile.py                           one connection; only the difference is written
 probe.py                                          which queues a switch has, found out without changing it
