@@ -25,6 +25,7 @@ from tensorexpress.errors import InputError, PlanError
 
 if TYPE_CHECKING:
     from tensorexpress.plan import Plan
+    from tensorexpress.policy import Policy
     from tensorexpress.scenario import Scenario
     from tensorexpress.target import Target
     from tensorexpress.target.runner import Run
@@ -91,7 +92,7 @@ def run(
     from tensorexpress.host.process import check_runnable
     from tensorexpress.results import report
     from tensorexpress.results.side_by_side import Result, side_by_side
-    from tensorexpress.target.runner import check_speed, run_calmly, run_plan
+    from tensorexpress.target.runner import check_speed, check_sums, run_calmly, run_plan
     from tensorexpress.trace_file import trace_path, write_trace
     from tensorexpress.units import PS_PER_SECOND, parse_time
 
@@ -101,7 +102,8 @@ def run(
     plans = _plans(scenario, overrides, policies, plan_path, scale, target)
     for plan in plans:
         check_runnable(plan)
-        check_speed(plan.scenario, target)
+        check_sums(plan, target)
+        check_speed(plan.scenario, target, [each.policy for each in plans])
     silence_s = with_option("--silence", parse_time, silence) / PS_PER_SECOND
 
     def run_once(plan: Plan, attempt: str) -> Run:
@@ -151,8 +153,9 @@ def _plans(
         plan = read_plan(plan_path)
         _check_belonging(plan, inputs, plan_path)
         return [plan]
-    slow = _scaled(inputs, scale, target)
-    return [make_plan(slow, policy) for policy in chosen or map(parse_policy, USUAL_IN_RUNS)]
+    compared = chosen or [parse_policy(policy) for policy in USUAL_IN_RUNS]
+    slow = _scaled(inputs, scale, target, compared)
+    return [make_plan(slow, policy) for policy in compared]
 
 
 def _check_belonging(plan: Plan, inputs: Scenario, path: str) -> None:
@@ -167,13 +170,13 @@ def _check_belonging(plan: Plan, inputs: Scenario, path: str) -> None:
             )
 
 
-def _scaled(inputs: Scenario, scale: str, target: Target) -> Scenario:
+def _scaled(inputs: Scenario, scale: str, target: Target, policies: Sequence[Policy]) -> Scenario:
     from tensorexpress.scaling import factor_for, scale_scenario
     from tensorexpress.target.runner import fastest_bps
 
     if scale != "auto" and not (scale.isascii() and scale.isdigit() and int(scale[:9]) >= 1):
         raise InputError(f"--scale {scale!r}; accepted: a whole number of 1 or more, or auto")
-    factor = factor_for(inputs, fastest_bps(inputs, target)) if scale == "auto" else int(scale)
+    factor = factor_for(inputs, fastest_bps(inputs, target, policies)) if scale == "auto" else int(scale)
     return scale_scenario(inputs, factor)
 
 

@@ -13,13 +13,15 @@ NONE = -1
 (NOW, EVENTS, EVENT_COUNT, TOP_IS_FREE, STACK, FREE, FREE_COUNT, LOGGED, RUNNING, RETRANSMISSIONS, TIMEOUTS,
  TRANSMISSIONS, SEQUENCE, STATUS, DISCIPLINE, QUEUES, OWN, COMMON, SLACK_MODE, ECN, LOSS, SEED, HOST_ORDER, CREDIT,
  PAYLOAD, HEADER, ACK_SIZE, ACKS, ACK_EVERY, LARGEST_WINDOW, RTO_MIN, REORDERING, ROUNDS, OTHER_RANK, OTHER_SLACK,
- LOGGING, SOURCES, TRAINS, QUEUE_SHARE, CHUNK, HEAD_BYTES, HEAD) = range(42)  # fmt: skip
+ LOGGING, SOURCES, TRAINS, QUEUE_SHARE, CHUNK, HEAD_BYTES, SPARE, HEAD) = range(43)  # fmt: skip
 
 # Packets. NEXT links a queue, a link or the free list; a PIFO's heap uses NEXT and RIGHT as its children. What a hop
-# touches comes first, so that it shares a cache line.
+# touches comes first, so that it shares a cache line. Where switches sum, TRANSMISSION is its number in the stream,
+# ACKED_TO the adder to which it goes, and ASKS from which of its children.
 (P_NEXT, P_SIZE, P_HOP, P_END, P_KIND, P_RANK, P_ARRIVES, P_ENQUEUED, P_FLOW, P_MESSAGE, P_ITERATION, P_CHUNK,
  P_TRANSMISSION, P_SENT, P_ACKED_TO, P_MARKED, P_ASKS, P_SLACK, P_RIGHT, P_SEQUENCE,
  PACKET_COLUMNS) = range(21)  # fmt: skip
+P_NUMBER, P_ADDER, P_CHILD = P_TRANSMISSION, P_ACKED_TO, P_ASKS
 
 # Ports, one per directed link; the columns from CONTROL on are a host's.
 (L_INDEX, L_RATE, L_DELAY, L_IS_PACED, L_IS_HOST, L_IDLE, L_BUSY_UNTIL, L_HEAD, L_TAIL, L_CARRIED, L_BACKLOG, L_COMMON,
@@ -35,12 +37,22 @@ Q_HEAD, Q_TAIL, Q_BYTES, Q_BOUND, QUEUE_COLUMNS = range(5)
 (F_CURRENT, F_KEY, F_SERVED, F_PLACE, F_AT, F_IN_FLIGHT, F_WINDOW, F_SRC, F_PENDING, F_PENDING_COUNT, F_OLDEST,
  F_NEWEST, F_TRANSMISSIONS, F_UNASKED, F_DEADLINE, F_TIMEOUT, F_ARMED, F_PATH, F_PATH_END, F_BACK, F_BACK_END, F_DST,
  F_INDEX, F_SLOW_UNTIL, F_CUT_AGAIN, F_ALPHA, F_ROUND, F_ROUND_MARKED, F_RTT, F_RTT_DEVIATION, F_PROBE, F_STOOD, F_ACK,
- F_LAST_ACK, FLOW_COLUMNS) = range(35)  # fmt: skip
+ F_LAST_ACK, F_STREAM, FLOW_COLUMNS) = range(36)  # fmt: skip
 
-# Messages; the columns from UNACKNOWLEDGED to EXPECTED start at zero in every iteration.
+# What a flow has beside where it is a stream, whose packets switches sum; its slots, of which those under way are
+# linked in the order of sending; the adders of switches, their children and what they hold of every slot and set.
+(R_SLOTS, R_PACKETS, R_ADDER, R_CHILD, R_FIRST_SLOT, R_MESSAGES, R_MESSAGES_END, STREAM_COLUMNS) = range(8)
+Z_NUMBER, Z_SENT, Z_UNDER_WAY, Z_AGAIN, Z_EARLIER, Z_LATER, SLOT_COLUMNS = range(7)
+(A_SLOTS, A_SETS, A_EVERYBODY, A_UP, A_PARENT, A_CHILD, A_STREAM, A_CHILDREN, A_CHILDREN_END,
+ ADDER_COLUMNS) = range(10)  # fmt: skip
+D_LINK, D_STREAM, D_BELOW, CHILD_COLUMNS = range(4)
+V_NUMBER, V_SEEN, SET_COLUMNS = range(3)
+
+# Messages; the columns from UNACKNOWLEDGED to EXPECTED start at zero in every iteration. Those that switches sum have a
+# FIRST packet by number, the iteration COPIED whose packets may be sent, and an ANSWER that brings the sum back.
 (M_INDEX, M_NODE, M_FLOW, M_BYTES, M_CHUNKS, M_SLICES, M_PACKETS, M_FIRST_CHUNK, M_RANK, M_SWITCH_RANK, M_LEAD, M_SLACK,
  M_TIMES, M_ITERATION, M_KEY, M_DEADLINE, M_UNACKNOWLEDGED, M_NEXT, M_LOST, M_LOST_FROM, M_RECEIVED, M_EXPECTED,
- M_FIRED, M_OUT, MESSAGE_COLUMNS) = range(25)  # fmt: skip
+ M_FIRED, M_OUT, M_FIRST, M_COPIED, M_ANSWER, MESSAGE_COLUMNS) = range(28)  # fmt: skip
 
 # Chunks; those in flight are linked in the order of sending, per flow. HAS is a bit of the state: received.
 C_STATE, C_TRANSMISSION, C_EARLIER, C_LATER, C_MESSAGE, CHUNK_COLUMNS = range(6)

@@ -14,13 +14,16 @@ from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS
 from tensorexpress.recovery import ALPHA_ONE
 from tensorexpress.sim.columns import *
 from tensorexpress.sim.flat_plan import BACKGROUND, COMPUTE, GAPS, NO_LIMIT, PHASE, FlatPlan, Ints
-from tensorexpress.sim.kernel.loop import SPARE_PACKETS, kernel
+from tensorexpress.sim.kernel.loop import kernel
 from tensorexpress.sim.model import loss_threshold
 from tensorexpress.sim.record import PACKET, Record, empty_record
 from tensorexpress.software import IN, LANES, OUT
 
 #: Events between two looks at whether to stop.
 BUDGET = 2_000_000
+
+#: Packets that one event can create at the most where no switch sums, and a little more.
+SPARE_PACKETS = 4
 
 
 class _Table(NamedTuple):
@@ -81,11 +84,14 @@ class _Layout:
         self.workers = memory.table(p.workers, WORKER_COLUMNS)
         self.gates = memory.table(p.gates, GATE_COLUMNS)
         self.sources = memory.table(len(p.background_flow), BACKGROUND_COLUMNS)
+        self.adders = memory.table(len(p.adder_slots), ADDER_COLUMNS)
         self.message_times = memory.table(p.messages, p.iterations * TIMES_COLUMNS)
         self.gate_times = memory.table(p.gates, (p.iterations + 1) * GATE_TIMES_COLUMNS)
         self._fill_ports()
         self._fill_lanes()
         self._fill_flows()
+        self._fill_streams()
+        self._fill_adders()
         self._fill_messages()
         self._fill_nodes()
         self._fill_workers()
@@ -126,16 +132,58 @@ class _Layout:
         for column in (F_OLDEST, F_NEWEST, F_AT, F_CURRENT, F_PROBE, F_ACK):
             flows[:, column] = NONE
         # A slice is pending once for its start, and again while an older entry waits to be discarded; room to spare.
-        room = 4 * np.bincount(p.message_flow, minlength=len(flows)) + 8
+        room = 4 * np.bincount(p.message_flow, minlength=len(flows)) + 8 + p.stream_slots
         flows[:, F_PENDING] = memory.room(2 * int(room.sum())) + 2 * (np.cumsum(room) - room)
         flows[:, F_WINDOW] = min(p.initial_window_bytes or NO_LIMIT, p.window_bytes or NO_LIMIT)
         flows[:, F_SLOW_UNTIL], flows[:, F_ALPHA], flows[:, F_TIMEOUT] = NO_LIMIT, ALPHA_ONE, p.rto_min_ps
 
+    def _fill_streams(self) -> None:
+        p, memory, flows = self.program, self._layout, self.flows.rows
+        flows[:, F_STREAM] = NONE
+        (own,) = np.nonzero(p.stream_slots)
+        streams = memory.table(len(own), STREAM_COLUMNS)
+        flows[own, F_STREAM] = streams.at
+        slots = memory.table(int(p.stream_slots.sum()), SLOT_COLUMNS)
+        first = np.cumsum(p.stream_slots[own]) - p.stream_slots[own]
+        slots.rows[:, Z_NUMBER] = np.arange(len(slots.rows)) - np.repeat(first, p.stream_slots[own])
+        rows = streams.rows
+        rows[:, R_SLOTS], rows[:, R_PACKETS] = p.stream_slots[own], p.stream_packets[own]
+        rows[:, R_ADDER], rows[:, R_CHILD] = self.adders.at[p.stream_adder[own]], p.stream_child[own]
+        rows[:, R_FIRST_SLOT] = slots.at[first]
+        start = p.stream_messages_start[: len(own) + 1]
+        memory.place_rows(rows, R_MESSAGES, start, self.messages.at[p.stream_messages])
+
+    def _fill_adders(self) -> None:
+        p, memory, adders = self.program, self._layout, self.adders.rows
+        children = memory.table(len(p.adder_links), CHILD_COLUMNS)
+        children.rows[:, D_LINK] = self.ports.at[p.adder_links]
+        children.rows[:, D_STREAM] = _at(self.flows.at, p.adder_streams)
+        children.rows[:, D_BELOW] = _at(self.adders.at, p.adder_below)
+        sets = memory.table(2 * int(p.adder_slots.sum()), SET_COLUMNS)
+        sets.rows[:, V_NUMBER] = NONE
+        adders[:, A_SLOTS], adders[:, A_STREAM] = p.adder_slots, _at(self.flows.at, p.adder_stream)
+        adders[:, A_SETS] = _at(sets.at, 2 * (np.cumsum(p.adder_slots) - p.adder_slots))
+        adders[:, A_UP], adders[:, A_PARENT] = _at(self.ports.at, p.adder_up), _at(self.adders.at, p.adder_parent)
+        adders[:, A_CHILD] = p.adder_child
+        first, end = p.adder_children_start[:-1], p.adder_children_start[1:]
+        adders[:, A_EVERYBODY] = (1 << (end - first)) - 1
+        adders[:, A_CHILDREN] = _at(children.at, first)
+        adders[:, A_CHILDREN_END] = adders[:, A_CHILDREN] + (end - first) * CHILD_COLUMNS
+
+    @property
+    def spare_packets(self) -> int:
+        """How many packets one event can create, and a little more: copies of a sum, or all of a pool again."""
+        p = self.program
+        copies = np.diff(p.adder_children_start).max(initial=0)
+        return SPARE_PACKETS + int(max(copies, p.stream_slots.max(initial=0)))
+
     def _fill_messages(self) -> None:
         p, messages = self.program, self.messages.rows
-        chunks = np.zeros((int(p.message_chunks.sum()), CHUNK_COLUMNS), dtype=np.int64)
-        chunks[:, C_MESSAGE] = np.repeat(self.messages.at, p.message_chunks)
-        first_chunk = np.cumsum(p.message_chunks) - p.message_chunks
+        # What switches sum is kept by slots.
+        kept = np.where(p.stream_slots[p.message_flow] > 0, 0, p.message_chunks)
+        chunks = np.zeros((int(kept.sum()), CHUNK_COLUMNS), dtype=np.int64)
+        chunks[:, C_MESSAGE] = np.repeat(self.messages.at, kept)
+        first_chunk = np.cumsum(kept) - kept
         messages[:, M_FIRST_CHUNK] = self._layout.place(chunks) + first_chunk * CHUNK_COLUMNS
         messages[:, M_INDEX], messages[:, M_NODE] = np.arange(p.messages), self.nodes.at[: p.messages]
         messages[:, M_FLOW], messages[:, M_BYTES] = self.flows.at[p.message_flow], p.message_bytes
@@ -145,6 +193,8 @@ class _Layout:
         # Before the first start all chunks are as good as sent and acknowledged.
         messages[:, M_CHUNKS] = messages[:, M_UNACKNOWLEDGED] = messages[:, M_NEXT] = p.message_chunks
         messages[:, M_SLICES], messages[:, M_PACKETS] = p.message_slices, p.message_packets
+        messages[:, M_FIRST], messages[:, M_COPIED] = p.message_first, NONE
+        messages[:, M_ANSWER] = _at(self.messages.at, p.message_answer)
         messages[:, M_TIMES] = self.message_times.at
         self.message_times.rows[:] = NONE
         self.message_times.rows.reshape(-1, TIMES_COLUMNS)[:, T_TIMED_OUT] = 0
@@ -204,7 +254,7 @@ class _Layout:
             ACKS: p.acks, ACK_EVERY: p.ack_every, LARGEST_WINDOW: p.window_bytes or NO_LIMIT, RTO_MIN: p.rto_min_ps,
             REORDERING: p.reordering, ROUNDS: p.iterations, OTHER_RANK: p.background_rank,
             OTHER_SLACK: p.background_slack_ps, LOGGING: log_rows > 0, TRAINS: p.grain > 1, CHUNK: p.chunk_bytes,
-            HEAD_BYTES: p.head_bytes, QUEUE_SHARE: p.queue_share,
+            HEAD_BYTES: p.head_bytes, QUEUE_SHARE: p.queue_share, SPARE: self.spare_packets,
         }.items():  # fmt: skip
             m[field] = value
         # What is sorted is a heap.
@@ -242,6 +292,11 @@ class _Layout:
         record.link_marks, record.link_peak_bytes = ports[:, L_MARKS].copy(), ports[:, L_PEAK].copy()
         record.retransmissions, record.timeouts = int(m[RETRANSMISSIONS]), int(m[TIMEOUTS])
         record.transmissions, record.end_ps = int(m[TRANSMISSIONS]), int(m[NOW])
+
+
+def _at(addresses: Ints, index: Ints) -> Ints:
+    """Return the addresses of things by index; NONE for those whose index is -1."""
+    return np.append(addresses, NONE)[index]
 
 
 def _with_packets(m: Ints, count: int) -> Ints:
@@ -287,7 +342,7 @@ def run(
         advanced(int(m[TRANSMISSIONS]))
         if m[STATUS] == STUCK:
             raise SimulationError("no packet can make progress any more; this is a defect, please report it")
-        if m[STATUS] == GROW and m[FREE_COUNT] < SPARE_PACKETS:
+        if m[STATUS] == GROW and m[FREE_COUNT] < m[SPARE]:
             layout.memory = _with_packets(m, packets)
             packets *= 2
         elif m[STATUS] == GROW:

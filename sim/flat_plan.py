@@ -7,25 +7,25 @@ successors. Engines know nothing of parameter servers or rings.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tensorexpress.compute import compute_times
 from tensorexpress.framing import ETHERNET_BYTES
-from tensorexpress.graph import NODE_KINDS, Graph, index_of, kind_of
-from tensorexpress.paths import Paths
+from tensorexpress.graph import NODE_KINDS, SUM, Edges, Graph, index_of, kind_of
 from tensorexpress.plan import Plan, own_slacks_ps, slice_leads_ps
 from tensorexpress.queueing import DISCIPLINES
 from tensorexpress.recovery import reordering_of
 from tensorexpress.scenario import Scenario
+from tensorexpress.sim.flows import Ints as Ints
+from tensorexpress.sim.flows import flows
+from tensorexpress.sim.streams import no_streams, streams
 from tensorexpress.software import host_work
+from tensorexpress.sums import packets_of
 from tensorexpress.units import PS_PER_SECOND
-
-Ints = NDArray[np.int64]
 
 #: How many gaps between packets of a background source are drawn before they repeat.
 GAPS = 4096
@@ -117,6 +117,33 @@ class FlatPlan:
     message_slack_ps: Ints
     message_kind: Ints
 
+    # Sums in switches, if there are any. A stream is a flow: what one worker sends of one pool and gets back
+    # (`tensorexpress.sums`); an adder is one pool in one switch.
+    #: By flow: slots, and packets of an iteration; no slots where it is no stream.
+    stream_slots: Ints
+    stream_packets: Ints
+    #: The adder to which it sends, and its number there.
+    stream_adder: Ints
+    stream_child: Ints
+    #: Its messages in the order in which their packets are numbered.
+    stream_messages_start: Ints
+    stream_messages: Ints
+    #: Of every message that is summed: the number of its first packet, and the message that brings the sum back.
+    message_first: Ints
+    message_answer: Ints
+    adder_slots: Ints
+    #: The link to the adder above, that adder, and its own number there; -1 at the root.
+    adder_up: Ints
+    adder_parent: Ints
+    adder_child: Ints
+    #: A stream of its pool, as which transmissions between switches are noted.
+    adder_stream: Ints
+    #: Its children: the links down to them, and of each the stream or the adder; the other one is -1.
+    adder_children_start: Ints
+    adder_links: Ints
+    adder_streams: Ints
+    adder_below: Ints
+
     # What the lanes of hosts have to do (`tensorexpress.software`); a lane's number is LANES * host + OUT or IN.
     message_out_ps: Ints
     message_in_ps: Ints
@@ -180,17 +207,13 @@ class FlatPlan:
 
 def transmissions_of(program: FlatPlan) -> int:
     """Return how many packets will be put on links, acknowledgements included, if nothing is sent twice; about."""
+    if len(program.adder_slots):
+        children = np.diff(program.adder_children_start)
+        return 2 * program.iterations * int((children * program.stream_packets[program.adder_stream]).sum())
     hops, back = np.diff(program.path_start), np.diff(program.back_start)
     chunks = np.bincount(program.message_flow, weights=program.message_chunks, minlength=len(hops))
     acks = chunks / program.ack_every if program.acks and program.grain == 1 else 0 * chunks
     return program.iterations * int((chunks * hops + acks * back).sum())
-
-
-def _rows(rows: Iterable[Iterable[int]]) -> tuple[Ints, Ints]:
-    """Return compressed rows: where each starts, and all of them in one array."""
-    lists = [list(row) for row in rows]
-    start = np.cumsum([0, *map(len, lists)])
-    return start.astype(np.int64), np.array([x for row in lists for x in row], dtype=np.int64)
 
 
 def _connect(graphs: Sequence[Graph], gates_per_job: Sequence[int]) -> tuple[int, Ints, Ints, Ints]:
@@ -207,7 +230,7 @@ def _connect(graphs: Sequence[Graph], gates_per_job: Sequence[int]) -> tuple[int
 
     sources, targets = [], []
     for job, graph in enumerate(graphs):
-        for source, target in (*graph.edges, *graph.orders):
+        for source, target in (*_executed(graph), *graph.orders):
             sources.append(number(source, job))
             targets.append(number(target, job))
     source, target = np.concatenate(sources), np.concatenate(targets)
@@ -215,6 +238,16 @@ def _connect(graphs: Sequence[Graph], gates_per_job: Sequence[int]) -> tuple[int
     order = np.argsort(source, kind="stable")
     start = np.concatenate([[0], np.cumsum(np.bincount(source, minlength=nodes))])
     return int(counts[:, 1].sum()), np.bincount(target, minlength=nodes), start, target[order]
+
+
+def _executed(graph: Graph) -> Iterator[Edges]:
+    """Yield the edges that nodes count each other down by; switches add packets, and know no messages."""
+    in_switch = np.append(graph.sum_host >= graph.first_switch, False)
+    for source, target in graph.edges:
+        # Whatever is no sum looks up the last entry.
+        summed = (in_switch[np.where(kind_of(end) == kind_of(SUM), index_of(end), -1)] for end in (source, target))
+        kept = ~np.logical_or(*summed)
+        yield source[kept], target[kept]
 
 
 def _background_gaps(scenario: Scenario) -> Ints:
@@ -308,7 +341,7 @@ def _messages(plan: Plan, graphs: Sequence[Graph], grain: int, packet_level: Pla
     discipline = DISCIPLINES[plan.policy.discipline]
     return {
         "message_bytes": sizes,
-        "message_chunks": -(-sizes // (grain * payload)),
+        "message_chunks": _chunks(plan, graphs, sizes, grain * payload),
         "message_slices": merged,
         "message_packets": merged * -(-sizes // (merged * payload)),
         "message_rank": ranks,
@@ -321,6 +354,13 @@ def _messages(plan: Plan, graphs: Sequence[Graph], grain: int, packet_level: Pla
     }
 
 
+def _chunks(plan: Plan, graphs: Sequence[Graph], sizes: Ints, chunk_bytes: int) -> Ints:
+    if not plan.policy.in_switches:
+        return -(-sizes // chunk_bytes)
+    jobs = zip(plan.jobs, graphs, strict=True)
+    return np.concatenate([np.array(packets_of(job.job.workload))[graph.tensor] for job, graph in jobs])
+
+
 def _software(plan: Plan, graphs: Sequence[Graph], slices: Ints) -> dict[str, Any]:
     work = [host_work(job.job, graph, plan.scenario.transport) for job, graph in zip(plan.jobs, graphs, strict=True)]
     out_ps, in_ps = (np.concatenate([getattr(each, way) for each in work]) for way in ("out_ps", "in_ps"))
@@ -330,42 +370,16 @@ def _software(plan: Plan, graphs: Sequence[Graph], slices: Ints) -> dict[str, An
         "message_out_ps": out_ps + np.where(out_ps > 0, others_ps, 0),
         "message_in_ps": in_ps + np.where(out_ps > 0, others_ps, 0),
         "join_work_ps": np.concatenate([each.sum_ps for each in work]),
-        "join_host": np.concatenate([graph.sum_host for graph in graphs]).astype(np.int64),
+        # What switches sum is nobody's work.
+        "join_host": np.concatenate(
+            [np.where(graph.sum_host < graph.first_switch, graph.sum_host, 0) for graph in graphs]
+        ).astype(np.int64),
     }
 
 
-def _flows(scenario: Scenario, paths: Paths, graphs: Sequence[Graph], message_class: Ints) -> dict[str, Any]:
-    """Find who talks to whom in which class, and by which way."""
-    cluster, hosts = scenario.cluster, len(scenario.cluster.hosts)
-    classes = int(message_class.max()) + 1
-    job = np.repeat(np.arange(len(graphs)), [len(graph.src) for graph in graphs])
-    src, dst = (np.concatenate([getattr(graph, end) for graph in graphs]) for end in ("src", "dst"))
-    codes, message_flow = np.unique(((job * hosts + src) * hosts + dst) * classes + message_class, return_inverse=True)
-    pairs = codes // classes
-    background = [(len(graphs) + index, b.src, b.dst) for index, b in enumerate(scenario.background)]
-    flows = [(pair // hosts**2, pair // hosts % hosts, pair % hosts) for pair in pairs.tolist()] + background
-    path_start, path = _rows(paths.between(src, dst) for _, src, dst in flows)
-    back_start, back = _rows(paths.between(dst, src) for _, src, dst in flows)
-    by_host: list[list[int]] = [[] for _ in cluster.hosts]
-    for index, (_, src, dst) in enumerate(flows[: len(pairs)]):
-        if src != dst:
-            by_host[src].append(index)
-    # Hosts take turns starting at different peers, so that equal tensors do not all meet at the same server first.
-    by_host = [row[h % len(row) :] + row[: h % len(row)] if row else row for h, row in enumerate(by_host)]
-    host_flows_start, host_flows = _rows(by_host)
-    return {
-        "flow_src": np.array([src for _, src, _ in flows], dtype=np.int64),
-        "flow_dst": np.array([dst for _, _, dst in flows], dtype=np.int64),
-        "flow_job": np.array([job for job, _, _ in flows], dtype=np.int64),
-        "path_start": path_start,
-        "path": path,
-        "back_start": back_start,
-        "back": back,
-        "host_flows_start": host_flows_start,
-        "host_flows": host_flows,
-        "message_flow": message_flow.ravel().astype(np.int64),
-        "background_flow": np.arange(len(pairs), len(flows)),
-    }
+def _flows(plan: Plan, graphs: Sequence[Graph], message_class: Ints) -> dict[str, Any]:
+    found = flows(plan.scenario, plan.paths, graphs, message_class)
+    return {**found, **no_streams(len(found["flow_src"]), len(message_class))}
 
 
 def _workers(plan: Plan, rounds: int) -> dict[str, Any]:
@@ -411,6 +425,6 @@ def build(plan: Plan, grain: int = 1, packet_level: Plan | None = None) -> FlatP
         **_hosts(plan, grain),
         **messages,
         **_software(plan, graphs, messages["message_slices"]),
-        **_flows(scenario, plan.paths, graphs, classes),
+        **(streams(plan) if plan.policy.in_switches else _flows(plan, graphs, classes)),
         **_workers(plan, rounds),
     )

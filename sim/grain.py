@@ -13,6 +13,7 @@ from tensorexpress.graph import ARCHITECTURES
 from tensorexpress.plan import Plan, make_plan, mean_hops, parts_of_slices, slice_counts
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Scenario
+from tensorexpress.sums import packets_of
 from tensorexpress.units import format_size
 
 #: The grain that is chosen by how long packet level would take.
@@ -35,7 +36,7 @@ _WORTH_IT = 0.2
 
 
 def why_not_coarse(scenario: Scenario) -> str | None:
-    """Return what of a scenario only packet level can tell, None when nothing."""
+    """Return what of a scenario only packet level can tell, None when nothing; beside what policies say."""
     if scenario.loss:
         return "loss: packets of a train would all be lost together"
     if scenario.transport.ecn_bytes:
@@ -50,9 +51,12 @@ def most_packets(scenario: Scenario) -> int:
     return max(1, _LONGEST_TRAIN_BYTES // scenario.framing.full_packet_bytes)
 
 
-def check_grain(scenario: Scenario, grain: int) -> None:
-    """Refuse a grain that a scenario cannot be simulated with."""
+def check_grain(scenario: Scenario, grain: int, policies: Sequence[Policy] = ()) -> None:
+    """Refuse a grain that a scenario, or any of the policies, cannot be simulated with."""
     reason, most = why_not_coarse(scenario), most_packets(scenario)
+    summing = [policy.name for policy in policies if policy.in_switches]
+    if grain > 1 and summing:
+        raise InputError(f"grain {grain}: {summing[0]} sums in switches, packet by packet; accepted: 1")
     if grain > 1 and reason is not None:
         raise InputError(f"grain {grain}: {scenario.name} has {reason}; accepted: 1")
     if not 1 <= grain <= most:
@@ -87,6 +91,9 @@ def usual_seconds(scenario: Scenario, policies: Sequence[Policy], grain: int) ->
     acks = 1 / scenario.transport.ack_every if grain == 1 and scenario.transport.acks else 0
     seconds = 0.0
     for policy in policies:
+        if policy.in_switches:
+            seconds += _seconds_of_sums(scenario)
+            continue
         slice_bytes = _slice_bytes(scenario, policy, grain)
         for job in scenario.jobs:
             per_slice, parts = ARCHITECTURES[job.architecture].messages_per_slice(len(job.hosts)), parts_of_slices(job)
@@ -98,12 +105,19 @@ def usual_seconds(scenario: Scenario, policies: Sequence[Policy], grain: int) ->
     return seconds / min(_CORES, len(policies))
 
 
+def _seconds_of_sums(scenario: Scenario) -> float:
+    """Return how long a simulation takes where switches sum: packets go to the nearest switch and back, or a bit on."""
+    packets = sum(len(job.hosts) * sum(packets_of(job.workload)) for job in scenario.jobs)
+    return 2 * scenario.rounds * packets * _SECONDS_PER_TRANSMISSION
+
+
 def choose_grain(scenario: Scenario, policies: Sequence[Policy]) -> int:
     """Return 1 where packet level does not take long, otherwise the least grain that gives an answer soon enough.
 
     It leaves time to simulate all again at twice the grain, which tells what the grain costs.
     """
-    if why_not_coarse(scenario) is not None or usual_seconds(scenario, policies, 1) <= PATIENCE_SECONDS:
+    only_packets = why_not_coarse(scenario) is not None or any(policy.in_switches for policy in policies)
+    if only_packets or usual_seconds(scenario, policies, 1) <= PATIENCE_SECONDS:
         return 1
     grain, seconds = 2, both_seconds(scenario, policies, 2)
     while seconds > PATIENCE_SECONDS and 4 * grain <= most_packets(scenario):

@@ -3,7 +3,8 @@
 Follow a packet: `SimulatedWorker` finishes a backward layer and its gradient node counts down messages;
 `Host.next_packet` chooses what the NIC sends; `Port.run` serialises it; `Model.arrive` hands it to the next port or to
 its host; `Message.receive` collects it and acknowledges; the last chunk counts down the sum, the sum counts down the
-pulls, and the last pull opens the gate for which the worker's next forward pass waits.
+pulls, and the last pull opens the gate for which the worker's next forward pass waits. Where switches sum, `adding.py`
+has what is otherwise.
 
 Simultaneous events happen in the order of `program.ARRIVE ... TRANSMIT`, so that the compiled engine can give the
 same result to the picosecond.
@@ -16,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from itertools import pairwise, takewhile
+from typing import Any
 
 import numpy as np
 import simpy
@@ -33,6 +35,7 @@ from tensorexpress.recovery import (
     timeout_after,
     timer_sleep_ps,
 )
+from tensorexpress.sim.adding import Adder, Stream
 from tensorexpress.sim.flat_plan import (
     ACKNOWLEDGE,
     ARRIVE,
@@ -48,7 +51,8 @@ from tensorexpress.sim.flat_plan import (
     WORK,
     FlatPlan,
 )
-from tensorexpress.sim.record import ACK, DATA, OTHER, PACKET, Record, empty_record
+from tensorexpress.sim.packet import Packet
+from tensorexpress.sim.record import ACK, ADDEND, DATA, OTHER, PACKET, TOTAL, Record, empty_record
 from tensorexpress.software import IN, LANES, OUT
 from tensorexpress.units import serialisation_ps
 
@@ -74,25 +78,6 @@ def is_lost(seed: int, link: int, count: int, threshold: int) -> bool:
 def loss_threshold(loss: float) -> int:
     """Return the hash below which a packet is lost."""
     return int(loss * (1 << 63))
-
-
-class Packet:
-    """One packet on its way along `path`; `hop` is the index of the link it is on or waits for."""
-
-    __slots__ = (
-        "acked_to", "asks", "chunk", "enqueued_ps", "flow", "hop", "iteration", "kind", "marked",
-        "message", "path", "queue", "rank", "sent_ps", "size", "slack_ps", "transmission",
-    )  # fmt: skip
-
-    def __init__(self, kind: int, flow: Flow, path: list[int], size: int, rank: int, slack_ps: int):
-        self.kind, self.flow, self.path, self.size = kind, flow, path, size
-        self.rank, self.slack_ps = rank, slack_ps
-        self.hop = self.queue = self.enqueued_ps = 0
-        self.message: Message | None = None
-        self.iteration = self.chunk = self.transmission = self.sent_ps = self.acked_to = -1
-        #: For how many acknowledgements it asks.
-        self.asks = 0
-        self.marked = False
 
 
 class Port:
@@ -200,7 +185,7 @@ class Host(Port):
 
     def __init__(self, model: Model, link: int):
         self.control: deque[Packet] = deque()
-        self.flows: list[Flow] = []
+        self.flows: list[Flow | Stream] = []
         self.in_flight_bytes = 0
         self.served = 0
         super().__init__(model, link)
@@ -460,7 +445,7 @@ class Message:
     def __init__(self, model: Model, index: int):
         program = model.program
         self.model, self.index = model, index
-        self.flow = model.flows[int(program.message_flow[index])]
+        self.flow: Any = model.flows[int(program.message_flow[index])]
         self.bytes, self.chunks = int(program.message_bytes[index]), int(program.message_chunks[index])
         self.packets, self.slices = int(program.message_packets[index]), int(program.message_slices[index])
         self.lead_ps, self.slack_ps = int(program.message_lead_ps[index]), int(program.message_slack_ps[index])
@@ -471,6 +456,9 @@ class Message:
         # Nothing is out before the first start.
         self.unacknowledged_from = self.next_unsent = self.chunks
         self.state = bytearray()
+        self.received = 0
+        #: Where switches sum: the last iteration whose packets may be sent.
+        self.copied_iteration = -1
 
     def start(self, iteration: int, deadline_ps: int) -> None:
         """Begin anew in an iteration; acknowledgements of the one before no longer count."""
@@ -696,7 +684,11 @@ class Model:
             for link, source in enumerate(program.link_source.tolist())
         ]
         self.hosts: list[Host] = [self.ports[port] for port in program.host_port.tolist()]
-        self.flows = [Flow(self, index) for index in range(len(program.flow_src))]
+        self.adders = [Adder(self, index) for index in range(len(program.adder_slots))]
+        self.streams = [Stream(self, index) for index in range(int(np.count_nonzero(program.stream_slots)))]
+        # Streams come first; flows beside them are those of background traffic.
+        others = [Flow(self, index) for index in range(len(self.streams), len(program.flow_src))]
+        self.flows: list[Flow | Stream] = [*self.streams, *others]
         for host, row in zip(self.hosts, _rows(program.host_flows_start, program.host_flows), strict=True):
             host.flows = [self.flows[index] for index in row]
         self.lanes = [Lane(self, index) for index in range(LANES * program.hosts)]
@@ -767,11 +759,20 @@ class Model:
         """Pass a packet on to the next port on its path, or to its host at the end of it."""
         packet.hop += 1
         if packet.hop < len(packet.path):
-            port = self.ports[packet.path[packet.hop]]
-            assert isinstance(port, SwitchPort)
-            port.enqueue(packet)
+            self.enqueue(packet)
+        elif packet.adder is not None:
+            (packet.adder.add if packet.kind == ADDEND else packet.adder.hand_down)(packet)
+        elif packet.kind == TOTAL:
+            assert isinstance(packet.flow, Stream)
+            packet.flow.receive(packet)
         elif packet.message is not None:
             (packet.message.receive if packet.kind == DATA else packet.message.acknowledge)(packet)
+
+    def enqueue(self, packet: Packet) -> None:
+        """Let a packet wait in a switch for the next link on its path."""
+        port = self.ports[packet.path[packet.hop]]
+        assert isinstance(port, SwitchPort)
+        port.enqueue(packet)
 
     def _background(self, index: int) -> Process:
         program = self.program
@@ -868,6 +869,9 @@ class Model:
         record.ready_ps[iteration, message.index] = now
         if message.slack_ps != NEVER:
             deadline_ps = int(now) + message.slack_ps
+        if isinstance(message.flow, Stream):
+            message.flow.start(message, iteration, deadline_ps)
+            return False
         if message.flow.path and message.chunks > 0:
             message.start(iteration, deadline_ps)
             return False

@@ -120,7 +120,7 @@ def grain_of(scenario: Scenario, policies: Sequence[Policy], grain: int | str) -
     packets = choose_grain(scenario, policies) if grain == AUTO else grain
     if not isinstance(packets, int):
         raise InputError(f"grain {grain!r}: accepted: a number of packets from 1 on, or {AUTO!r}")
-    check_grain(scenario, packets)
+    check_grain(scenario, packets, policies)
     check_memory(scenario.name, needed_bytes(scenario, packets))
     return packets
 

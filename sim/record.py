@@ -9,10 +9,12 @@ from numpy.typing import NDArray
 
 from tensorexpress.sim.flat_plan import FlatPlan, Ints
 
-#: What went over a link: a part of a tensor, an acknowledgement, or background traffic.
-DATA, ACK, OTHER = range(3)
+#: What went over a link: a part of a tensor, an acknowledgement, background traffic; and where switches sum, what they
+#: add up on its way to the root, and what comes back from there.
+DATA, ACK, OTHER, ADDEND, TOTAL = range(5)
 
-#: One transmission; message and chunk are -1 for background packets.
+#: One transmission; message and chunk are -1 for background packets. Of what switches made there is no message; the
+#: chunks of sums are numbered over all tensors of their pool.
 PACKET = np.dtype(
     [(name, np.int64) for name in ("time_ps", "link", "kind", "flow", "message", "iteration", "chunk", "size")]
 )

@@ -44,7 +44,7 @@ def simulate_coarsely(
 
     `advanced` is told now and then about which share is done.
     """
-    check_grain(plan.scenario, grain)
+    check_grain(plan.scenario, grain, [plan.policy])
     check_memory(plan.scenario.name, needed_bytes(plan.scenario, grain))
     coarse = coarsened(plan, grain)
     program = build(coarse, grain, plan)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tensorexpress.chain import Chain, make_chain, occupied_ps
 from tensorexpress.deadline import gradients_ready_ps, next_starts_ps
 from tensorexpress.graph import ARCHITECTURES
-from tensorexpress.plan import JobPlan, Plan, early_ps, moved_bytes
+from tensorexpress.plan import JobPlan, Plan, carried_bytes, early_ps
 from tensorexpress.scenario import Scenario
 from tensorexpress.software import lane_work_ps
 from tensorexpress.trace import JobTrace
@@ -62,18 +62,18 @@ def make_demand(plan: Plan, number: int) -> Demand:
     layers = len(planned.ranks)
     shared = np.zeros((len(rates), layers), dtype=np.int64)
     own: dict[int, dict[int, Ints]] = {host: {} for host in planned.job.hosts}
-    for src, dst, (before, after) in moved_bytes(planned, scenario):
-        for link in plan.paths.between(src, dst):
-            shared[link] += before
-            if after.any():
-                own[dst][link] = own[dst].get(link, 0) + after
+    owned_bytes = np.zeros(len(rates), dtype=np.int64)
+    for link, before, after, hosts in carried_bytes(planned, scenario, plan.paths):
+        shared[link] += before
+        owned_bytes[link] += after.sum()
+        for host in hosts if after.any() else ():
+            own[host][link] = own[host].get(link, 0) + after
     spared_ps = early_ps(scenario)
     for_all = occupied_ps(np.cumsum(shared, axis=1), rates[:, None]).max(axis=0, initial=0)
-    waited, owned, owned_bytes = [], [], np.zeros(len(rates), dtype=np.int64)
+    waited, owned = [], []
     for rows in own.values():
         links = np.array(list(rows), dtype=np.int64)
         bytes_ = np.array(list(rows.values()), dtype=np.int64).reshape(len(links), layers)
-        owned_bytes[links] += bytes_.sum(axis=1)
         alone = occupied_ps(np.cumsum(bytes_, axis=1), rates[links, None])
         together = occupied_ps(np.cumsum(bytes_ + shared[links], axis=1), rates[links, None])
         waited.append(np.maximum(for_all, together.max(axis=0, initial=0)))

@@ -12,9 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorexpress.framing import Framing
 from tensorexpress.graph import (
-    ARCHITECTURES,
     BACKWARD,
     GATE,
     GRADIENT,
@@ -26,9 +24,8 @@ from tensorexpress.graph import (
     index_of,
     kind_of,
 )
-from tensorexpress.paths import Paths
 from tensorexpress.plan import JobPlan, Plan
-from tensorexpress.routing import DirectedLinks
+from tensorexpress.sums import SUM_FRAMING, SumPlan, packets_of
 from tensorexpress.units import PS_PER_SECOND
 
 Ints = NDArray[np.int64]
@@ -82,7 +79,7 @@ def make_chain(plan: Plan, number: int) -> Chain:
     """Return the chain of a job: of every layer, or of as many as are quickly looked at, the largest slice."""
     planned = plan.jobs[number]
     layers, cargo = _largest_slices(planned)
-    graph = draw(planned.job.architecture, cargo)
+    graph = draw(planned.architecture, cargo)
     counts = [len(graph.src), len(graph.sum_host), *2 * [len(planned.job.workers) * len(layers)]]
     first = np.cumsum([0, *counts])
     sources, targets = (np.concatenate([edge[end] for edge in (*graph.edges, *graph.orders)]) for end in (0, 1))
@@ -93,9 +90,7 @@ def make_chain(plan: Plan, number: int) -> Chain:
         first[kind_of(nodes)] + index_of(nodes) for nodes in (sources[counts_here], targets[counts_here])
     )
     takes_ps = np.zeros(first[-1], dtype=np.int64)
-    takes_ps[first[kind_of(MESSAGE)] : first[kind_of(SUM)]] = _message_ps(
-        graph, plan.framing, plan.paths, plan.scenario.directed()
-    )
+    takes_ps[first[kind_of(MESSAGE)] : first[kind_of(SUM)]] = _message_ps(graph, plan, planned.sums)
     takes_ps[first[kind_of(SUM)] : first[kind_of(GATE)]] = graph.sum_delay_ps
     return Chain(
         layers,
@@ -112,13 +107,18 @@ def _largest_slices(planned: JobPlan) -> tuple[tuple[int, ...], Cargo]:
     largest = {piece.tensor: piece for piece in sorted(planned.slices, key=lambda piece: piece.bytes)}
     # The layer that is needed first has all others ahead; after it, long messages make long chains.
     wanted = sorted(largest.values(), key=lambda piece: (piece.tensor > 0, -piece.bytes, piece.tensor))
-    most = max(1, _MOST_MESSAGES // max(1, ARCHITECTURES[job.architecture].messages_per_slice(len(job.hosts))))
+    most = max(1, _MOST_MESSAGES // max(1, planned.architecture.messages_per_slice(len(job.hosts))))
     pieces = sorted(wanted[:most], key=lambda piece: piece.tensor)
+    sizes = [piece.bytes for piece in pieces]
+    if planned.sums is not None:
+        # What switches add are whole packets of values.
+        packets = packets_of(job.workload)
+        sizes = [packets[piece.tensor] * SUM_FRAMING.payload_bytes for piece in pieces]
     cargo = Cargo(
         job.hosts,
         len(pieces),
         np.arange(len(pieces)),
-        np.array([piece.bytes for piece in pieces], dtype=np.int64),
+        np.array(sizes, dtype=np.int64),
         np.array([piece.server for piece in pieces], dtype=np.int64),
         job.sum_rate_bps,
         job.gpus_per_host,
@@ -127,13 +127,15 @@ def _largest_slices(planned: JobPlan) -> tuple[tuple[int, ...], Cargo]:
     return tuple(piece.tensor for piece in pieces), cargo
 
 
-def _message_ps(graph: Graph, framing: Framing, paths: Paths, directed: DirectedLinks) -> Ints:
+def _message_ps(graph: Graph, plan: Plan, sums: SumPlan | None) -> Ints:
     """Return how long every message takes on an empty network.
 
-    Its last packet is the smallest. It takes its time on every link, and waits for the others on one of them.
+    Its last packet is the smallest. It takes its time on every link, and waits for the others on one of them. Where
+    switches sum, what comes back is only that packet: the others have come back before.
     """
+    framing, directed = plan.framing, plan.scenario.directed()
     pairs, pair = np.unique(np.stack([graph.src, graph.dst], axis=1), axis=0, return_inverse=True)
-    ways = [paths.between(src, dst) for src, dst in pairs.tolist()]
+    ways = [_way(src, dst, plan, sums) for src, dst in pairs.tolist()]
     most = max(map(len, ways), default=0)
     # Shorter ways are filled up with a link, number -1, that takes no time.
     links = np.array([[*way, *[-1] * (most - len(way))] for way in ways], dtype=np.int64).reshape(len(ways), most)
@@ -143,11 +145,22 @@ def _message_ps(graph: Graph, framing: Framing, paths: Paths, directed: Directed
     chunks = -(-graph.bytes // framing.payload_bytes)
     last = np.where(chunks > 0, graph.bytes - (chunks - 1) * framing.payload_bytes + framing.header_bytes, 0)
     before = framing.wire_bytes(graph.bytes) - last
+    if sums is not None:
+        before[graph.brings_sums] = 0
     used = (way >= 0) & (chunks > 0)[:, None]
     waits = np.where(used, occupied_ps(before[:, None], rates[way]), 0).max(axis=1, initial=0)
     travels = np.where(used, delays[way] + passes[way] * occupied_ps(last[:, None], rates[way]), 0).sum(axis=1)
     taken: Ints = waits + travels
     return taken
+
+
+def _way(src: int, dst: int, plan: Plan, sums: SumPlan | None) -> tuple[int, ...]:
+    """Return the directed links that a message takes."""
+    if sums is None:
+        return plan.paths.between(src, dst)
+    directed, hosts = plan.scenario.cluster.directed(), len(plan.scenario.cluster.hosts)
+    up = sums.way_up(directed.source.index(min(src, dst)))
+    return up if src < hosts else tuple(link ^ 1 for link in reversed(up))
 
 
 def _in_order(sources: Ints, targets: Ints, nodes: int) -> tuple[tuple[Ints, Ints, Ints], ...]:

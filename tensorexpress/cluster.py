@@ -78,6 +78,8 @@ class Cluster:
     queues: int = 8
     #: Addresses of hosts, where the cluster's source gave them; `addresses.addresses_of` has those of all.
     addresses: tuple[GivenAddress, ...] = ()
+    #: Bytes that a switch has for sums; 0 is no limit.
+    switch_memory_bytes: int = 1_000_000
 
     def __post_init__(self) -> None:
         _check(self)
@@ -231,6 +233,8 @@ def _check(cluster: Cluster) -> None:
     check_within("queues", cluster.queues, 1, 32)
     if not 0 <= cluster.buffer_bytes <= LARGEST:
         raise ClusterError(f"buffer_bytes is {cluster.buffer_bytes}; accepted: 0 (no limit) to {LARGEST}")
+    if not 0 <= cluster.switch_memory_bytes <= LARGEST:
+        raise ClusterError(f"switch_memory_bytes is {cluster.switch_memory_bytes}; accepted: 0 (no limit) to {LARGEST}")
     check_within("the number of hosts", len(cluster.hosts), 1, MOST_HOSTS)
     check_within("the number of links", len(cluster.links), 0, MOST_LINKS)
     _check_names(cluster)

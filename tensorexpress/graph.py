@@ -2,8 +2,9 @@
 
 A graph has six kinds of node and repeats in every iteration:
 
-    message   a part of a slice from one host to another; done when its last byte has arrived
-    sum       an addition at a host; done after its delay
+    message   a part of a slice from one host to another, or to and from the switches that sum; done when its last byte
+              has arrived
+    sum       an addition at a host or in switches; done after its delay
     gate      the parameters of one layer at one worker, for which its next forward pass waits; done when that pass is
               through the layer
     gradient  one layer's gradient at one worker, made by its backward pass
@@ -25,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +56,7 @@ class Cargo:
     #: Hosts that compute.
     hosts: tuple[int, ...]
     layers: int
-    #: Of every slice: its tensor, its size, and the host that sums it where there are servers.
+    #: Of every slice: its tensor, its size, and who sums it where that is a server or a switch.
     tensor: Ints
     bytes: Ints
     server: Ints
@@ -94,6 +95,8 @@ class Graph:
     edges: tuple[Edges, ...]
     #: From nodes to those that come later for no other reason than that they share something that is busy.
     orders: tuple[Edges, ...] = ()
+    #: Who sends, receives and sums is a host below this number, and a switch from it on, as in `Cluster.nodes`.
+    first_switch: int = 1 << 40
 
     @cached_property
     def brings_sums(self) -> NDArray[np.bool_]:
@@ -164,9 +167,9 @@ def share(total: _Numbers, part: _Numbers, parts: _Numbers) -> _Numbers:
     return total * (part + 1) // parts - total * part // parts
 
 
-def draw(architecture: str, cargo: Cargo) -> Graph:
+def draw(architecture: str | Architecture, cargo: Cargo) -> Graph:
     """Return the graph of a job."""
-    graph = ARCHITECTURES[architecture].draw(cargo)
+    graph = (ARCHITECTURES[architecture] if isinstance(architecture, str) else architecture).draw(cargo)
     if cargo.gpus_per_host > 1:
         graph = _through_gpus(graph, cargo)
     return _with_barrier(graph, cargo.layers) if cargo.barrier else graph
@@ -243,6 +246,20 @@ def _pushes_and_pulls(cargo: Cargo) -> Graph:
             (SUM + piece, MESSAGE + pull),
             (MESSAGE + pull, GATE + own),
         ),
+    )
+
+
+def _in_switches(cargo: Cargo) -> Graph:
+    """Every worker sends every slice to the root of the switches that sum it, and gets the sum back from there.
+
+    Packet by packet: the first of a sum are back before the last have left. `JobPlan.sums` has the switches between.
+    """
+    graph = _pushes_and_pulls(cargo)
+    return replace(
+        graph,
+        kind=np.repeat([KINDS.index("reduce"), KINDS.index("gather")], len(graph.kind) // 2),
+        sum_delay_ps=np.zeros_like(graph.sum_delay_ps),
+        first_switch=int(cargo.server.min()),
     )
 
 
@@ -332,10 +349,12 @@ def _sharded(cargo: Cargo) -> Graph:
     def twice(column: Ints) -> Ints:
         return np.concatenate([column, column[gather]])
 
+    columns = ("src", "dst", "slice", "part", "parts", "tensor", "bytes")
+    both: dict[str, Any] = {name: twice(getattr(ring, name)) for name in columns}
     return replace(
         ring,
         kind=np.concatenate([ring.kind, np.full(len(again), KINDS.index("regather"))]),
-        **{name: twice(getattr(ring, name)) for name in ("src", "dst", "slice", "part", "parts", "tensor", "bytes")},
+        **both,
         edges=(
             *ring.edges,
             (MESSAGE + (again - 1)[goes_on], MESSAGE + again[goes_on]),
@@ -442,6 +461,9 @@ ARCHITECTURES = {
     "tree": Architecture(_tree, lambda n: 2 * TREES * (n - 1), lambda n: TREES),
     "fsdp": Architecture(_sharded, lambda n: 3 * n * (n - 1), lambda n: n, regathers=True),
 }
+
+#: What a policy that has switches sum makes of any architecture.
+IN_SWITCHES = Architecture(_in_switches, lambda n: 2 * n)
 
 
 def _through_gpus(graph: Graph, cargo: Cargo) -> Graph:

@@ -81,8 +81,11 @@ def _transfers(plan: Plan, number: int, seen: ObservedJob) -> NDArray[np.void]:
     graph = plan.jobs[number].graph
     rows = np.zeros(seen.ready_ps.shape, dtype=TRANSFER)
     rows["iteration"] = np.arange(len(rows))[:, None]
-    for name in ("kind", "tensor", "src", "dst", "bytes"):
+    for name in ("kind", "tensor", "bytes"):
         rows[name] = getattr(graph, name)
+    # Switches that sum stand as the worker with which they exchange.
+    rows["src"] = np.where(graph.src < graph.first_switch, graph.src, graph.dst)
+    rows["dst"] = np.where(graph.dst < graph.first_switch, graph.dst, graph.src)
     rows["queue"] = np.array(plan.jobs[number].queues)[graph.tensor]
     for name in ("ready_ps", "sent_ps", "delivered_ps"):
         rows[name] = getattr(seen, name)

@@ -9,19 +9,21 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorexpress.deadline import equal_map, fewest_map, gather_slacks, queue_map, regret_ps, slacks
-from tensorexpress.errors import ScenarioError
+from tensorexpress.errors import PolicyError, ScenarioError
 from tensorexpress.framing import ETHERNET_BYTES, Framing
-from tensorexpress.graph import ARCHITECTURES, KINDS, Cargo, Graph, cut, draw, share
+from tensorexpress.graph import ARCHITECTURES, IN_SWITCHES, KINDS, Architecture, Cargo, Graph, cut, draw, share
 from tensorexpress.memory import check_memory
 from tensorexpress.paths import Paths, choose_paths
 from tensorexpress.policy import Policy
-from tensorexpress.scenario import Job, Scenario
-from tensorexpress.sums import SumPlan
+from tensorexpress.scenario import Job, Scenario, sum_problems
+from tensorexpress.slots import grow_trees, needed_slots, share_out, wanted_pools
+from tensorexpress.sums import SUM_FRAMING, Pool, SumPlan, packets_of
 from tensorexpress.units import PS_PER_SECOND, serialisation_ps
 from tensorexpress.wire.dscp import check_dscps, default_dscps
 
@@ -38,7 +40,10 @@ _PS_PER_DAY = 86_400 * PS_PER_SECOND
 
 @dataclass(frozen=True)
 class SlicePlan:
-    """A part of a tensor, and the host that sums it (-1 where workers do that among themselves)."""
+    """A part of a tensor, and who sums it: a server's host, the switch at the root of those that do, or -1 for workers.
+
+    Hosts and switches have their numbers in `Cluster.nodes`.
+    """
 
     tensor: int
     bytes: int
@@ -64,6 +69,11 @@ class JobPlan:
     #: Where switches sum it; None where they do not.
     sums: SumPlan | None = None
 
+    @property
+    def architecture(self) -> Architecture:
+        """How gradients are summed."""
+        return ARCHITECTURES[self.job.architecture] if self.sums is None else IN_SWITCHES
+
     @cached_property
     def graph(self) -> Graph:
         """Who sends what to whom in an iteration, for all who execute the plan."""
@@ -84,7 +94,7 @@ class JobPlan:
             job.forward_only,
             job.barrier,
         )
-        return draw(job.architecture, cargo)
+        return draw(self.architecture, cargo)
 
 
 @dataclass(frozen=True)
@@ -102,7 +112,7 @@ class Plan:
     @cached_property
     def framing(self) -> Framing:
         """How tensors become packets, wherever the plan is executed."""
-        return self.scenario.framing
+        return SUM_FRAMING if self.policy.in_switches else self.scenario.framing
 
 
 def slice_counts(job: Job, slice_bytes: int) -> list[int]:
@@ -176,6 +186,43 @@ def moved_bytes(plan: JobPlan, scenario: Scenario) -> Iterator[tuple[int, int, I
             yield src, dst, sizes
 
 
+class Carried(NamedTuple):
+    """What a job puts on a directed link in one iteration, in bytes by tensor."""
+
+    link: int
+    #: What all workers wait for, and what the workers on some hosts alone wait for.
+    shared: Ints
+    own: Ints
+    hosts: tuple[int, ...]
+
+
+def carried_bytes(plan: JobPlan, scenario: Scenario, paths: Paths) -> Iterator[Carried]:
+    """Yield what a job puts on links; a link may come again, with other bytes."""
+    if plan.sums is not None:
+        yield from _carried_sums(plan, plan.sums, scenario)
+        return
+    for src, dst, (shared, own) in moved_bytes(plan, scenario):
+        for link in paths.between(src, dst):
+            yield Carried(link, shared, own, (dst,))
+
+
+def _carried_sums(plan: JobPlan, sums: SumPlan, scenario: Scenario) -> Iterator[Carried]:
+    """Yield what sums in switches put on links: the same on every one of the tree, however many workers there are."""
+    source = scenario.cluster.directed().source
+    size = np.array(packets_of(plan.job.workload), dtype=np.int64) * SUM_FRAMING.full_packet_bytes
+    nothing = np.zeros_like(size)
+    below: dict[int, tuple[int, ...]] = {}
+    # Whoever is above comes first in a plan.
+    for switch in reversed(sums.switches):
+        hosts: tuple[int, ...] = ()
+        for link in switch.children:
+            own = below.get(link, (source[link],))
+            yield Carried(link, size, nothing, ())
+            yield Carried(link ^ 1, nothing, size, own)
+            hosts += own
+        below[switch.up] = hosts
+
+
 def _weights(plan: JobPlan, scenario: Scenario, parts: int) -> Ints:
     """Return what all slices weigh on the wire, by (server, part, tensor)."""
     framing, servers = scenario.framing, plan.job.servers or (-1,)
@@ -245,16 +292,15 @@ def link_loads(plan: JobPlan, scenario: Scenario, paths: Paths) -> tuple[Ints, I
     own = np.zeros_like(shared)
     # Most pairs of hosts move the same.
     known: dict[tuple[bytes, int], list[int]] = {}
-    for src, dst, moved in moved_bytes(plan, scenario):
-        for sizes, loads in zip(moved, (shared, own), strict=True):
+    for carried in carried_bytes(plan, scenario, paths):
+        link = carried.link
+        for sizes, loads in ((carried.shared, shared), (carried.own, own)):
             if not sizes.any():
                 continue
-            same = sizes.tobytes()
-            for link in paths.between(src, dst):
-                key = same, rates[link]
-                if key not in known:
-                    known[key] = [serialisation_ps(size, rates[link]) for size in sizes.tolist()]
-                loads[link] += known[key]
+            key = sizes.tobytes(), rates[link]
+            if key not in known:
+                known[key] = [serialisation_ps(size, rates[link]) for size in sizes.tolist()]
+            loads[link] += known[key]
     return shared, own
 
 
@@ -276,10 +322,19 @@ def _undecided(job: Job, slice_bytes: int) -> JobPlan:
     return JobPlan(job, ranks, (0,) * len(ranks), slacks(forward, backward), _slices(job, slice_bytes))
 
 
-def _plan_job(job: Job, scenario: Scenario, policy: Policy, paths: Paths) -> JobPlan:
+def _in_switches(plan: JobPlan, tree: SumPlan, scenario: Scenario) -> JobPlan:
+    """Return the plan of a job whose tensors, each whole, are summed by the switches of a tree."""
+    root = len(scenario.cluster.hosts) + tree.switches[0].switch
+    slices = (SlicePlan(tensor, size, root) for tensor, size in enumerate(plan.job.workload.tensor_bytes))
+    return replace(plan, slices=tuple(slices), sums=tree)
+
+
+def _plan_job(job: Job, scenario: Scenario, policy: Policy, paths: Paths, tree: SumPlan | None) -> JobPlan:
     forward = [layer.forward_ps for layer in job.workload.layers]
     backward = [layer.backward_ps for layer in job.workload.layers]
-    plan = _undecided(job, policy.slice_bytes)
+    plan = _undecided(job, 0 if tree else policy.slice_bytes)
+    if tree is not None:
+        plan = _in_switches(plan, tree, scenario)
     queues = scenario.cluster.queues
     shared, own = link_loads(plan, scenario, paths)
     loads = shared + own
@@ -372,5 +427,34 @@ def make_plan(scenario: Scenario, policy: Policy, dscps: Sequence[int] | None = 
     queues = scenario.cluster.queues
     chosen = default_dscps(queues) if dscps is None else check_dscps(dscps, queues)
     paths = _paths(scenario)
-    jobs = tuple(_plan_job(job, scenario, policy, paths) for job in scenario.jobs)
-    return Plan(scenario, policy, jobs, paths, chosen)
+    trees = _trees(scenario, policy) if policy.in_switches else [None] * len(scenario.jobs)
+    jobs = [_plan_job(job, scenario, policy, paths, tree) for job, tree in zip(scenario.jobs, trees, strict=True)]
+    return Plan(scenario, policy, _with_pools(jobs, scenario, policy), paths, chosen)
+
+
+def _trees(scenario: Scenario, policy: Policy) -> Sequence[SumPlan]:
+    for path, problem in sum_problems(scenario):
+        raise PolicyError(f"{scenario.name}: policy {policy.name!r} has switches sum, and {path}: {problem}")
+    return grow_trees(scenario)
+
+
+def _with_pools(jobs: Sequence[JobPlan], scenario: Scenario, policy: Policy) -> tuple[JobPlan, ...]:
+    """Return the jobs with the slots that their classes have in switches, where these sum."""
+    wanted = [
+        replace(job.sums, pools=unlimited_pools(job, job.sums, scenario, policy))
+        for job in jobs
+        if job.sums is not None
+    ]
+    if not wanted:
+        return tuple(jobs)
+    sums = share_out(wanted, scenario.cluster, [job.job.name for job in jobs])
+    return tuple(replace(job, sums=own) for job, own in zip(jobs, sums, strict=True))
+
+
+def unlimited_pools(job: JobPlan, tree: SumPlan, scenario: Scenario, policy: Policy) -> tuple[Pool, ...]:
+    """Return the pools that a job would have if switches had all the memory it wants.
+
+    There is one for each of its queues, and one for all where neither hosts nor switches tell tensors apart.
+    """
+    classes = job.queues if policy.orders_in_hosts or policy.orders_in_switches else (0,) * len(job.queues)
+    return wanted_pools(packets_of(job.job.workload), classes, needed_slots(tree, scenario.directed()))

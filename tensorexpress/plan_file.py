@@ -14,15 +14,17 @@ from tensorexpress.cluster import Cluster
 from tensorexpress.errors import InputError, PlanError, unknown
 from tensorexpress.files import read_json
 from tensorexpress.paths import Path, Paths, check_paths
-from tensorexpress.plan import JobPlan, Plan, SlicePlan, check_duration, talking
+from tensorexpress.plan import JobPlan, Plan, SlicePlan, check_duration, talking, unlimited_pools
 from tensorexpress.policy import Policy
-from tensorexpress.scenario import Job, Scenario, problems
+from tensorexpress.scenario import Job, Scenario, problems, sum_problems
+from tensorexpress.slots import check_pools, check_tree
+from tensorexpress.sums import SumPlan
 from tensorexpress.text import json_text
 from tensorexpress.wire.dscp import MOST_QUEUES, check_dscps
 
 #: What says that a JSON file is a plan, and of which form.
 FORMAT = "tensorexpress plan"
-VERSION = 3
+VERSION = 4
 
 #: Times of a plan are shorter, and sums of them stay inside 64 bits.
 _LONGEST_PS = 2**62
@@ -59,6 +61,7 @@ def _job_to_json(plan: JobPlan, number: int) -> dict[str, Any]:
             for layer, size, row in zip(plan.job.workload.layers, plan.job.workload.tensor_bytes, columns, strict=True)
         ],
         "slices": {field.name: [getattr(piece, field.name) for piece in plan.slices] for field in fields(SlicePlan)},
+        "sums": _encode(plan.sums),
     }
 
 
@@ -92,10 +95,12 @@ def plan_from_json(document: Any) -> Plan:
     jobs = document.get("jobs")
     if not isinstance(jobs, list) or len(jobs) != len(scenario.jobs):
         raise PlanError(f"jobs is {short_repr(jobs)}; accepted: one for each of the scenario's {len(scenario.jobs)}")
-    planned = tuple(_job_from_json(scenario, number, job) for number, job in enumerate(jobs))
+    policy = _decode(Policy, document.get("policy"), "policy")
+    planned = tuple(_job_from_json(scenario, number, job, policy) for number, job in enumerate(jobs))
+    _check_sums(planned, scenario, policy)
     return Plan(
         scenario,
-        _decode(Policy, document.get("policy"), "policy"),
+        policy,
         planned,
         _paths_from_json(_member(document, "paths", "the plan"), scenario),
         _dscps_from_json(document, scenario.cluster.queues),
@@ -135,12 +140,35 @@ def _dscps_from_json(document: Mapping[str, Any], queues: int) -> tuple[int, ...
     return check_dscps(dscps, queues) if dscps or queues <= MOST_QUEUES else ()
 
 
-def _job_from_json(scenario: Scenario, number: int, document: Any) -> JobPlan:
+def _check_sums(jobs: Collection[JobPlan], scenario: Scenario, policy: Policy) -> None:
+    """Refuse slots in switches that are not there, or another's."""
+    summed = [(job, job.sums) for job in jobs if job.sums is not None]
+    if summed:
+        wanted = [unlimited_pools(job, sums, scenario, policy) for job, sums in summed]
+        check_pools([sums for _, sums in summed], wanted, scenario.cluster)
+
+
+def _sums_from_json(document: Any, where: str, job: Job, scenario: Scenario, policy: Policy) -> SumPlan | None:
+    """Return where switches sum a job's gradients: in a tree of them where the policy says so, and nowhere else."""
+    if not policy.in_switches:
+        _check_copies(document, {"sums": None}, where)
+        return None
+    for path, problem in sum_problems(scenario):
+        raise PlanError(f"policy.sums is {policy.sums!r}, and scenario: {path}: {problem}")
+    sums: SumPlan = _decode(SumPlan, _member(document, "sums", where), f"{where}.sums")
+    try:
+        check_tree(sums, job, scenario.cluster)
+    except PlanError as error:
+        raise PlanError(f"{where}.sums.{error}") from None
+    return sums
+
+
+def _job_from_json(scenario: Scenario, number: int, document: Any, policy: Policy) -> JobPlan:
     job, where = scenario.jobs[number], f"jobs.{number}"
     tensors = _member(document, "tensors", where)
     if not isinstance(tensors, list) or len(tensors) != len(job.workload.layers):
         raise PlanError(f"{where}.tensors does not hold the {len(job.workload.layers)} tensors of {job.workload.name}")
-    _check_keys(document, ("name", "number", "regret_ps", "tensors", "slices"), where)
+    _check_keys(document, ("name", "number", "regret_ps", "tensors", "slices", "sums"), where)
     _check_copies(document, {"name": job.name, "number": number}, where)
     for i, (row, layer, size) in enumerate(zip(tensors, job.workload.layers, job.workload.tensor_bytes, strict=True)):
         _check_copies(row, {"name": layer.name, "bytes": size}, f"{where}.tensors.{i}")
@@ -151,8 +179,13 @@ def _job_from_json(scenario: Scenario, number: int, document: Any) -> JobPlan:
         for name, field in _PER_TENSOR.items()
     }
     slices = _slices_from_json(_member(document, "slices", where), f"{where}.slices")
-    _check_slices(slices, job, f"{where}.slices")
-    return JobPlan(job, slices=slices, regret_ps=_whole(document, "regret_ps", where), **columns)
+    sums = _sums_from_json(document, where, job, scenario, policy)
+    if sums is None:
+        _check_slices(slices, job, job.servers or (-1,), f"{where}.slices")
+    else:
+        _check_slices(slices, job, (len(scenario.cluster.hosts) + sums.switches[0].switch,), f"{where}.slices")
+        _check_whole(slices, f"{where}.slices")
+    return JobPlan(job, slices=slices, regret_ps=_whole(document, "regret_ps", where), sums=sums, **columns)
 
 
 def _slices_from_json(document: Any, where: str) -> tuple[SlicePlan, ...]:
@@ -165,9 +198,15 @@ def _slices_from_json(document: Any, where: str) -> tuple[SlicePlan, ...]:
     return tuple(SlicePlan(*row) for row in zip(*columns, strict=True))
 
 
-def _check_slices(slices: tuple[SlicePlan, ...], job: Job, where: str) -> None:
+def _check_whole(slices: tuple[SlicePlan, ...], where: str) -> None:
+    """Refuse slices of tensors whose packets switches sum: these are cut by packet alone."""
+    if [piece.tensor for piece in slices] != list(range(len(slices))):
+        raise PlanError(f"{where}.tensor holds parts of tensors; accepted with sum=pool: each tensor whole, in order")
+
+
+def _check_slices(slices: tuple[SlicePlan, ...], job: Job, servers: Collection[int], where: str) -> None:
     """Refuse slices that are no parts of the job's tensors, or that nobody sums who should."""
-    sizes, servers = [0] * len(job.workload.layers), set(job.servers or [-1])
+    sizes = [0] * len(job.workload.layers)
     for piece in slices:
         if not 0 <= piece.tensor < len(sizes):
             raise PlanError(f"{where}.tensor holds {piece.tensor}; accepted: 0 to {len(sizes) - 1}")
@@ -175,7 +214,7 @@ def _check_slices(slices: tuple[SlicePlan, ...], job: Job, where: str) -> None:
             raise PlanError(f"{where}.bytes holds {piece.bytes}; accepted: 1 or more")
         if piece.server not in servers:
             raise PlanError(
-                f"{where}.server holds {piece.server}; accepted: a server of {job.name}: "
+                f"{where}.server holds {piece.server}; accepted: who sums for {job.name}: "
                 f"{', '.join(map(str, sorted(servers)))}"
             )
         sizes[piece.tensor] += piece.bytes

@@ -1,4 +1,4 @@
-"""Policies, as data: five independent choices, and the named combinations of the field.
+"""Policies, as data: six independent choices, and the named combinations of the field.
 
 A gain is explained by switching the choices on one at a time; so a policy is a value, not a class tree.
 """
@@ -22,10 +22,16 @@ QUEUE_MAPS = {
     "slack": "no table: rank is the switch's clock plus the slack in the packet (sp-pifo and pifo only)",
 }
 
+#: Choices of `Policy.sums`: whether switches sum gradients on their way, and how they share out their memory.
+SUMS = {
+    "none": "servers or workers sum",
+    "pool": "switches do, in a pool of slots for every class of a job, as SwitchML; no servers",
+}
+
 
 @dataclass(frozen=True)
 class Policy:
-    """How to decide: what to slice, what a host and a switch send first."""
+    """How to decide: what to slice, what a host and a switch send first, and where gradients are summed."""
 
     name: str
     #: Bytes of a slice, the unit a host schedules; 0 leaves tensors whole.
@@ -38,6 +44,8 @@ class Policy:
     discipline: str = "fifo"
     #: One of QUEUE_MAPS.
     queue_map: str = "optimal"
+    #: One of SUMS.
+    sums: str = "none"
 
     def __post_init__(self) -> None:
         check_name("the name of a policy", self.name, PolicyError)
@@ -45,6 +53,7 @@ class Policy:
             ("host order", self.host_order, HOST_ORDERS),
             ("switch discipline", self.discipline, DISCIPLINES),
             ("queue map", self.queue_map, QUEUE_MAPS),
+            ("sum", self.sums, SUMS),
         ):
             if value not in accepted:
                 raise PolicyError(f"policy {self.name}: {unknown(choice, value, accepted)}")
@@ -57,11 +66,21 @@ class Policy:
                 f"policy {self.name}: queue map 'slack' has no table for discipline {self.discipline!r}; "
                 f"accepted with it: {', '.join(sorting)}"
             )
+        if self.credit_bytes and self.in_switches:
+            raise PolicyError(
+                f"policy {self.name}: credit counts what is not acknowledged, and sums in switches are not; "
+                "accepted with sum=pool: credit=none"
+            )
 
     @property
     def by_slack(self) -> bool:
         """Whether a packet's rank is the switch's clock plus the slack in the packet."""
         return self.queue_map == "slack"
+
+    @property
+    def in_switches(self) -> bool:
+        """Whether switches sum gradients on their way."""
+        return self.sums != "none"
 
     @property
     def orders_in_hosts(self) -> bool:
@@ -98,6 +117,8 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
             Policy("switch-only", discipline="strict", queue_map="fewest"),
             Policy("tensorexpress", slice_bytes=32_000, host_order="priority", discipline="strict", queue_map="fewest"),
             Policy("ideal", slice_bytes=32_000, host_order="priority", discipline="pifo", queue_map="slack"),
+            Policy("switchml", sums="pool"),
+            Policy("tensorexpress+sum", host_order="priority", discipline="strict", queue_map="fewest", sums="pool"),
         )
     }
 )
@@ -109,6 +130,7 @@ _CHOICES: dict[str, tuple[str, Callable[[str], str | int]]] = {
     "credit": ("credit_bytes", parse_size),
     "switch": ("discipline", str),
     "queues": ("queue_map", str),
+    "sum": ("sums", str),
 }
 
 
@@ -137,10 +159,10 @@ def parse_policy(text: str) -> Policy:
 
 
 def describe(policy: Policy) -> str:
-    """Return the five choices on one line.
+    """Return the six choices on one line.
 
     >>> describe(POLICIES["p3"])
-    'slice=200 KB host=priority credit=none switch=fifo queues=optimal'
+    'slice=200 KB host=priority credit=none switch=fifo queues=optimal sum=none'
     """
     words = []
     for choice, (field, parse) in _CHOICES.items():

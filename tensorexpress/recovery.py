@@ -6,6 +6,8 @@ them to the same times. docs/transport.md has the rules in words.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tensorexpress.policy import Policy
 
 #: A packet counts as lost when one that was sent this many transmissions later in its flow has arrived.
@@ -17,6 +19,9 @@ LEAST_TIMEOUT_PS = 5 * 10**9
 
 #: The time-out no longer doubles beyond this, so that a flow goes on soon after a long interruption.
 LONGEST_TIMEOUT_PS = 10**12
+
+#: Of so many round trips through switches that sum, one waited for nobody else.
+POOL_SAMPLES = 16
 
 #: DCTCP's estimate of the share of marked bytes is kept in units of 1/1024 and moves by 1/16 a window.
 ALPHA_ONE = 1024
@@ -43,6 +48,19 @@ def smoothed(round_trip_ps: int, deviation_ps: int, sample_ps: int) -> tuple[int
 def timeout_after(round_trip_ps: int, deviation_ps: int, rto_min_ps: int) -> int:
     """Return the time-out: what a packet may take until it is acknowledged, and no less than the least."""
     return max(rto_min_ps, round_trip_ps + 4 * deviation_ps)
+
+
+def timeout_of_pool(round_trips_ps: Iterable[int], rto_min_ps: int) -> int:
+    """Return the time-out of packets that switches sum, by the last `POOL_SAMPLES` round trips.
+
+    A sum also waits for others: for what they lost, and for how long they compute. By a mean, everybody's time-outs
+    would lengthen everybody else's. The shortest of several waited for nobody; queues make it at most a few times as
+    long, because a pool has hardly more slots than it takes to keep a link busy.
+
+    >>> timeout_of_pool([7_000, 900, 1_200], rto_min_ps=500), timeout_of_pool([], rto_min_ps=500)
+    (3600, 500)
+    """
+    return max(rto_min_ps, min(4 * min(round_trips_ps, default=0), LONGEST_TIMEOUT_PS))
 
 
 def timer_sleep_ps(left_ps: int, rto_min_ps: int) -> int:

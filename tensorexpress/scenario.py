@@ -29,6 +29,7 @@ from tensorexpress.recovery import LEAST_TIMEOUT_PS
 from tensorexpress.routing import DirectedLinks
 from tensorexpress.scenario_document import Document, Override, Table, merge, read_toml
 from tensorexpress.scenario_keys import SECTIONS, keys
+from tensorexpress.sums import SUM_FRAMING
 from tensorexpress.topologies import TOPOLOGIES
 from tensorexpress.units import counted, format_rate
 from tensorexpress.workload import Workload, at_throughput, compressed, in_buckets, read_csv, without_backward
@@ -48,6 +49,7 @@ __all__ = [
     "read_study",
     "scenario_from",
     "study_from",
+    "sum_problems",
     "to_json",
 ]
 
@@ -339,6 +341,7 @@ def to_json(scenario: Scenario) -> dict[str, Any]:
             "mtu": scenario.cluster.mtu,
             "buffer_bytes": scenario.cluster.buffer_bytes,
             "queues": scenario.cluster.queues,
+            "switch_memory_bytes": scenario.cluster.switch_memory_bytes,
         },
         "jobs": [_job_to_json(job, hosts) for job in scenario.jobs],
         "transport": asdict(scenario.transport),
@@ -719,6 +722,29 @@ def policy_problems(scenario: Scenario, policies: Iterable[Policy]) -> Iterator[
             )
         if policy.credit_bytes and not scenario.transport.acks:
             yield _without_acks("policies", policy.name, "policies without credit")
+        if policy.in_switches:
+            for path, problem in sum_problems(scenario):
+                yield "policies", f"policy {policy.name!r} has switches sum, and {path}: {problem}"
+
+
+def sum_problems(scenario: Scenario) -> Iterator[tuple[str, str]]:
+    """Yield what switches cannot sum in a scenario, as `problems` does; what its network lacks for it comes later."""
+    cluster, packet_bytes = scenario.cluster, SUM_FRAMING.full_packet_bytes
+    for index, job in enumerate(scenario.jobs):
+        for key, found, accepted in (
+            ("forward_only", job.forward_only and "true", "false: nothing is summed where nothing is trained"),
+            ("architecture", ARCHITECTURES[job.architecture].regathers and job.architecture, "one without shards"),
+            ("workers", len(job.hosts) < 2 and "one host", "two or more, whose gradients are summed"),
+            ("compression", job.workload.compression != 1 and job.workload.compression, "1: switches add plain values"),
+        ):
+            if found:
+                yield f"job.{index}.{key}", f"found {found}; accepted: {accepted}"
+    if cluster.mtu < SUM_FRAMING.mtu:
+        yield "cluster.mtu", f"found {cluster.mtu}; accepted: {SUM_FRAMING.mtu} or more, a packet of 256 values"
+    most_bytes = most_in_queue(cluster.buffer_bytes, cluster.queues)
+    if most_bytes < packet_bytes:
+        found = f"room for {most_bytes} bytes in a queue"
+        yield "cluster.buffer", f"found {found}; accepted: a packet of {packet_bytes} bytes or more"
 
 
 def _obstacles_without_acks(scenario: Scenario) -> Iterator[tuple[str, str]]:

@@ -225,6 +225,7 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = {
         "mtu": Key("mtu", _whole(64, 65535), 9000, "bytes of the largest IP packet"),
         "buffer": Key("buffer", _LIMIT, "16 MB", "bytes that a switch port can hold"),
         "queues": Key("queues", _whole(1, 32), 8, "priority queues of a switch port"),
+        "switch_memory": Key("switch_memory", _LIMIT, "1 MB", "bytes that a switch has for sums; aggregation.md"),
         "hosts": Key(
             "hosts", _hosts(1), Words("star: as many as needed"), "star: how many; custom: their names (required)"
         ),

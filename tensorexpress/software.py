@@ -40,7 +40,9 @@ def host_work(job: Job, graph: Graph, transport: Transport) -> HostWork:
     crosses = (graph.src != graph.dst) & (graph.bytes > 0)
     copy_ps = np.where(crosses, delays_ps(graph.bytes, transport.copy_rate_bps) + transport.message_ps, 0)
     add_ps = np.where(graph.brings_sums, 0, delays_ps(graph.bytes, job.add_rate_bps))
-    return HostWork(copy_ps, copy_ps + add_ps, _update_ps(job, graph))
+    # A switch has no lanes: it sums as fast as packets come.
+    sends, takes = graph.src < graph.first_switch, graph.dst < graph.first_switch
+    return HostWork(np.where(sends, copy_ps, 0), np.where(takes, copy_ps + add_ps, 0), _update_ps(job, graph))
 
 
 def _update_ps(job: Job, graph: Graph) -> Ints:
@@ -62,7 +64,11 @@ def lane_work_ps(scenario: Scenario, jobs: Iterable[tuple[Job, Graph]]) -> Ints:
     busy = np.zeros((len(scenario.cluster.hosts), LANES), dtype=np.int64)
     for job, graph in jobs:
         work = host_work(job, graph, scenario.transport)
-        np.add.at(busy[:, OUT], graph.src, work.out_ps)
-        np.add.at(busy[:, IN], graph.dst, work.in_ps)
-        np.add.at(busy[:, IN], graph.sum_host, work.sum_ps)
+        for lane, nodes, work_ps in (
+            (OUT, graph.src, work.out_ps),
+            (IN, graph.dst, work.in_ps),
+            (IN, graph.sum_host, work.sum_ps),
+        ):
+            on_hosts = nodes < graph.first_switch
+            np.add.at(busy[:, lane], nodes[on_hosts], work_ps[on_hosts])
     return busy

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tensorexpress.framing import ETHERNET_BYTES, SUM_OVERHEAD_BYTES, Framing
+from tensorexpress.workload import Workload
 
 #: Whole numbers of 32 bits that a packet carries.
 VALUES = 256
@@ -30,6 +31,11 @@ SUM_FRAMING = Framing(
 
 #: Children of one switch; each has a bit.
 MOST_CHILDREN = 32
+
+
+def packets_of(workload: Workload) -> tuple[int, ...]:
+    """Return how many packets each tensor takes: there is a value of 32 bits for every parameter, whatever it is."""
+    return tuple(-(-layer.params // VALUES) for layer in workload.layers)
 
 
 @dataclass(frozen=True)
@@ -91,3 +97,20 @@ class SumPlan:
     switches: tuple[SummingSwitch, ...]
     #: By class, most urgent first.
     pools: tuple[Pool, ...]
+
+    @cached_property
+    def above(self) -> dict[int, SummingSwitch]:
+        """A link by which a child sends -> the switch that sums what comes over it."""
+        return {link: switch for switch in self.switches for link in switch.children}
+
+    def way_up(self, link: int) -> tuple[int, ...]:
+        """Return the directed links from a child to the root, from the one by which it sends on."""
+        way = [link]
+        while (up := self.above[way[-1]].up) >= 0:
+            way.append(up)
+        return tuple(way)
+
+    @cached_property
+    def links(self) -> tuple[int, ...]:
+        """All directed links that lead up; sums come down the same ones, the other way."""
+        return tuple(self.above)

@@ -77,15 +77,15 @@ def dscps_of(plan: Plan) -> tuple[int, ...]:
     >>> [dscps_of(make_plan(read_scenario(), POLICIES[name])) for name in ("tensorexpress", "p3")]
     [(40, 34, 32, 26, 24, 18, 16, 0), (0,)]
     """
-    queues, deployment = plan.scenario.cluster.queues, plan.policy.deployment
+    queues, deployment = plan.scenario.cluster.queues, None if plan.policy.in_switches else plan.policy.deployment
     if deployment is Deployment.ONE_QUEUE:
         return plan.dscps[-1:] or (0,)
     if deployment is not Deployment.TABLE:
         by_dscp = (Deployment.ONE_QUEUE, Deployment.TABLE)
         accepted = [f"switch={name}" for name, discipline in DISCIPLINES.items() if discipline.deployment in by_dscp]
         raise PlanError(
-            f"policy {plan.policy.name!r} wants {plan.policy.discipline!r} in the switch, which no DSCP can say; "
-            f"accepted where queues follow the DSCP: {' or '.join(accepted)}"
+            f"policy {plan.policy.name!r} wants {plan.policy.discipline!r} and sum={plan.policy.sums} in the switch, "
+            f"which no DSCP can say; accepted where queues follow the DSCP: {' or '.join(accepted)}, and sum=none"
         )
     if queues > MOST_QUEUES:
         raise PlanError(

@@ -39,7 +39,8 @@ class PortOptions(TypedDict, total=False):
 
     `mtu` is the largest IP packet in bytes (9000), `buffer` what a switch port can hold ("16 MB"; 0 is no limit) and
     `queues` the number of its strict-priority queues (8). Hosts send no faster than `send_rate` and are reached no
-    faster than `receive_rate`; 0, the default, is what their links carry.
+    faster than `receive_rate`; 0, the default, is what their links carry. `switch_memory` is what a switch has for sums
+    ("1 MB"; 0 is no limit).
     """
 
     mtu: int
@@ -47,6 +48,7 @@ class PortOptions(TypedDict, total=False):
     queues: int
     send_rate: Quantity
     receive_rate: Quantity
+    switch_memory: Quantity
 
 
 def _build(
@@ -60,9 +62,13 @@ def _build(
     queues: int = Cluster.queues,
     send_rate: Quantity = 0,
     receive_rate: Quantity = 0,
+    switch_memory: Quantity = Cluster.switch_memory_bytes,
 ) -> Cluster:
     buffer_bytes = _parsed("buffer", parse_limit, buffer)
-    cluster = Cluster(name, tuple(hosts), tuple(switches), tuple(links), mtu, buffer_bytes, queues)
+    memory_bytes = _parsed("switch_memory", parse_limit, switch_memory)
+    cluster = Cluster(
+        name, tuple(hosts), tuple(switches), tuple(links), mtu, buffer_bytes, queues, switch_memory_bytes=memory_bytes
+    )
     limits = (_parsed("send_rate", parse_rate, send_rate), _parsed("receive_rate", parse_rate, receive_rate))
     return _limited(cluster, *limits) if any(limits) else cluster
 

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from tensorexpress.errors import InputError, PlanError, unknown
 from tensorexpress.files import LARGEST_JSON_BYTES, parse_json, write_atomic
-from tensorexpress.graph import ARCHITECTURES, KINDS
+from tensorexpress.graph import KINDS
 from tensorexpress.plan import Plan
 from tensorexpress.plan_file import plan_from_json, plan_text
 from tensorexpress.text import json_text
@@ -191,8 +191,9 @@ def _shapes(plan: Plan, number: int) -> dict[str, tuple[int, ...]]:
 
 def _most_transfers(plan: Plan, number: int) -> int:
     """Return how many messages a job exchanges in a run, those that stay on their host included."""
-    job, slices = plan.scenario.jobs[number], len(plan.jobs[number].slices)
-    return plan.scenario.rounds * slices * ARCHITECTURES[job.architecture].messages_per_slice(len(job.hosts))
+    planned = plan.jobs[number]
+    messages = planned.architecture.messages_per_slice(len(planned.job.hosts))
+    return plan.scenario.rounds * len(planned.slices) * messages
 
 
 def _member(archive: zipfile.ZipFile, name: str, most_bytes: int) -> bytes:

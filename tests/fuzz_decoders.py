@@ -18,7 +18,8 @@ from tensorexpress.host import captures
 from tensorexpress.host.segments import SegmentBuffer, SegmentRun
 from tensorexpress.switch.pcap import TimedFrame, file_header, parse_pcap, record
 from tensorexpress.wire.frame import FrameEnd, build_frame, read_frame
-from tensorexpress.wire.header import Header, is_header, unpack, unpack_many
+from tensorexpress.wire.header import Header, Kind, is_header, unpack, unpack_many
+from tensorexpress.wire.sum_header import read_sum
 
 _ENDS = {
     version: [FrameEnd(bytes(6), ip_address(f"{prefix}{host}")) for host in (1, 2)]
@@ -32,9 +33,18 @@ def seeds() -> list[bytes]:
     run = SegmentRun(0, 0, 1, 2, 3, 4, 0, 0, 4, -1, 2, 99, 0, 10, 20, 5, 0, 8, segments=5)
     segments = bytes(SegmentBuffer(500).write(run, b"0123456789"))
     frames = [build_frame(*ends, data) for ends in _ENDS.values() for data in (tagged, segments, tagged * 3)]
+    summed = Header(1, 2, 3, tensor=4, chunk=5, chunks=6, payload_bytes=1040, kind=Kind.SUM).pack() + bytes(1040)
     tagged_vlan = frames[0][:12] + b"\x81\0\0\7" + frames[0][12:]
     capture = file_header() + b"".join(record(TimedFrame(number, frame)) for number, frame in enumerate(frames[:2]))
-    return [tagged, segments, *frames, tagged_vlan, capture, *map(_pcapng, "<>", (1, 276), (frames[:2], frames[2:4]))]
+    return [
+        tagged,
+        segments,
+        summed,
+        *frames,
+        tagged_vlan,
+        capture,
+        *map(_pcapng, "<>", (1, 276), (frames[:2], frames[2:4])),
+    ]
 
 
 def _pcapng(order: str, link_type: int, frames: list[bytes]) -> bytes:
@@ -88,6 +98,7 @@ def _unpack_many(data: bytes) -> None:
 DECODERS: dict[str, Callable[[bytes], object]] = {
     "unpack": unpack,
     "unpack_many": _unpack_many,
+    "read_sum": read_sum,
     "read_frame": read_frame,
     "read segments": _read_segments,
     "captures": lambda data: captures.tensor_rows(captures.decode([(0, data)])),

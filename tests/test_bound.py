@@ -25,6 +25,7 @@ from tensorexpress.sim.predict import predict
 from tensorexpress.sim.run import simulate
 from tensorexpress.topologies import star
 from tensorexpress.trace import iterations_ps
+from tensorexpress.units import format_ms
 from tensorexpress.workload import Layer, Workload
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -120,6 +121,35 @@ def test_no_policy_is_faster_than_what_is_shown_as_the_optimum(scenario: Scenari
     for name in compared.results:
         for job in range(len(scenario.jobs)):
             assert compared.of_optimal(name, job) <= 1 + 1e-12
+
+
+@settings(max_examples=40)
+@given(scenarios(summed=True))
+def test_nor_is_one_that_sums_in_switches(scenario: Scenario) -> None:
+    plans = [make_plan(scenario, POLICIES[name]) for name in ("fifo", "tensorexpress", "switchml", "tensorexpress+sum")]
+    results = [Result.of(plan, simulate(plan, "fast")) for plan in plans]
+    assume(all(metrics.iteration_ps for result in results for metrics in result.jobs))
+    compared = side_by_side(results)
+    for name in compared.results:
+        for job in range(len(scenario.jobs)):
+            assert compared.of_optimal(name, job) <= 1 + 1e-12
+    assert all(isinstance(note, str) for note in notes(compared))
+
+
+def test_notes_say_what_is_order_and_what_is_summing() -> None:
+    compared = predicted(
+        "cluster.bandwidth=2 Gbps", policies=("fifo", "tensorexpress", "switchml", "tensorexpress+sum")
+    )
+    base, order, sums, both = (result.jobs[0].iteration_ps for result in compared.results.values())
+    share = (base - order) / (base - both)
+    said = notes(compared)
+    (note,) = [note for note in said if note.endswith("sums in switches.")]
+    assert f"({share:.0%}) are order (tensorexpress)" in note
+    assert f"({1 - share:.0%}) sums in switches" in note
+    (note,) = [note for note in said if note.startswith("Sums in switches without any order take off ")]
+    assert f"{format_ms(base - sums)} (switchml)" in note
+    # Without a policy that only orders there is nothing to tell apart.
+    assert not any("are order" in note for note in notes(predicted(policies=("fifo", "switchml"))))
 
 
 def test_the_bound_of_many_workers_takes_little_memory_for_each_pair_of_hosts() -> None:

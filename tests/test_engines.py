@@ -86,8 +86,15 @@ def test_engines_are_equal_packet_for_packet_on_random_scenarios(plan: Plan, gra
     assert differences(model.run(program, record_packets=True), fast.run(program, record_packets=True)) == []
 
 
+@settings(max_examples=200)
+@given(plans(summed=True) | paced_plans(summed=True))
+def test_engines_are_equal_packet_for_packet_where_switches_sum(plan: Plan) -> None:
+    program = build(plan)
+    assert differences(model.run(program, record_packets=True), fast.run(program, record_packets=True)) == []
+
+
 @settings(max_examples=60)
-@given(plans(), st.sampled_from([US // 10, US, 20 * US]))
+@given(plans() | plans(summed=True), st.sampled_from([US // 10, US, 20 * US]))
 def test_engines_are_equal_when_most_timeouts_are_premature(plan: Plan, rto_min_ps: int) -> None:
     # No background: where the time-out is shorter than the round trip, a run is long.
     impatient = replace(plan.scenario.transport, rto_min_ps=rto_min_ps)

@@ -94,11 +94,19 @@ def test_an_explanation_takes_few_simulations():
         "random": 2,
         "tictac": 2,
         "switch-only": 2,
+        "switchml": 2,
         "p3": 4,
         "bytescheduler": 8,
         "tensorexpress": 8,
         "ideal": 8,
+        "tensorexpress+sum": 8,
     }
+
+
+def test_sums_in_the_switch_are_the_last_step(small):
+    job = explain(read_scenario(overrides=small), POLICIES["tensorexpress+sum"]).jobs[0]
+    assert [step.name for step in job.steps] == ["fifo", "host order", "switch order", "sums in the switch"]
+    assert sum(step.gain_ps for step in job.steps) + job.left_ps == pytest.approx(job.possible_ps)
 
 
 def test_fifo_cannot_be_explained_by_itself(small):

@@ -27,6 +27,7 @@ SAID = {
     "cluster.mtu": ("1500", "MTU 1500"),
     "cluster.buffer": ("2 MB", "cluster.buffer=2 MB"),
     "cluster.queues": ("4", "4 queues"),
+    "cluster.switch_memory": ("2 MB", "cluster.switch_memory=2 MB"),
     "cluster.hosts": ("20", "20 hosts"),
     "job.name": ("vision", "job.name=vision"),
     "job.model": ("vgg16", "job.model=vgg16"),

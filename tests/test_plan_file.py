@@ -19,12 +19,12 @@ from tensorexpress.cli import main
 from tensorexpress.errors import InputError, PlanError
 from tensorexpress.plan import Plan, make_plan
 from tensorexpress.plan_file import plan_from_json, plan_text, plan_to_json, read_plan
-from tensorexpress.policy import POLICIES
+from tensorexpress.policy import POLICIES, parse_policy
 from tensorexpress.scenario import read_scenario
 from tensorexpress.sim.run import simulate
 
 
-@given(plans())
+@given(plans() | plans(summed=True))
 def test_a_plan_read_back_is_the_plan(plan: Plan) -> None:
     assert plan_from_json(json.loads(plan_text(plan))) == plan
 
@@ -86,7 +86,7 @@ def put(document: dict[str, Any], path: str, value: object) -> dict[str, Any]:
     ("path", "value", "message"),
     [
         ("format", "recipe", "format is 'recipe'; accepted: 'tensorexpress plan'"),
-        ("version", 1, "version is 1; accepted: 3; make the plan again"),
+        ("version", 1, "version is 1; accepted: 4; make the plan again"),
         ("scenario", None, "scenario is None; accepted: an object"),
         ("scenario.cluster.queues", "eight", "scenario.cluster.queues is 'eight'; accepted: a whole number"),
         ("scenario.cluster.queues", 0, "queues is 0; accepted: a whole number from 1 to 32"),
@@ -140,6 +140,68 @@ def test_what_is_no_plan_is_refused_by_name(
         plan_from_json(changed)
     assert message in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+@pytest.fixture(scope="module")
+def summed() -> dict[str, Any]:
+    """Two workers at each of two leaves, which two spines join: links 8 on are between switches."""
+    leaves = ["cluster.topology=leaf-spine", "cluster.leaves=2", "cluster.spines=2", "cluster.hosts_per_leaf=2"]
+    scenario = read_scenario(overrides=["job.model=alexnet", "job.workers=4", "job.architecture=ring", *leaves])
+    return plan_to_json(make_plan(scenario, parse_policy("tensorexpress+sum:queues=equal")))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("jobs.0.sums", None, "jobs.0.sums is missing; make the plan again"),
+        ("jobs.0.sums", 7, "jobs.0.sums is 7; accepted: an object"),
+        ("policy.sums", "none", "jobs.0.sums is {"),
+        ("policy.sums", "hashed", "unknown sum 'hashed'; Accepted: none, pool"),
+        ("policy.credit_bytes", 9, "credit counts what is not acknowledged"),
+        ("scenario.cluster.mtu", 1099, "scenario: cluster.mtu: found 1099; accepted: 1100 or more"),
+        ("scenario.cluster.switch_memory_bytes", -1, "switch_memory_bytes is -1; accepted: 0 (no limit) to"),
+        ("scenario.cluster.switch_memory_bytes", 2112, "slots from 0 on; accepted: 1 or more of the 1 that a switch"),
+        ("scenario.jobs.0.forward_only", True, "forward_only: found true"),
+        ("jobs.0.sums.switches", [], "jobs.0.sums.switches have no s0, the switch of a worker"),
+        ("jobs.0.sums.switches.0.switch", 4, "switches.0.switch is 4; accepted: a switch of the cluster, each once"),
+        ("jobs.0.sums.switches.0.switch", 10**40, "switches.0.switch is 1000"),
+        ("jobs.0.sums.switches.0.up", 8, "switches.0.up is 8; accepted: -1 for the first"),
+        ("jobs.0.sums.switches.1.up", -1, "switches.1.up is -1; accepted: -1 for the first, then a link"),
+        ("jobs.0.sums.switches.1.up", 10**40, "switches.1.up is 1000"),
+        ("jobs.0.sums.switches.1.up", 0, "switches.1.up is 0; accepted: -1 for the first, then a link"),
+        ("jobs.0.sums.switches.1.children", [2, 0], "switches.1.children is [2, 0]; accepted: 1 to 32 links"),
+        ("jobs.0.sums.switches.1.children.0", 10**40, "switches.1.children is [1000"),
+        ("jobs.0.sums.switches.1", None, "sums.switches have no s0, the switch of a worker"),
+        ("jobs.0.sums.switches.1.switch", 3, "switches.1.up is 8; accepted: -1 for the first, then a link"),
+        ("jobs.0.sums.pools", [], "jobs.0.sums.pools are not of the tensors that are in one queue"),
+        ("jobs.0.sums.pools.0.queue", 1, "jobs.0.sums.pools are not of the tensors that are in one queue"),
+        ("jobs.0.sums.pools.0.packets.0", 10**40, "jobs.0.sums.pools are not of the tensors"),
+        ("jobs.0.sums.pools.0.slots", 0, "pools.0 has 0 slots from 0 on; accepted: 1 or more of the 473"),
+        ("jobs.0.sums.pools.0.slots", 10**40, "pools.0 has 1000"),
+        ("jobs.0.sums.pools.0.first_slot", -1, "pools.0 has 16 slots from -1 on"),
+        ("jobs.0.sums.pools.1.first_slot", 7, "slot 7 is given away twice in switch s2's tree; accepted: to one pool"),
+        ("jobs.0.sums.pools.1.first_slot", 400, None),
+        ("jobs.0.tensors.7.queue", 0, "jobs.0.sums.pools are not of the tensors that are in one queue"),
+        ("jobs.0.slices.server.0", -1, "jobs.0.slices.server holds -1; accepted: who sums for job0: 6"),
+        ("jobs.0.slices.tensor.0", 1, "jobs.0.slices hold"),
+    ],
+)
+def test_sums_that_no_switch_makes_are_refused_by_name(
+    summed: dict[str, Any], path: str, value: object, message: str | None
+) -> None:
+    test_what_is_no_plan_is_refused_by_name(summed, path, value, message)
+
+
+def test_a_plan_that_sums_in_pieces_is_refused(summed: dict[str, Any]) -> None:
+    slices = summed["jobs"][0]["slices"]
+    size = slices["bytes"][0]
+    cut = {
+        "tensor": [0, *slices["tensor"]],
+        "bytes": [1, size - 1, *slices["bytes"][1:]],
+        "server": [6, *slices["server"]],
+    }
+    with pytest.raises(PlanError, match=r"parts of tensors; accepted with sum=pool: each tensor whole"):
+        plan_from_json(put(summed, "jobs.0.slices", cut))
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff\xfe", b'"plan"', b"[" * 100_000])

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from tensorexpress import policy
 from tensorexpress.errors import InputError, PolicyError
-from tensorexpress.policy import POLICIES, QUEUE_MAPS, Policy, describe, parse_policy
+from tensorexpress.policy import POLICIES, QUEUE_MAPS, SUMS, Policy, describe, parse_policy
 from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS
 
-CHOICES = ("slice", "host", "credit", "switch", "queues")
+CHOICES = ("slice", "host", "credit", "switch", "queues", "sum")
 
 
 def differences(one: Policy, other: Policy) -> set[str]:
@@ -21,7 +21,8 @@ def differences(one: Policy, other: Policy) -> set[str]:
 
 
 def test_the_named_policies_of_the_field_are_there():
-    assert set(POLICIES) == {"fifo", "random", "tictac", "bytescheduler", "p3", "switch-only", "tensorexpress", "ideal"}
+    known = {"fifo", "random", "tictac", "bytescheduler", "p3", "switch-only", "tensorexpress", "ideal", "switchml"}
+    assert set(POLICIES) == {*known, "tensorexpress+sum"}
     assert all(parse_policy(name) is POLICIES[name] for name in POLICIES)
 
 
@@ -38,6 +39,9 @@ def test_each_policy_differs_from_its_predecessor_by_what_its_paper_adds():
     assert differences(POLICIES["tictac"], POLICIES["bytescheduler"]) == {"slice_bytes", "credit_bytes"}
     assert differences(parse_policy("p3:slice=32 KB"), POLICIES["tensorexpress"]) == {"discipline", "queue_map"}
     assert differences(POLICIES["tensorexpress"], POLICIES["ideal"]) == {"discipline", "queue_map"}
+    assert differences(POLICIES["fifo"], POLICIES["switchml"]) == {"sums"}
+    # Where switches sum, packets are cut, and slices are not.
+    assert differences(POLICIES["tensorexpress"], POLICIES["tensorexpress+sum"]) == {"sums", "slice_bytes"}
 
 
 def test_p3_slices_fifty_thousand_parameters_of_four_bytes():
@@ -54,6 +58,8 @@ def test_p3_slices_fifty_thousand_parameters_of_four_bytes():
         ("bytescheduler:credit=none", "credit_bytes", 0),
         ("fifo:switch=strict", "discipline", "strict"),
         ("tensorexpress:queues=equal", "queue_map", "equal"),
+        ("fifo:sum=pool", "sums", "pool"),
+        ("tensorexpress+sum:sum=none", "sums", "none"),
     ],
 )
 def test_one_choice_changes_one_field(text, field, value):
@@ -80,11 +86,14 @@ def test_choices_that_together_make_a_valid_policy_are_taken_together():
 @pytest.mark.parametrize(
     ("text", "phrase"),
     [
-        ("", "unknown policy ''; Accepted: bytescheduler, fifo, ideal, p3, random, switch-only, tensorexpress, tictac"),
+        (
+            "",
+            "unknown policy ''; Accepted: bytescheduler, fifo, ideal, p3, random, switch-only, switchml, tensorexpress",
+        ),
         ("fiffo", "unknown policy 'fiffo'; did you mean 'fifo'?"),
         (
             "fifo:slise=1 KB",
-            "unknown choice 'slise'; did you mean 'slice'? Accepted: credit, host, queues, slice, switch",
+            "unknown choice 'slise'; did you mean 'slice'? Accepted: credit, host, queues, slice, sum, switch",
         ),
         ("fifo:slice", "'slice' has no value or two"),
         ("fifo:slice=1 KB,slice=2 KB", "'slice' has no value or two"),
@@ -96,6 +105,9 @@ def test_choices_that_together_make_a_valid_policy_are_taken_together():
         ("fifo:queues=last", "unknown queue map 'last'; Accepted: equal, fewest, optimal, slack"),
         ("fifo:queues=slack", "queue map 'slack' has no table for discipline 'fifo'; accepted with it: pifo, sp-pifo"),
         ("tensorexpress:queues=slack", "accepted with it: pifo, sp-pifo"),
+        ("fifo:sum=hashed", "unknown sum 'hashed'; Accepted: none, pool"),
+        ("switchml:credit=1 MB", "credit counts what is not acknowledged"),
+        ("bytescheduler:sum=pool", "accepted with sum=pool: credit=none"),
     ],
 )
 def test_a_policy_that_cannot_be_is_refused_with_what_is_accepted(text, phrase):
@@ -116,15 +128,19 @@ def test_any_text_is_a_policy_or_an_input_error(text):
         name=st.just("mixed"),
         slice_bytes=st.integers(0, 10**6),
         host_order=st.sampled_from(sorted(HOST_ORDERS)),
-        credit_bytes=st.integers(0, 10**6),
+        credit_bytes=st.just(0),
         discipline=st.sampled_from(sorted(DISCIPLINES)),
         queue_map=st.sampled_from(sorted(set(QUEUE_MAPS) - {"slack"})),
-    )
+        sums=st.sampled_from(sorted(SUMS)),
+    ),
+    st.integers(0, 10**6),
 )
-def test_every_mix_of_the_five_choices_can_be_written(mixed):
+def test_every_mix_of_the_choices_can_be_written(mixed, credit_bytes):
+    if not mixed.in_switches:
+        mixed = replace(mixed, credit_bytes=credit_bytes)
     written = (
         f"fifo:slice={mixed.slice_bytes} B,host={mixed.host_order},credit={mixed.credit_bytes} B,"
-        f"switch={mixed.discipline},queues={mixed.queue_map}"
+        f"switch={mixed.discipline},queues={mixed.queue_map},sum={mixed.sums}"
     )
     assert replace(parse_policy(written), name="mixed") == mixed
     assert [word.partition("=")[0] for word in describe(mixed).split() if "=" in word] == list(CHOICES)
@@ -133,7 +149,7 @@ def test_every_mix_of_the_five_choices_can_be_written(mixed):
 def test_a_description_reads_back_as_the_same_choices():
     for named in POLICIES.values():
         words = describe(named).replace(" host=", ",host=").replace(" credit=", ",credit=")
-        text = "fifo:" + words.replace(" switch=", ",switch=").replace(" queues=", ",queues=")
+        text = "fifo:" + words.replace(" switch=", ",switch=").replace(" queues=", ",queues=").replace(" sum=", ",sum=")
         assert differences(parse_policy(text), named) == set()
 
 

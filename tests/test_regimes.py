@@ -11,7 +11,7 @@ from tensorexpress.results.advice import notes
 from tensorexpress.scenario import Scenario, read_scenario
 from tensorexpress.sim import predict
 
-ORDERING = [name for name, policy in POLICIES.items() if policy.host_order == "priority"]
+ORDERING = [name for name, policy in POLICIES.items() if policy.host_order == "priority" and not policy.in_switches]
 
 
 def colocated(bandwidth: str, *changes: str) -> Scenario:

@@ -12,10 +12,9 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
-import numpy as np
 import pytest
 from support.network import needs_root
-from support.training_run import Killer, check_queues, small_plan
+from support.training_run import Killer, check_consistent, check_queues, small_plan
 
 from tensorexpress.errors import NetworkError
 from tensorexpress.sim.run import simulate
@@ -27,30 +26,6 @@ from tensorexpress.trace import measure_job
 
 WIRES = EmbeddedTarget(wires=True)
 SCRIPT = Path(__file__).with_name("support") / "training_run.py"
-
-
-def check_consistent(run):
-    """What must hold in every trace, whatever the machine did: the same that holds in the simulator's."""
-    simulated = simulate(run.plan)
-    assert run.trace.source == "measured"
-    assert run.trace.link_names == simulated.link_names
-    for measured, expected in zip(run.trace.jobs, simulated.jobs, strict=True):
-        assert measured.forward_start_ps.shape == expected.forward_start_ps.shape
-        assert (measured.forward_ps == expected.forward_ps).all()
-        assert (measured.backward_ps == expected.backward_ps).all()
-        # A forward layer starts when the one before has ended and its parameters are there, and not before.
-        assert (measured.waits_ps >= 0).all()
-        could_start = measured.forward_start_ps[1:] - measured.waits_ps
-        assert (measured.forward_start_ps[1:] == np.maximum(could_start, measured.updated_ps)).all()
-        planned = ["iteration", "kind", "tensor", "src", "dst", "bytes", "queue"]
-        transfers = measured.transfers
-        assert (transfers[planned] == expected.transfers[planned]).all()
-        assert (transfers["ready_ps"] >= 0).all()
-        assert (transfers["ready_ps"] <= transfers["sent_ps"]).all()
-        assert (transfers["sent_ps"] <= transfers["delivered_ps"]).all()
-        shared_ps = measured.updated_ps.max() - transfers["delivered_ps"].max()
-        is_local = any(job.local_rate_bps for job in run.plan.scenario.jobs)
-        assert shared_ps > 0 if is_local else shared_ps == 0
 
 
 def test_order_in_hosts_and_switch_brings_the_first_layer_back_sooner(tmp_path):

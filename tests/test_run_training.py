@@ -22,7 +22,8 @@ from tensorexpress.policy import POLICIES, parse_policy
 from tensorexpress.scenario import read_scenario
 from tensorexpress.target import cabling, runner
 from tensorexpress.target.embedded import EmbeddedTarget
-from tensorexpress.target.runner import check_speed, fastest_bps
+from tensorexpress.target.linux import LinuxTarget
+from tensorexpress.target.runner import check_speed, check_sums, fastest_bps
 
 
 @cache
@@ -66,7 +67,7 @@ def test_slices_hold_every_element_once(params, slice_bytes, servers):
 
 def test_a_task_survives_its_way_to_another_process():
     plan = planned()
-    task = Task(plan, 1, ("10.0.0.1", "10.0.0.2"), Wire(9, "0102", "0304"), 7, 10**12)
+    task = Task(plan, 1, ("10.0.0.1", "10.0.0.2"), Wire(9, "0102", "0304"), 7, 10**12, epoch=11)
     assert task_from_json(task.to_json()) == task
 
 
@@ -103,6 +104,16 @@ def test_a_target_keeps_up_with_less_when_packets_are_small_or_many_links_are_bu
     with pytest.raises(InputError, match=r"runs at 10 Gbps; the target embedded keeps up with .* give --scale 1000 or"):
         check_speed(many, target)
     check_speed(read_scenario(overrides=["job.workers=8", "job.servers=1", "cluster.bandwidth=40 Mbps"]), target)
+
+
+def test_a_target_keeps_up_with_less_where_switches_sum():
+    target, sums = EmbeddedTarget(), [POLICIES["fifo"], POLICIES["switchml"]]
+    scenario = read_scenario(overrides=["job.workers=8", "job.servers=1"])
+    assert fastest_bps(scenario, target, sums[:1]) == target.fastest_bps()
+    assert fastest_bps(scenario, target, sums) == int(target.fastest_bps() * 4 * 1138 / 9038 / 8)
+    check_sums(make_plan(scenario, sums[1]), target)
+    with pytest.raises(InputError, match="policy 'switchml' has switches sum, and those of the target linux cannot"):
+        check_sums(make_plan(scenario, sums[1]), LinuxTarget())
 
 
 def test_plans_have_packets_as_long_as_those_of_hosts():

@@ -760,6 +760,7 @@ PORTS: dict[str, list[Any]] = {
     "queues": [1, 4],
     "send_rate": ["5 Gbps", 0],
     "receive_rate": ["5 Gbps"],
+    "switch_memory": ["unlimited", 0, "2 MB"],
 }
 TOPOLOGY_KEYS: dict[str, dict[str, list[Any]]] = {
     "star": {"hosts": [6, 20]},

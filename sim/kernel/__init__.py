@@ -9,6 +9,8 @@ and lets the kernel stop at any event (to grow, to let Ctrl-C through) and go on
     queues      disciplines and buffers of switch ports, host orders: the other form of `queueing.py`
     ready       which flow of a host, and which slice of a flow, goes next
     lanes       what the software of hosts does one after another
+    timers      time-outs of flows and streams
+    sums        what switches add up, and what workers send them
     transport   hosts, flows and messages
     training    the graph, and the workers that go through it
     loop        links, and the kernel that handles event after event

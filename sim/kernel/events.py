@@ -37,6 +37,16 @@ def kick(m: Memory, port: int) -> None:
 
 
 @compiled
+def send_control(m: Memory, port: int, packet: int) -> None:
+    if m[port + L_CONTROL] == NONE:
+        m[port + L_CONTROL] = packet
+    else:
+        m[m[port + L_CONTROL_TAIL] + P_NEXT] = packet
+    m[port + L_CONTROL_TAIL] = packet
+    kick(m, port)
+
+
+@compiled
 def sift_up(m: Memory, heap: int, i: int, first: int, second: int) -> None:
     """Put a pair into a binary heap whose place i is free."""
     while i > 0:

@@ -25,22 +25,26 @@ from tensorexpress.sim.flat_plan import (
     TRANSMIT,
     WORK,
 )
-from tensorexpress.sim.kernel.events import drop_first_pair, free_packet, new_packet, schedule, serialisation
+from tensorexpress.sim.kernel.events import (
+    drop_first_pair,
+    free_packet,
+    new_packet,
+    schedule,
+    send_control,
+    serialisation,
+)
 from tensorexpress.sim.kernel.memory import Memory, compiled, pointer
 from tensorexpress.sim.kernel.queues import enqueue, next_packet_of_switch
+from tensorexpress.sim.kernel.sums import add, hand_down, receive_total
 from tensorexpress.sim.kernel.training import computed, take_in, work
 from tensorexpress.sim.kernel.transport import (
     acknowledge,
     acknowledge_beside,
     next_packet_of_host,
     receive,
-    send_control,
     timer,
 )
-from tensorexpress.sim.record import ACK, DATA, OTHER
-
-#: Packets that one event can create at the most, and a little more.
-SPARE_PACKETS = 4
+from tensorexpress.sim.record import ACK, ADDEND, DATA, OTHER, TOTAL
 
 
 @compiled
@@ -118,6 +122,17 @@ def transmit(m: Memory, log: Memory, port: int) -> None:
 
 
 @compiled
+def arrive_total(m: Memory, packet: int) -> None:
+    """Hand a sum on to all below, or take it at a worker."""
+    if m[packet + P_ADDER] != NONE:
+        hand_down(m, m[packet + P_ADDER], packet)
+        return
+    answer = receive_total(m, packet)
+    if answer != NONE:
+        take_in(m, m[answer + M_NODE])
+
+
+@compiled
 def deliver(m: Memory, port: int) -> None:
     """Take the first packet off a link and hand it to the far end, unless the link loses it."""
     packet = m[port + L_HEAD]
@@ -141,6 +156,10 @@ def deliver(m: Memory, port: int) -> None:
             take_in(m, m[m[packet + P_MESSAGE] + M_NODE])
     elif kind == ACK:
         acknowledge(m, packet)
+    elif kind == ADDEND:
+        add(m, packet)
+    elif kind == TOTAL:
+        arrive_total(m, packet)
     free_packet(m, packet)
 
 
@@ -180,7 +199,7 @@ def _compiled_kernel(sources: int) -> Callable[[int, int, int, int], None]:
             if m[EVENT_COUNT] == 0:
                 m[STATUS] = STUCK
                 return
-            if m[FREE_COUNT] < SPARE_PACKETS or (m[LOGGING] and m[LOGGED] == log_rows):
+            if m[FREE_COUNT] < m[SPARE] or (m[LOGGING] and m[LOGGED] == log_rows):
                 m[STATUS] = GROW
                 return
             m[NOW] = m[events]

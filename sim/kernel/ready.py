@@ -56,6 +56,12 @@ def refresh(m: Memory, flow: int) -> None:
     key = NEVER
     if in_flight == 0 or in_flight + full <= m[flow + F_WINDOW]:
         key = m[current + M_KEY] if current != NONE else first_pending_key(m, flow)
+    place_ready(m, flow, key)
+
+
+@compiled
+def place_ready(m: Memory, flow: int, key: int) -> None:
+    """Enter, move or remove a flow among those that may send, by the key of what it sends next; NEVER is nothing."""
     m[flow + F_KEY] = key
     port, at = m[flow + F_SRC], m[flow + F_AT]
     heap, n = m[port + L_READY], m[port + L_READY_COUNT]

@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-from tensorexpress import recovery
 from tensorexpress.recovery import ALPHA_ONE, ALPHA_SHIFT
 from tensorexpress.sim.columns import *
-from tensorexpress.sim.flat_plan import ACKNOWLEDGE, PHASE, TIMER
-from tensorexpress.sim.kernel.events import free_packet, kick, new_packet, schedule, serialisation
+from tensorexpress.sim.flat_plan import ACKNOWLEDGE, PHASE
+from tensorexpress.sim.kernel.events import free_packet, kick, new_packet, schedule, send_control, serialisation
 from tensorexpress.sim.kernel.lanes import add_work, append_work
 from tensorexpress.sim.kernel.memory import Memory, compiled
 from tensorexpress.sim.kernel.queues import PIFO, SP_PIFO, host_key
 from tensorexpress.sim.kernel.ready import has_unsent, pop_pending, push_pending, refresh
+from tensorexpress.sim.kernel.sums import copied_sum, next_addend, start_stream, stream_timer
+from tensorexpress.sim.kernel.timers import arm, backed_off, lost_up_to, measured_round_trip
 from tensorexpress.sim.model import ACKED, IN_FLIGHT, LOST, UNSENT
 from tensorexpress.sim.record import ACK, DATA
 
-smoothed = compiled(recovery.smoothed)
-timeout_after = compiled(recovery.timeout_after)
-backed_off = compiled(recovery.backed_off)
-lost_up_to = compiled(recovery.lost_up_to)
-timer_sleep_ps = compiled(recovery.timer_sleep_ps)
-
-
 # Hosts
-
-
-@compiled
-def send_control(m: Memory, port: int, packet: int) -> None:
-    if m[port + L_CONTROL] == NONE:
-        m[port + L_CONTROL] = packet
-    else:
-        m[m[port + L_CONTROL_TAIL] + P_NEXT] = packet
-    m[port + L_CONTROL_TAIL] = packet
-    kick(m, port)
 
 
 @compiled
@@ -49,6 +33,8 @@ def next_packet_of_host(m: Memory, port: int) -> int:
     flow = m[m[port + L_READY]]
     m[port + L_SERVED] += 1
     m[flow + F_SERVED] = m[port + L_SERVED]
+    if m[flow + F_STREAM] != NONE:
+        return next_addend(m, flow)
     if m[flow + F_CURRENT] == NONE:
         m[flow + F_CURRENT] = pop_pending(m, flow)
     message = m[flow + F_CURRENT]
@@ -60,12 +46,6 @@ def next_packet_of_host(m: Memory, port: int) -> int:
 
 
 # Flows
-
-
-@compiled
-def arm(m: Memory, flow: int, delay: int) -> None:
-    m[flow + F_ARMED] = 1
-    schedule(m, m[NOW] + timer_sleep_ps(delay, m[RTO_MIN]), TIMER * PHASE + flow)
 
 
 @compiled
@@ -101,14 +81,10 @@ def lost(m: Memory, flow: int) -> None:
 
 
 @compiled
-def measured_round_trip(m: Memory, flow: int, sample: int) -> None:
-    round_trip, deviation = smoothed(m[flow + F_RTT], m[flow + F_RTT_DEVIATION], sample)
-    m[flow + F_RTT], m[flow + F_RTT_DEVIATION] = round_trip, deviation
-    m[flow + F_TIMEOUT] = timeout_after(round_trip, deviation, m[RTO_MIN])
-
-
-@compiled
 def timer(m: Memory, flow: int) -> None:
+    if m[flow + F_STREAM] != NONE:
+        stream_timer(m, flow)
+        return
     now = m[NOW]
     m[flow + F_ARMED] = 0
     if m[flow + F_IN_FLIGHT] == 0:
@@ -160,6 +136,9 @@ def start_message(m: Memory, message: int, deadline: int) -> bool:
     if m[message + M_SLACK] != NEVER:
         deadline = now + m[message + M_SLACK]
     flow, chunks, node = m[message + M_FLOW], m[message + M_CHUNKS], m[message + M_NODE]
+    if m[flow + F_STREAM] != NONE:
+        start_stream(m, flow, message, iteration, deadline)
+        return False
     if m[flow + F_PATH] == m[flow + F_PATH_END] or chunks == 0:
         m[times + T_SENT] = now
         if m[node + N_WORK] == 0:
@@ -192,6 +171,9 @@ def start_message(m: Memory, message: int, deadline: int) -> bool:
 @compiled
 def copied(m: Memory, message: int) -> None:
     flow = m[message + M_FLOW]
+    if m[flow + F_STREAM] != NONE:
+        copied_sum(m, flow, message)
+        return
     m[message + M_NEXT] = 0
     push_pending(m, flow, m[message + M_KEY], message)
     refresh(m, flow)

@@ -5,11 +5,13 @@ captures     tensors, queues and latencies in a pcap file
 
 segments     packets of the transport, written and read in bursts; kernel does so in compiled code
 flow         windows, acknowledgements, loss of one flow; assembly puts messages together again
-scheduler    which flow sends next; links to the kernel's stack, or to a cable over UDP
+pool         slots, turns and exponents of one pool, where switches sum
+scheduler    which flow or pool sends next; links to the kernel's stack, or to a cable over UDP
 endpoint     all of it as one end of the transport; cost measures what a packet takes
 
 gradients    numbers that cost nothing to make and little to check
 training     one host: an endpoint, its part in jobs, and what it saw
-exchange     a host's part in a job's communication, as the job's graph says; worker computes
+exchange     a host's part in a job's communication, as the job's graph says; summing where switches sum
+worker       computes
 process      one host as a process
 """

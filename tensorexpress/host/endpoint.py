@@ -13,17 +13,19 @@ from __future__ import annotations
 import heapq
 import itertools
 import select
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from tensorexpress.errors import InputError, NetworkError, unknown
+from tensorexpress.errors import HeaderError, InputError, NetworkError, unknown
+from tensorexpress.fixed_point import Floats
 from tensorexpress.framing import SEGMENT_HEADER_BYTES, SEGMENT_OVERHEAD_BYTES, Framing
 from tensorexpress.host.assembly import Assembly, Incoming, fits
 from tensorexpress.host.flow import SPAN, Ack, Burst, FlowSettings, Outgoing, ReceiveFlow, SendFlow
 from tensorexpress.host.links import Address, Arrival, HostLink
-from tensorexpress.host.scheduler import Scheduler
+from tensorexpress.host.pool import Contribution, PoolSender, Summed
+from tensorexpress.host.scheduler import Scheduler, Sender
 from tensorexpress.host.segments import SegmentBuffer, SegmentRun, part_of
 from tensorexpress.host.tagging import BEST_EFFORT, Tag, Tagger, TrafficClass, monotonic_ps
 from tensorexpress.plan import Plan
@@ -31,6 +33,7 @@ from tensorexpress.queueing import Slice
 from tensorexpress.recovery import reordering_of
 from tensorexpress.units import PS_PER_SECOND, format_time
 from tensorexpress.wire.header import Flag, Kind, clamp_slack_us
+from tensorexpress.wire.sum_header import SumFlag, read_sum
 
 #: What is taken from the link before it is time to acknowledge and to send: so many bursts, or so many bytes. More
 #: would leave the sender waiting for the first acknowledgement of a window until the last of it has been read.
@@ -40,8 +43,17 @@ _MOST_ARRIVED_BYTES = 2**18
 #: Heartbeats within the time after which silence is an error.
 _BEATS = 4
 
+#: The same where switches sum: peers send each other nothing else, and of ten in a row one gets through anything.
+_BEATS_WITH_SUMS = 10
+
+#: How often a host that hears of no sums, and waits for none, sends its last packets again for those who may.
+_RECALL_PS = PS_PER_SECOND // 4
+
 #: Copies of a goodbye that is not repeated any more, because who sends it leaves at once.
 _LAST_GOODBYES = 3
+
+#: Where in a header the kind is, in the lower half of a byte.
+_KIND_AT = 2
 
 _PS_PER_US = 10**6
 _LONGEST_MESSAGE_BYTES = 2**32 - 1
@@ -54,7 +66,7 @@ _RETRANSMITTED, _LAST_OF_SLICE, _ASKS_ACK, _MARKED = map(
     int, (Flag.RETRANSMITTED, Flag.LAST_OF_SLICE, Flag.ASKS_ACK, Flag.MARKED)
 )
 _AT_ONCE = _RETRANSMITTED | _LAST_OF_SLICE | _ASKS_ACK
-_PARAMETERS, _ACK, _CONTROL = map(int, (Kind.PARAMETERS, Kind.ACK, Kind.CONTROL))
+_PARAMETERS, _ACK, _CONTROL, _SUM = map(int, (Kind.PARAMETERS, Kind.ACK, Kind.CONTROL, Kind.SUM))
 
 
 @dataclass(frozen=True)
@@ -156,6 +168,14 @@ class _Content(NamedTuple):
     payload: memoryview
 
 
+class _Sums(NamedTuple):
+    """The pools of a job that switches sum, where their packets are sent to, and who is told of sums."""
+
+    target: Address
+    pools: Sequence[PoolSender]
+    summed: Callable[[Summed], None]
+
+
 #: Called with the peer's name, the tag and the length when a message begins; gives the memory for it, or refuses.
 BufferFor = Callable[[str, Tag, int], Any]
 
@@ -185,6 +205,9 @@ class Endpoint:
         now_ps = clock_ps()
         self._peers = {name: _Peer(name, address, heard_ps=now_ps) for name, address in peers.items()}
         self._by_address = {peer.address: peer for peer in self._peers.values()}
+        #: By job; and when the last sum came, or somebody left who could have had a part in it.
+        self._sums: dict[int, _Sums] = {}
+        self._summed_ps = now_ps
         self._scheduler = Scheduler(settings.host_order, settings.credit_bytes, settings.rate_bps)
         self._stride = SEGMENT_HEADER_BYTES + settings.flow.payload_bytes
         self._most = link.most_segments(self._stride)
@@ -224,6 +247,24 @@ class Endpoint:
         self._scheduler.activate(flow)
         return message
 
+    def sum_through(
+        self, job: int, pools: Sequence[PoolSender], target: Address, summed: Callable[[Summed], None]
+    ) -> None:
+        """Let switches sum a job's gradients through these pools; `summed` is called for every packet's sum.
+
+        `target` is any address beyond this host's switch, which takes the packets out of the way there.
+        """
+        self._sums[job] = _Sums(target, pools, summed)
+        self._beat_ps = self.settings.silence_ps // _BEATS_WITH_SUMS
+        for pool in pools:
+            pool.pools = pools
+            self._scheduler.activate(pool)
+
+    def contribute(self, pool: PoolSender, tag: Tag, gradient: Floats, ready_ps: int) -> None:
+        """Have a gradient summed that was ready at a time; it must not change until the sum is here."""
+        piece = Slice(ready_ps, tag.rank, gradient.nbytes, tag.deadline_ps, tag.iteration, tag.message)
+        pool.offer(tag, gradient, self._scheduler.key_of(piece))
+
     def _peer(self, name: str) -> _Peer:
         if name not in self._peers:
             raise InputError(unknown("peer", name, self._peers))
@@ -232,17 +273,27 @@ class Endpoint:
     @property
     def idle(self) -> bool:
         """Whether everything that was sent has been acknowledged."""
-        return all(flow.idle for peer in self._peers.values() if not peer.gone for flow in peer.sending.values())
+        flows = (flow for peer in self._peers.values() if not peer.gone for flow in peer.sending.values())
+        return all(flow.idle for flow in flows) and all(pool.idle for pool in self._pools())
 
     @property
     def retransmissions(self) -> int:
-        """Segments that were sent again."""
-        return sum(flow.retransmissions for peer in self._peers.values() for flow in peer.sending.values())
+        """Segments, and packets for switches, that were sent again."""
+        return sum(sender.retransmissions for sender in self._senders())
 
     @property
     def timeouts(self) -> int:
         """Time-outs that struck."""
-        return sum(flow.timeouts for peer in self._peers.values() for flow in peer.sending.values())
+        return sum(sender.timeouts for sender in self._senders())
+
+    def _senders(self) -> Iterator[Sender]:
+        for peer in self._peers.values():
+            yield from peer.sending.values()
+        yield from self._pools()
+
+    def _pools(self) -> Iterator[PoolSender]:
+        for sums in self._sums.values():
+            yield from sums.pools
 
     @property
     def duplicates(self) -> int:
@@ -301,6 +352,8 @@ class Endpoint:
         self._depart(self._peer(peer))
 
     def _depart(self, peer: _Peer) -> None:
+        if not peer.gone:
+            self._summed_ps = self._clock_ps()
         peer.gone = True
         for flow in peer.sending.values():
             self._scheduler.retire(flow)
@@ -308,6 +361,10 @@ class Endpoint:
     def _beat(self, now_ps: int) -> None:
         """Let peers know that this end lives, and find out who does not."""
         self._next_beat_ps = now_ps + self._beat_ps
+        self._check_alone()
+        if now_ps - self._summed_ps >= self._beat_ps:
+            for pool in self._pools():
+                pool.recall(now_ps, _RECALL_PS)
         for peer in self._peers.values():
             if peer.gone:
                 continue
@@ -322,6 +379,15 @@ class Endpoint:
                 self._send_control(peer, _GOODBYE if self._leaving else _HEARTBEAT)
             if not self._leaving:
                 self._next_beat_ps = min(self._next_beat_ps, peer.heard_ps + self.settings.silence_ps)
+
+    def _check_alone(self) -> None:
+        """Raise NetworkError when a sum is missing and nobody is left with whom a switch could make it again."""
+        silent_ps = self._drained_ps - self._summed_ps
+        is_alone = all(peer.gone for peer in self._peers.values())
+        if is_alone and silent_ps >= self.settings.silence_ps and not all(pool.idle for pool in self._pools()):
+            raise NetworkError(
+                f"no sum has come for {format_time(silent_ps)}, and the other workers have left; the switch has failed"
+            )
 
     def leave(self, linger_ps: int = PS_PER_SECOND) -> None:
         """Wait until all has been acknowledged, say goodbye, and wait for the goodbyes of the others at most so long.
@@ -356,14 +422,21 @@ class Endpoint:
             held, self._held = self._held, None
             self._send_datagrams(*held)
         while self._held is None:
-            chosen = self._scheduler.next_burst(now_ps, self._most)
-            if chosen is None:
+            burst = self._scheduler.next_burst(now_ps, self._most)
+            if burst is None:
                 return
-            burst = chosen[1]
-            peer, tag, _ = burst.message.content
             self.counters.sent += burst.count
+            if isinstance(burst, Contribution):
+                self._send_contribution(burst)
+                continue
+            peer, tag, _ = burst.message.content
             peer.sent_ps = now_ps
             self._send_datagrams(peer, tag.traffic, self._write_burst(burst, now_ps))
+
+    def _send_contribution(self, packet: Contribution) -> None:
+        data = packet.header.pack() + packet.payload
+        # Without room it is lost, and a time-out sends it again.
+        self._link.send(self._sums[packet.header.job].target, packet.traffic, data, len(data))
 
     def _send_datagrams(self, peer: _Peer, traffic: TrafficClass, data: memoryview | bytes) -> None:
         """Send what there is room for, and keep the rest."""
@@ -459,6 +532,9 @@ class Endpoint:
 
     def _take(self, arrival: Arrival) -> None:
         counters = self.counters
+        if self._sums and self._link.buffer.view[arrival.start + _KIND_AT] & 15 == _SUM:
+            self._take_sums(arrival)
+            return
         peer = self._by_address.get(arrival.source)
         if peer is None:
             counters.strangers += -(-arrival.size_bytes // arrival.stride_bytes)
@@ -479,6 +555,33 @@ class Endpoint:
                 self._depart(peer)
             elif run.kind != _CONTROL:
                 counters.malformed += run.segments
+
+    def _take_sums(self, arrival: Arrival) -> None:
+        """Take packets that say they are sums; switches make them, so their source says nothing."""
+        end = arrival.start + arrival.size_bytes
+        for start in range(arrival.start, end, arrival.stride_bytes):
+            self._take_sum(self._link.buffer.view[start : min(end, start + arrival.stride_bytes)])
+
+    def _take_sum(self, datagram: memoryview) -> None:
+        counters = self.counters
+        try:
+            header, sums, values = read_sum(datagram)
+        except HeaderError:
+            counters.malformed += 1
+            return
+        joined = self._sums.get(header.job)
+        if joined is None or sums.epoch != joined.pools[0].member.epoch:
+            counters.foreign += 1
+            return
+        pool = next((pool for pool in joined.pools if pool.has_slot(sums.slot)), None)
+        if pool is None or not sums.flags & SumFlag.RESULT:
+            counters.implausible += 1
+            return
+        counters.received += 1
+        self._summed_ps = self._clock_ps()
+        summed = pool.take(header, sums, values, self._clock_ps())
+        if summed is not None:
+            joined.summed(summed)
 
     def _take_data(self, peer: _Peer, run: SegmentRun, marked: bool) -> None:
         counters = self.counters

@@ -13,7 +13,7 @@ import numpy as np
 
 from tensorexpress.errors import NetworkError
 from tensorexpress.graph import GATE, GRADIENT, MESSAGE, SUM, Graph, index_of, kind_of
-from tensorexpress.host.gradients import FLOAT_BYTES, Floats, elements_of, gradients_of
+from tensorexpress.host.gradients import FLOAT_BYTES, Floats, elements_of, gradients_of, wrong_element
 from tensorexpress.host.tagging import Tag, Tagger
 from tensorexpress.host.training import Station, slice_tags
 from tensorexpress.plan import Plan
@@ -176,12 +176,10 @@ class Exchange:
         """Raise NetworkError when a part of an update is not the sum of all workers' gradients."""
         tensor, elements, found = index_of(gate) % self._layers, self._elements(source), self._values[source][0]
         expected = self._gradients.total(iteration, tensor, elements)
-        if not np.array_equal(found, expected):
-            place = int(np.flatnonzero(found != expected)[0])
+        if wrong := wrong_element(found, expected, elements.start):
             raise NetworkError(
                 f"{self._station.name}: in iteration {iteration}, {self._plan.job.workload.layers[tensor].name} from "
-                f"{self._sender(source)} is not the sum of all gradients: element {elements.start + place} is "
-                f"{found[place]}, not {expected[place]}"
+                f"{self._sender(source)} is not the sum of all gradients: {wrong}"
             )
 
     def _sender(self, node: int) -> str:

@@ -104,6 +104,7 @@ class Burst:
 
     __slots__ = (
         "asks", "count", "first", "in_flight", "message", "retransmitted", "sent_ps", "sequence", "transmission",
+        "wire_bytes",
     )  # fmt: skip
 
     def __init__(self, message: Outgoing, first: int, count: int, transmission: int, sent_ps: int, again: bool):
@@ -113,6 +114,7 @@ class Burst:
         self.transmission, self.sent_ps, self.retransmitted = transmission, sent_ps, again
         #: Segments of the burst that have neither arrived nor been given up.
         self.in_flight = (1 << count) - 1
+        self.wire_bytes = 0
         #: Whether the sender cannot go on without an acknowledgement.
         self.asks = False
 
@@ -176,6 +178,16 @@ class SendFlow:
         self._round_trip_ps = self._deviation_ps = 0
 
     @property
+    def full_bytes(self) -> int:
+        """Bytes of a full segment on the wire."""
+        return self.settings.full_bytes
+
+    @property
+    def free_of_credit(self) -> bool:
+        """Whether no credit holds back what it sends next: a probe."""
+        return self.probing
+
+    @property
     def idle(self) -> bool:
         """Whether every message has been acknowledged."""
         return not (self._bursts or self._pending or self._losing or self._current)
@@ -212,7 +224,8 @@ class SendFlow:
         burst = Burst(message, first, count, self._next_transmission, now_ps, again)
         self._next_transmission += count
         self.deadline_ps = now_ps + self.timeout_ps
-        self.in_flight_bytes += self._wire_bytes(message, first, burst.in_flight)
+        burst.wire_bytes = self._wire_bytes(message, first, burst.in_flight)
+        self.in_flight_bytes += burst.wire_bytes
         self._bursts.append(burst)
         burst.asks = again or self.in_flight_bytes + settings.full_bytes > self.window
         return burst

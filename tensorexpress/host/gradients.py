@@ -65,6 +65,18 @@ class Gradients:
         return table[place + elements.start : place + elements.stop]
 
 
+def wrong_element(found: Floats, expected: Floats, first: int = 0) -> str | None:
+    """Return which element of a sum is not as expected, counted from `first`; None: all are.
+
+    >>> wrong_element(np.float32([1, 2]), np.float32([1, 3]), first=10)
+    'element 11 is 2.0, not 3.0'
+    """
+    if np.array_equal(found, expected):
+        return None
+    place = int(np.flatnonzero(found != expected)[0])
+    return f"element {first + place} is {found[place]}, not {expected[place]}"
+
+
 def elements_of(plan: JobPlan) -> Sequence[slice]:
     """Return which elements of its tensor every slice of a plan holds.
 

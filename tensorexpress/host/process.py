@@ -16,7 +16,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, BinaryIO
@@ -26,13 +26,15 @@ from numpy.typing import NDArray
 
 from tensorexpress.classify import queue_map_of
 from tensorexpress.errors import InputError, TensorExpressError
+from tensorexpress.fixed_point import MOST_WORKERS
 from tensorexpress.framing import Framing
 from tensorexpress.host.exchange import Exchange
 from tensorexpress.host.links import HostLink, KernelLink, WireLink
 from tensorexpress.host.segments import use_compiled
+from tensorexpress.host.summing import PoolExchange
 from tensorexpress.host.training import Station, host_settings
 from tensorexpress.host.worker import Worker
-from tensorexpress.plan import Plan
+from tensorexpress.plan import JobPlan, Plan
 from tensorexpress.plan_file import plan_from_json, plan_to_json
 from tensorexpress.wire.frame import FrameEnd as Host
 from tensorexpress.wire.header import UDP_PORT
@@ -66,10 +68,12 @@ class Task:
     wire: Wire | None
     session: int
     silence_ps: int
+    #: Tells this run from those before it in switches that sum; grows from run to run, modulo 2**32.
+    epoch: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return the task as a JSON object."""
-        rest = {name: getattr(self, name) for name in ("host", "addresses", "session", "silence_ps")}
+        rest = {name: getattr(self, name) for name in ("host", "addresses", "session", "silence_ps", "epoch")}
         return {**rest, "plan": plan_to_json(self.plan), "wire": self.wire and dataclasses.asdict(self.wire)}
 
 
@@ -83,6 +87,7 @@ def task_from_json(document: Mapping[str, Any]) -> Task:
         wire=wire and Wire(wire["descriptor"], wire["mac"], wire["gateway_mac"]),
         session=document["session"],
         silence_ps=document["silence_ps"],
+        epoch=document["epoch"],
     )
 
 
@@ -92,18 +97,39 @@ def jobs_of(plan: Plan, host: int) -> list[int]:
 
 
 def peers_of(plan: Plan, host: int) -> set[int]:
-    """Return the hosts that a host exchanges tensors with."""
-    pairs = {pair for job in plan.jobs for pair in job.graph.pairs}
+    """Return the hosts that a host exchanges tensors with, or watches where switches sum."""
+    pairs = {pair for job in plan.jobs for pair in (_watches(job) if job.sums else job.graph.pairs)}
     return {dst for src, dst in pairs if src == host} | {src for src, dst in pairs if dst == host}
+
+
+def _watches(job: JobPlan) -> Iterator[tuple[int, int]]:
+    """Yield pairs of workers that notice when the other falls silent; the sums themselves do not tell who is missing.
+
+    The first worker and any other: enough that every one is seen by somebody.
+    """
+    first, *others = job.job.workers
+    yield from ((first, other) for other in others)
+
+
+def _exchange(task: Task, job: int, station: Station) -> Exchange | PoolExchange:
+    """Return the part of a host in a job."""
+    plan, host = task.plan.jobs[job], task.host
+    if plan.sums is None:
+        return Exchange(station, task.plan, job, host)
+    # Not to itself: the kernel would not let that out.
+    other = next(worker for worker in plan.job.workers if worker != host)
+    target = (task.addresses[other], UDP_PORT)
+    return PoolExchange(station, task.plan, job, host, target=target, epoch=task.epoch)
 
 
 def check_runnable(plan: Plan) -> None:
     """Refuse a plan that asks for what hosts cannot do."""
     scenario, sent = plan.scenario, Framing(plan.scenario.cluster.mtu)
+    asked = scenario.framing
     for wrong, message in (
         (
-            plan.framing != sent,
-            f"transport.header is {plan.framing.header_bytes} and transport.ack_size {plan.framing.ack_bytes}; "
+            asked != sent,
+            f"transport.header is {asked.header_bytes} and transport.ack_size {asked.ack_bytes}; "
             f"accepted: {sent.header_bytes} and {sent.ack_bytes}, which hosts send; only predict can have others",
         ),
         (scenario.background, "the scenario has background traffic; accepted: none; only predict can have it"),
@@ -113,6 +139,22 @@ def check_runnable(plan: Plan) -> None:
                 job.forward_only or job.architecture == "fsdp",
                 f"{job.name} is {'forward_only' if job.forward_only else 'of architecture fsdp'}; accepted: training "
                 "with another architecture; only predict can have it",
+            )
+            for job in scenario.jobs
+        ),
+        *(
+            (
+                plan.policy.in_switches and job.gpus_per_host > 1,
+                f"{job.name} has {job.gpus_per_host} workers on a host; accepted with sum=pool: one; only predict can "
+                "have more",
+            )
+            for job in scenario.jobs
+        ),
+        *(
+            (
+                plan.policy.in_switches and len(job.workers) > MOST_WORKERS,
+                f"{job.name} has {len(job.workers)} workers; accepted with sum=pool: {MOST_WORKERS} at most; only "
+                "predict can have more",
             )
             for job in scenario.jobs
         ),
@@ -176,7 +218,7 @@ def _take_part(task: Task, parent: _Parent) -> None:
     station = Station(names[task.host], link, peers, settings, session=task.session)
     workers: list[tuple[int, Worker]] = []
     for job in jobs:
-        placed, exchange = plan.scenario.jobs[job], Exchange(station, plan, job, task.host)
+        placed, exchange = plan.scenario.jobs[job], _exchange(task, job, station)
         own = [index for index, host in enumerate(placed.workers) if host == task.host]
         for index in own:
             worker = Worker(

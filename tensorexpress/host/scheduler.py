@@ -1,13 +1,17 @@
-"""The scheduler of a host: which flow sends next, by host order, within the credit and at the rate of the link."""
+"""The scheduler of a host: which flow or pool sends next, by host order, within the credit and at the link's rate."""
 
 from __future__ import annotations
 
 from tensorexpress.host.flow import Burst, SendFlow
+from tensorexpress.host.pool import Contribution, PoolSender
 from tensorexpress.queueing import HOST_ORDERS, Slice
 from tensorexpress.units import PS_PER_MS, PS_PER_SECOND, serialisation_ps
 
 #: A host that had something to send and was not run in time may catch up with this much of its link's time.
 CATCH_UP_PS = 10 * PS_PER_MS
+
+#: What waits to be sent: to a host, or through slots of a switch.
+Sender = SendFlow | PoolSender
 
 
 class Scheduler:
@@ -17,7 +21,7 @@ class Scheduler:
         self._key = HOST_ORDERS[host_order].key
         self._credit_bytes, self._rate_bps = credit_bytes, rate_bps
         #: Flows that have something to send or in flight; a dict, because it keeps the order and finds quickly.
-        self._active: dict[SendFlow, None] = {}
+        self._active: dict[Sender, None] = {}
         self._served = 0
         #: When the link has sent what it was given, and whether nothing waited for that; only with a rate.
         self._free_ps, self._is_idle = 0, True
@@ -26,8 +30,8 @@ class Scheduler:
         """Return what the host order sorts a slice by."""
         return self._key(piece)
 
-    def activate(self, flow: SendFlow) -> None:
-        """Consider a flow that has been offered a message."""
+    def activate(self, flow: Sender) -> None:
+        """Consider a flow or pool that has been offered something."""
         self._active[flow] = None
 
     @property
@@ -35,7 +39,7 @@ class Scheduler:
         """Bytes on the wire over all flows that are neither acknowledged nor given up."""
         return sum(flow.in_flight_bytes for flow in self._active)
 
-    def next_burst(self, now_ps: int, most: int) -> tuple[SendFlow, Burst] | None:
+    def next_burst(self, now_ps: int, most: int) -> Burst | Contribution | None:
         """Send at most `most` segments of the most urgent message that may be sent; None when none may."""
         heads = [
             (*head, flow.served, place, flow)
@@ -60,19 +64,17 @@ class Scheduler:
         self._is_idle = False
         self._served += 1
         flow.served = self._served
-        before = flow.in_flight_bytes
         burst = flow.next_burst(now_ps, most)
-        sent_bytes = flow.in_flight_bytes - before
         if self._rate_bps:
-            self._free_ps += serialisation_ps(sent_bytes, self._rate_bps)
-        if self._credit_bytes and self._room(flow, now_ps) < 1:
+            self._free_ps += serialisation_ps(burst.wire_bytes, self._rate_bps)
+        if self._credit_bytes and isinstance(burst, Burst) and self._room(flow, now_ps) < 1:
             burst.asks = True
-        return flow, burst
+        return burst
 
-    def _room(self, flow: SendFlow, now_ps: int) -> int:
+    def _room(self, flow: Sender, now_ps: int) -> int:
         """Return how many full segments of a flow credit and link let through now; credit never holds a probe back."""
-        room, full_bytes = 1 << 30, flow.settings.full_bytes
-        if self._credit_bytes and not flow.probing:
+        room, full_bytes = 1 << 30, flow.full_bytes
+        if self._credit_bytes and not flow.free_of_credit:
             in_flight = self.in_flight_bytes
             room = max((self._credit_bytes - in_flight) // full_bytes, 0 if in_flight else 1)
         if self._rate_bps:
@@ -80,7 +82,7 @@ class Scheduler:
             room = min(room, max(1, late_bytes // full_bytes))
         return room
 
-    def retire(self, flow: SendFlow) -> None:
+    def retire(self, flow: Sender) -> None:
         """Leave out a flow that has nothing left to do, or nobody to do it for."""
         self._active.pop(flow, None)
 
@@ -96,6 +98,6 @@ class Scheduler:
     def next_free_ps(self, now_ps: int) -> int | None:
         """Return when the link is free, which may have been, if something waits for just that."""
         waiting = [flow for flow in self._active if flow.head() is not None] if self._rate_bps else []
-        if not waiting or self._room(max(waiting, key=lambda flow: flow.probing), now_ps) < 1:
+        if not waiting or self._room(max(waiting, key=lambda flow: flow.free_of_credit), now_ps) < 1:
             return None
         return self._free_ps

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorexpress.compute import compute_times
-from tensorexpress.host.exchange import Exchange
+from tensorexpress.host.exchange import Updated
 from tensorexpress.host.tagging import Tagger
 from tensorexpress.host.training import Station
 from tensorexpress.plan import Plan
 
 #: Computes one layer of one pass (forward?, iteration, layer), or pretends to; returns the ps that it takes.
 Compute = Callable[[bool, int, int], int]
+
+
+class Exchanging(Protocol):
+    """What makes parameters of gradients: the exchange of a worker's host, or its part in sums of switches."""
+
+    def join(self, worker: int, tagger: Tagger, updated: Updated) -> None:
+        """Let a worker of this host take part."""
+        ...
+
+    def gradient_ready(self, worker: int, tensor: int, ready_ps: int) -> None:
+        """Give a worker's gradient away."""
+        ...
 
 
 class Worker:
@@ -29,7 +42,7 @@ class Worker:
         plan: Plan,
         job: int,
         index: int,
-        exchange: Exchange,
+        exchange: Exchanging,
         *,
         compute: Compute | None = None,
         progress: Callable[[int], None] = lambda iteration: None,

@@ -11,6 +11,7 @@ from tensorexpress.graph import ARCHITECTURES
 from tensorexpress.plan import Plan, link_loads
 from tensorexpress.policy import POLICIES
 from tensorexpress.results.side_by_side import Result, SideBySide
+from tensorexpress.slots import needed_slots, throughput_share
 from tensorexpress.software import lane_work_ps
 from tensorexpress.trace import busiest_link, drift_ps
 from tensorexpress.units import LARGEST, counted, format_ms, format_size
@@ -121,6 +122,7 @@ def _about_policies(compared: SideBySide, job: int) -> Iterator[str]:
             yield f"{slower} is slower than {baseline} by {more}{why_slower(compared, slower, job)}."
     yield from _about_what_is_between(compared, job)
     yield from _about_switch_order(compared, job)
+    yield from _about_sums(compared, job)
 
 
 def why_slower(compared: SideBySide, name: str, job: int) -> str:
@@ -129,6 +131,11 @@ def why_slower(compared: SideBySide, name: str, job: int) -> str:
     if took_ps / compared.baseline.jobs[job].iteration_ps - 1 <= compared.grain_changes.get(name, 0.0):
         return f", no more than what moving {compared.grain} packets as one may cost"
     planned = plan.jobs[job]
+    if planned.sums is not None:
+        needed = needed_slots(planned.sums, plan.scenario.directed())
+        share = min(throughput_share(pool, needed) for pool in planned.sums.pools)
+        few = f": its slots reach {share:.0%} of what more cluster.switch_memory would; `plan` shows them"
+        return few if share < 1 else ""
     work_ps = int(lane_work_ps(plan.scenario, [(planned.job, planned.graph)]).max())
     if work_ps > _BUSY * took_ps:
         return (
@@ -247,6 +254,8 @@ def _about_switch_order(compared: SideBySide, job: int) -> Iterator[str]:
     in_hosts, in_switches = [], []
     for result in compared.results.values():
         policy = result.plan.policy
+        if policy.in_switches:
+            continue
         if policy.orders_in_switches:
             in_switches.append(result)
         elif policy.orders_in_hosts:
@@ -264,6 +273,35 @@ def _about_switch_order(compared: SideBySide, job: int) -> Iterator[str]:
     else:
         little = f"saves only {format_ms(gain)} an iteration" if gain > 0 else "saves nothing"
         yield f"Order in the switch {little} ({names}): {_why_not(compared, job, host)}."
+
+
+def _about_sums(compared: SideBySide, job: int) -> Iterator[str]:
+    """Say how much of the gain is order and how much is that switches sum, as far as the policies tell."""
+    base, others = compared.baseline, list(compared.results.values())
+    summing = [result for result in others if result.plan.policy.in_switches]
+    if not summing or base in summing or _orders(base):
+        return
+
+    def saved_ps(result: Result, before: Result = base) -> float:
+        return before.jobs[job].iteration_ps - result.jobs[job].iteration_ps
+
+    alone = [result for result in summing if not _orders(result)]
+    both = [result for result in summing if _orders(result)]
+    ordering = [result for result in others if _orders(result) and not result.plan.policy.in_switches]
+    if both and ordering and saved_ps(_best(both, job)) > 0:
+        order, last = _best(ordering, job), _best(both, job)
+        gain_ps, of_order_ps = saved_ps(last), saved_ps(order)
+        yield (
+            f"Of the {format_ms(gain_ps)} that {last.plan.policy.name} saves, {format_ms(of_order_ps)} "
+            f"({of_order_ps / gain_ps:.0%}) are order ({order.plan.policy.name}) and "
+            f"{format_ms(gain_ps - of_order_ps)} ({1 - of_order_ps / gain_ps:.0%}) sums in switches."
+        )
+    if both and alone:
+        first, last = _best(alone, job), _best(both, job)
+        yield (
+            f"Sums in switches without any order take off {format_ms(saved_ps(first))} ({first.plan.policy.name}), and "
+            f"order on top of them {format_ms(saved_ps(last, first))} ({last.plan.policy.name})."
+        )
 
 
 def _best(group: list[Result], job: int) -> Result:
@@ -310,14 +348,16 @@ def _about_network(compared: SideBySide) -> Iterator[str]:
     for name, result in compared.results.items():
         drops, retransmissions = int(result.trace.links["drops"].sum()), result.trace.retransmissions
         if drops:
+            less = "" if result.plan.policy.in_switches else "a smaller transport.window, transport.ecn or "
             yield (
-                f"Under {name}, switches dropped {drops} packets ({retransmissions} sent again): a smaller "
-                "transport.window, transport.ecn or a larger cluster.buffer would avoid it."
+                f"Under {name}, switches dropped {drops} packets ({retransmissions} sent again): {less}a larger "
+                "cluster.buffer would avoid it."
             )
         elif retransmissions > _WORTH_IT * result.trace.transmissions and not result.trace.links["losses"].any():
             yield (
                 f"Under {name}, {result.trace.timeouts} time-outs fired for packets that only waited "
-                "(starved in a low queue); a larger transport.rto_min would avoid it."
+                f"({'for slower workers' if result.plan.policy.in_switches else 'starved in a low queue'}); a larger "
+                "transport.rto_min would avoid it."
             )
         for job, metrics in zip(compared.scenario.jobs, result.jobs, strict=True):
             share = metrics.timed_out_ps / metrics.iteration_ps

@@ -42,6 +42,8 @@ def changes(scenario: Scenario) -> dict[str, str]:
     }
     if scenario.cluster.buffer_bytes != usual.cluster.buffer_bytes:
         found["cluster.buffer"] = _size_limit(scenario.cluster.buffer_bytes)
+    if scenario.cluster.switch_memory_bytes != usual.cluster.switch_memory_bytes:
+        found["cluster.switch_memory"] = _size_limit(scenario.cluster.switch_memory_bytes)
     found |= _of_jobs(scenario)
     found |= {f"transport.{name}": text for name, text in _differing("transport", scenario.transport, usual.transport)}
     if scenario.jitter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,6 +11,9 @@ from tensorexpress import buffer, policy
 from tensorexpress.plan import JobPlan, Plan, link_loads
 from tensorexpress.queueing import DISCIPLINES
 from tensorexpress.results.heading import heading
+from tensorexpress.scenario import Scenario
+from tensorexpress.slots import SLOT_BYTES, needed_slots, room_of, round_trip_ps, throughput_share
+from tensorexpress.sums import SumPlan
 from tensorexpress.text import grid
 from tensorexpress.units import counted, format_size, format_time
 
@@ -27,6 +31,10 @@ def as_table(plan: Plan, *, paths: bool = False) -> str:
     ]
     for number, job in enumerate(plan.jobs):
         lines += ["", _title(job, number), *grid(_rows(job, plan.dscps))]
+        if job.sums is not None:
+            lines += ["", *_sum_lines(job.sums, scenario)]
+    if plan.policy.in_switches:
+        lines += ["", _memory_line(plan)]
     if len(scenario.cluster.switches) > 1 or paths:
         lines += ["", _paths_line(plan)]
     if paths:
@@ -63,6 +71,42 @@ def _rows(plan: JobPlan, dscps: Sequence[int]) -> list[list[str]]:
             ]
         )
     return rows
+
+
+def _sum_lines(sums: SumPlan, scenario: Scenario) -> list[str]:
+    """Return the tree in which switches sum a job's gradients, and the pools of slots that they have for it."""
+    cluster, directed = scenario.cluster, scenario.directed()
+    needed = needed_slots(sums, directed)
+    tree = []
+    for number, switch in enumerate(sums.switches):
+        below = " ".join(cluster.nodes[directed.source[link]] for link in switch.children)
+        tree.append(f"{'root ' if number == 0 else ''}{cluster.switches[switch.switch]} of {below}")
+    rows = [["pool", "slots", "from", "packets", "memory", "of unlimited"]]
+    for pool in sums.pools:
+        numbers = (pool.queue, pool.slots, pool.first_slot, pool.packets_per_iteration)
+        share = throughput_share(pool, needed)
+        rows.append([*map(str, numbers), format_size(pool.slots * SLOT_BYTES), f"{share:.0%}"])
+    trip = format_time(round_trip_ps(sums, directed))
+    return [f"sums in switches: {'; '.join(tree)}; servers have none", *grid(rows), _slots_line(needed, trip)]
+
+
+def _slots_line(needed: int, trip: str) -> str:
+    return f"a round trip to the root and back takes {trip}: {counted(needed, 'slot')} keep the slowest link busy"
+
+
+def _memory_line(plan: Plan) -> str:
+    """Return how full the fullest switch is."""
+    cluster = plan.scenario.cluster
+    taken: Counter[int] = Counter()
+    for sums in [job.sums for job in plan.jobs if job.sums is not None]:
+        slots = sum(pool.slots for pool in sums.pools)
+        taken.update({switch.switch: slots for switch in sums.switches})
+    fullest, slots = max(taken.items(), key=lambda item: (item[1], -item[0]))
+    room = format_size(cluster.switch_memory_bytes) if cluster.switch_memory_bytes else "no limit"
+    return (
+        f"memory for sums: {format_size(slots * SLOT_BYTES)} in {cluster.switches[fullest]}, the fullest switch, of "
+        f"{room}: {slots} of {room_of(cluster)} slots"
+    )
 
 
 def _paths_line(plan: Plan) -> str:

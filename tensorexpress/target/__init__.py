@@ -82,6 +82,11 @@ class Target(Protocol):
         """What the command line calls it."""
         ...
 
+    @property
+    def sums(self) -> bool:
+        """Whether its switches can sum gradients on their way."""
+        ...
+
     def check(self) -> None:
         """Raise NetworkError, with what to do, when this machine cannot be this target."""
         ...

@@ -58,6 +58,7 @@ class Bmv2Target:
     """Runs plans on BMv2."""
 
     name = "bmv2"
+    sums = True
 
     def check(self) -> None:
         """Raise an error, with what to do, when this machine cannot be this target."""

@@ -39,6 +39,7 @@ class EmbeddedTarget:
     wires: bool = False
     faults: Faults = field(default_factory=Faults)
     name: str = "embedded"
+    sums: bool = True
 
     def check(self) -> None:
         """Raise MachineError when P4Runtime is not installed; everything else is always there."""

@@ -75,6 +75,7 @@ class LinuxTarget:
     """Runs plans whose queues follow the DSCP: those with switch=strict or switch=fifo."""
 
     name = "linux"
+    sums = False
 
     def check(self) -> None:
         """Raise NetworkError, with what to do, when this machine cannot be this target."""

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -25,9 +25,11 @@ from tensorexpress.framing import ETHERNET_BYTES
 from tensorexpress.host.process import Task, Wire, check_runnable, jobs_of
 from tensorexpress.observed import ObservedJob, ObservedNetwork, make_trace
 from tensorexpress.plan import Plan
+from tensorexpress.policy import Policy
 from tensorexpress.scaling import factor_for
 from tensorexpress.scenario import Scenario
-from tensorexpress.switch.counted import NOT_TAKEN
+from tensorexpress.sums import SUM_FRAMING
+from tensorexpress.switch.counted import INGRESS_DROP, NOT_TAKEN
 from tensorexpress.target import NO_ROOM, HostAccess, Network, PortReport, Target, WireAccess
 from tensorexpress.target.machine import MachineWatch
 from tensorexpress.trace import LINK, Trace
@@ -38,6 +40,10 @@ SILENCE_S = 10.0
 
 #: The MTU for which targets say how fast they are.
 _USUAL_MTU = 9000
+
+#: A packet that switches sum takes as much work as one of so many times its size: it is in no window, nobody
+#: acknowledges it or puts it together.
+_SUM_PACKET_WORTH = 4
 
 #: Between the last process that is ready and the start of the first iteration: all of them have heard of it by then.
 _LEAD_NS = 200 * 10**6
@@ -59,33 +65,47 @@ class Run:
     attempts: int = 1
 
 
-def fastest_bps(scenario: Scenario, target: Target) -> int:
-    """Return the fastest link that a target keeps up with in a scenario.
+def fastest_bps(scenario: Scenario, target: Target, policies: Iterable[Policy] = ()) -> int:
+    """Return the fastest link that a target keeps up with in a scenario, under every one of some policies.
 
     One machine carries the packets of all links, so small packets, and many links that are busy at once, leave less for
-    each. With parameter servers that are at most all links of servers, or of workers.
+    each. With parameter servers that are at most all links of servers, or of workers; with sums in switches all links
+    of workers.
     """
     cluster = scenario.cluster
     directed = cluster.directed()
     rates = dict(zip(directed.source, directed.rate_bps, strict=True))
+    in_switches = any(policy.in_switches for policy in policies)
     busy_bps = sum(
-        min(sum(rates[host] for host in hosts) for hosts in (job.hosts, job.servers or job.hosts))
+        min(sum(rates[host] for host in hosts) for hosts in (job.hosts, (not in_switches and job.servers) or job.hosts))
         for job in scenario.jobs
     )
     links_at_once = max(1.0, busy_bps / max(directed.rate_bps))
-    packet_share = min(1.0, (cluster.mtu + ETHERNET_BYTES) / (_USUAL_MTU + ETHERNET_BYTES))
+    packet_bytes = cluster.mtu + ETHERNET_BYTES
+    if in_switches:
+        packet_bytes = min(packet_bytes, _SUM_PACKET_WORTH * SUM_FRAMING.full_packet_bytes)
+    packet_share = min(1.0, packet_bytes / (_USUAL_MTU + ETHERNET_BYTES))
     return int(target.fastest_bps() * packet_share / links_at_once)
 
 
-def check_speed(scenario: Scenario, target: Target) -> None:
+def check_speed(scenario: Scenario, target: Target, policies: Iterable[Policy] = ()) -> None:
     """Refuse a scenario whose links are too fast for the target, with the factor that helps."""
     found_bps = max(scenario.cluster.directed().rate_bps)
-    accepted_bps = fastest_bps(scenario, target)
+    accepted_bps = fastest_bps(scenario, target, policies)
     if found_bps > accepted_bps:
         raise InputError(
             f"{scenario.name}: a link runs at {format_rate(found_bps)}; the target {target.name} keeps up with "
             f"{format_rate(accepted_bps)} here (MTU {scenario.cluster.mtu}); give --scale "
             f"{factor_for(scenario, accepted_bps)} or --scale auto, which divides rates and multiplies times by that"
+        )
+
+
+def check_sums(plan: Plan, target: Target) -> None:
+    """Refuse sums in switches on a target whose switches cannot add."""
+    if plan.policy.in_switches and not target.sums:
+        raise InputError(
+            f"policy {plan.policy.name!r} has switches sum, and those of the target {target.name} cannot; accepted: a "
+            "target with P4 switches, or sum=none"
         )
 
 
@@ -108,6 +128,7 @@ def run_plan(
     when the first iteration is about to begin. Whether the target keeps up with the plan is for `check_speed` to say.
     """
     check_runnable(plan)
+    check_sums(plan, target)
     target.check()
     with target.start(plan) as network, _processes(plan, network, silence_s) as hosts:
         hosts.wait_until_ready()
@@ -254,20 +275,28 @@ def _arrays(content: bytes) -> dict[str, NDArray[np.int64]]:
 def _processes(plan: Plan, network: Network, silence_s: float) -> Iterator[_Hosts]:
     """Start a process for every host that takes part; none outlives the block."""
     names = plan.scenario.cluster.hosts
-    session, silence_ps = secrets.randbits(32), int(silence_s * PS_PER_SECOND)
+    session, silence_ps, epoch = secrets.randbits(32), int(silence_s * PS_PER_SECOND), _epoch()
     addresses = tuple(network.hosts[name].address for name in names)
     hosts = _Hosts()
     try:
         for index, name in enumerate(names):
             if jobs_of(plan, index):
                 access = network.hosts[name]
-                task = Task(plan, index, addresses, _wire(access), session, silence_ps)
+                task = Task(plan, index, addresses, _wire(access), session, silence_ps, epoch)
                 prefix = () if isinstance(access, WireAccess) else access.prefix
                 hosts.processes[name] = _HostProcess(_called(plan, index), task, prefix, hosts.events)
         yield hosts
     finally:
         for each in hosts.processes.values():
             each.end()
+
+
+def _epoch() -> int:
+    """Return a number that is greater than those of all earlier runs, as RFC 1982 compares: sixteenths of a second.
+
+    Two runs of a job are further apart, because it takes longer to start one.
+    """
+    return time.time_ns() * 16 // 10**9 % 2**32
 
 
 def _called(plan: Plan, host: int) -> str:
@@ -330,7 +359,10 @@ def _trace(
     """Put together what all hosts and ports saw; times count from the start."""
     jobs = [_job(plan, number, observed, start_ps) for number in range(len(plan.jobs))]
     counts = np.sum([each["counts"] for each in observed], axis=0).tolist()
-    return make_trace(plan, "measured", jobs, ObservedNetwork(_links(plan.scenario.cluster, ports), *counts))
+    # A packet whose values are in a slot has not been lost, though it goes no further.
+    summed = (INGRESS_DROP,) if plan.policy.in_switches else ()
+    links = _links(plan.scenario.cluster, ports, summed)
+    return make_trace(plan, "measured", jobs, ObservedNetwork(links, *counts))
 
 
 def _job(plan: Plan, number: int, observed: Sequence[Mapping[str, NDArray[np.int64]]], start_ps: int) -> ObservedJob:
@@ -347,8 +379,11 @@ def _job(plan: Plan, number: int, observed: Sequence[Mapping[str, NDArray[np.int
     return ObservedJob(*(each - start_ps for each in times_of_workers), *times)
 
 
-def _links(cluster: Cluster, ports: Sequence[PortReport]) -> NDArray[np.void]:
-    """Return what is known of every directed link: it is seen by the switch at its start, or at its end."""
+def _links(cluster: Cluster, ports: Sequence[PortReport], no_losses: Collection[str] = ()) -> NDArray[np.void]:
+    """Return what is known of every directed link: it is seen by the switch at its start, or at its end.
+
+    Packets dropped for some reasons are no losses.
+    """
     directed = cluster.directed()
     links = np.zeros(len(directed.source), dtype=LINK)
     leaving = {(name, port): link for name in cluster.switches for port, link in cluster.ports(name).items()}
@@ -358,6 +393,8 @@ def _links(cluster: Cluster, ports: Sequence[PortReport]) -> NDArray[np.void]:
         link = leaving[report.switch, report.port]
         links["bytes"][link] = report.tx_bytes
         for reason, packets in report.drops.items():
+            if reason in no_losses:
+                continue
             came_from = link ^ 1 if reason == NOT_TAKEN else link
             links["drops" if reason in NO_ROOM else "losses"][came_from] += packets
         links["losses"][link ^ 1] += report.faults.get("loss", 0)

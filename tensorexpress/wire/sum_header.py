@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from tensorexpress.errors import HeaderError
 from tensorexpress.framing import SUM_BYTES
-from tensorexpress.sums import VALUES
+from tensorexpress.sums import VALUE_BYTES, VALUES
+from tensorexpress.wire.header import HEADER_BYTES, Header, Kind, unpack
 
 _FORMAT = struct.Struct("!IIHHBBBB")
 
@@ -70,8 +71,8 @@ class SumHeader:
         """Return the header at the start of some bytes."""
         if len(data) < SUM_BYTES:
             raise HeaderError(f"found {len(data)} bytes; accepted: the {SUM_BYTES} of a sum header, and values")
-        *places, exponent, needed, culprit, flags = _FORMAT.unpack_from(data)
-        return cls(*places, exponent - EXCESS, needed - EXCESS, culprit, flags)
+        epoch, turn, slot, check, exponent, needed, culprit, flags = _FORMAT.unpack_from(data)
+        return cls(epoch, turn, slot, check, exponent - EXCESS, needed - EXCESS, culprit, flags)
 
 
 def check_of(values: NDArray[np.int32]) -> int:
@@ -82,3 +83,18 @@ def check_of(values: NDArray[np.int32]) -> int:
     True
     """
     return int((values * _WEIGHTS).sum() % CHECK_MODULUS)
+
+
+def read_sum(datagram: bytes | memoryview) -> tuple[Header, SumHeader, NDArray[np.int32]]:
+    """Return headers and values of the UDP payload of a packet that switches sum; HeaderError when it is none.
+
+    Whether the check is that of the values is for the caller to say: it has to count what is damaged.
+    """
+    header = unpack(datagram)
+    if header.kind != Kind.SUM or header.payload_bytes != SUM_BYTES + VALUES * VALUE_BYTES:
+        raise HeaderError(
+            f"found kind {header.kind} with {header.payload_bytes} bytes; accepted: kind {int(Kind.SUM)} with "
+            f"{SUM_BYTES + VALUES * VALUE_BYTES}"
+        )
+    sums = SumHeader.unpack(datagram[HEADER_BYTES:])
+    return header, sums, np.frombuffer(datagram, ">i4", offset=HEADER_BYTES + SUM_BYTES).astype(np.int32)

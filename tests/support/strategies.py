@@ -12,6 +12,7 @@ from tensorexpress.plan import Plan, make_plan
 from tensorexpress.policy import Policy
 from tensorexpress.queueing import HOST_ORDERS
 from tensorexpress.scenario import Background, Job, Scenario, Transport
+from tensorexpress.slots import SLOT_BYTES
 from tensorexpress.topologies import custom, dumbbell, leaf_spine, star
 from tensorexpress.workload import Layer, Workload, compressed, without_backward
 
@@ -25,27 +26,30 @@ patterns = st.sampled_from(["poisson", "constant"])
 
 
 @st.composite
-def workloads(draw: st.DrawFn, most_layers: int = 6, most_params: int = 4000) -> Workload:
+def workloads(draw: st.DrawFn, most_layers: int = 6, most_params: int = 4000, summed: bool = False) -> Workload:
     """Layers of very different sizes; some compute for no time at all, some tensors are a single parameter."""
     times_ps = st.one_of(st.just(0), st.integers(1, 200 * US))
     params = st.one_of(st.integers(1, 3), st.integers(1, most_params))
     layers = draw(st.lists(st.tuples(params, times_ps, times_ps), min_size=1, max_size=most_layers))
     dtype = draw(st.sampled_from(["fp32", "fp32", "fp16"]))
     plain = Workload("random", tuple(Layer(f"layer{i}", *layer) for i, layer in enumerate(layers)), dtype)
-    return compressed(plain, draw(st.sampled_from([1, 1, 3.7])), draw(st.sampled_from([0, 10_000 * MBPS])))
+    ratio = 1 if summed else draw(st.sampled_from([1, 1, 3.7]))
+    return compressed(plain, ratio, draw(st.sampled_from([0, 10_000 * MBPS])))
 
 
 @st.composite
-def clusters(draw: st.DrawFn, hosts: int, lossy: bool) -> Cluster:
+def clusters(draw: st.DrawFn, hosts: int, lossy: bool, summed: bool = False) -> Cluster:
     """A cluster of at least this many hosts; its ports can only overflow where the transport can recover."""
-    mtu = draw(st.sampled_from([600, 1500, 9000]))
+    mtu = draw(st.sampled_from([1100, 1500, 9000] if summed else [600, 1500, 9000]))
     wire = {"bandwidth": draw(st.sampled_from(RATES_BPS)), "delay": draw(st.sampled_from([0, 1, US, 20 * US]))}
     ports = {
         "mtu": mtu,
         "buffer": draw(st.integers(2, 20)) * (mtu + 200) if lossy and draw(st.booleans()) else 0,
         "queues": draw(st.integers(1, 8)),
+        # At the least a slot for every queue of two jobs.
+        "switch_memory": draw(st.sampled_from([0, 10**6, 16 * SLOT_BYTES])) if summed else 10**6,
     }
-    shape = draw(st.sampled_from(["star", "dumbbell", "leaf-spine", "cable"]))
+    shape = draw(st.sampled_from(["star", "dumbbell", "leaf-spine", *["cable"] * (not summed)]))
     if shape == "dumbbell":
         left = draw(st.integers(1, hosts - 1))
         bottleneck = draw(st.sampled_from([None, *RATES_BPS]))
@@ -60,13 +64,17 @@ def clusters(draw: st.DrawFn, hosts: int, lossy: bool) -> Cluster:
 
 
 @st.composite
-def jobs(draw: st.DrawFn, name: str, hosts: int) -> Job:
+def jobs(draw: st.DrawFn, name: str, hosts: int, summed: bool = False) -> Job:
     """A job on some of the hosts: separate servers, servers on workers' hosts, or workers among themselves."""
     order = draw(st.permutations(range(hosts)))
-    alone = sorted(name for name, architecture in ARCHITECTURES.items() if not architecture.has_servers)
-    kind = draw(st.sampled_from(["separate", "colocated", *alone]))
-    forward_only = kind not in alone and draw(st.sampled_from([False, False, True]))
-    workload = draw(workloads())
+    alone = sorted(
+        name
+        for name, architecture in ARCHITECTURES.items()
+        if not architecture.has_servers and not (summed and architecture.regathers)
+    )
+    kind = draw(st.sampled_from([*["separate"] * (hosts > 2 or not summed), "colocated", *alone]))
+    forward_only = kind not in alone and not summed and draw(st.sampled_from([False, False, True]))
+    workload = draw(workloads(summed=summed))
     common = {
         "sum_rate_bps": draw(st.sampled_from([0, 500 * MBPS])),
         "shard_bytes": draw(st.sampled_from([0, 1000, 10**6])),
@@ -94,8 +102,9 @@ def jobs(draw: st.DrawFn, name: str, hosts: int) -> Job:
         workers = draw(st.integers(2, min(5, hosts)))
         servers = draw(st.integers(1, min(3, workers)))
         return Job(name, workload, on_gpus(order[:workers]), tuple(order[:servers]), **common)
-    servers = draw(st.integers(1, min(3, hosts - 1)))
-    workers = draw(st.integers(1, min(5, hosts - servers)))
+    fewest = 2 if summed else 1
+    servers = draw(st.integers(1, min(3, hosts - fewest)))
+    workers = draw(st.integers(fewest, min(5, hosts - servers)))
     return Job(name, workload, on_gpus(order[servers : servers + workers]), tuple(order[:servers]), **common)
 
 
@@ -125,28 +134,32 @@ def transports(draw: st.DrawFn, packet_bytes: int, acks: bool) -> Transport:
 
 
 @st.composite
-def policies(draw: st.DrawFn, credit: bool = True) -> Policy:
-    """Any mix of the five choices."""
+def policies(draw: st.DrawFn, credit: bool = True, summed: bool = False) -> Policy:
+    """Any mix of the choices; `summed` ones have switches sum."""
     discipline = draw(st.sampled_from(["fifo", "strict", "sp-pifo", "pifo"]))
     sorts = discipline in ("sp-pifo", "pifo")
     return Policy(
         "random",
         slice_bytes=draw(st.sampled_from([0, 500, 3000, 10_000])),
         host_order=draw(st.sampled_from(sorted(HOST_ORDERS))),
-        credit_bytes=draw(st.sampled_from([0, 1, 20_000])) if credit else 0,
+        credit_bytes=draw(st.sampled_from([0, 1, 20_000])) if credit and not summed else 0,
         discipline=discipline,
         queue_map=draw(st.sampled_from(["optimal", "fewest", "equal", *["slack"] * sorts])),
+        sums="pool" if summed else "none",
     )
 
 
 @st.composite
-def scenarios(draw: st.DrawFn, disturbed: bool = True) -> Scenario:
-    """One or two jobs that may share hosts; `disturbed` ones may lose packets, run unevenly, and meet other traffic."""
+def scenarios(draw: st.DrawFn, disturbed: bool = True, summed: bool = False) -> Scenario:
+    """One or two jobs that may share hosts; `disturbed` ones may lose packets, run unevenly, and meet other traffic.
+
+    Switches can sum all that `summed` ones exchange.
+    """
     hosts = draw(st.integers(2, 7))
     acks = draw(st.sampled_from([True, True, True, False])) if disturbed else False
-    cluster = draw(clusters(hosts, lossy=acks))
+    cluster = draw(clusters(hosts, acks, summed))
     names = ["a", "b"][: draw(st.sampled_from([1, 1, 2]))]
-    own_jobs = tuple(draw(jobs(name, hosts)) for name in names)
+    own_jobs = tuple(draw(jobs(name, hosts, summed)) for name in names)
     traffic: tuple[Background, ...] = ()
     stragglers: tuple[tuple[int, float], ...] = ()
     if disturbed:
@@ -172,16 +185,16 @@ def scenarios(draw: st.DrawFn, disturbed: bool = True) -> Scenario:
 
 
 @st.composite
-def plans(draw: st.DrawFn, disturbed: bool = True) -> Plan:
-    """A random policy on a random scenario."""
-    scenario = draw(scenarios(disturbed))
-    return make_plan(scenario, draw(policies(credit=scenario.transport.acks)))
+def plans(draw: st.DrawFn, disturbed: bool = True, summed: bool = False) -> Plan:
+    """A random policy on a random scenario; `summed` ones have switches sum."""
+    scenario = draw(scenarios(disturbed, summed))
+    return make_plan(scenario, draw(policies(scenario.transport.acks, summed)))
 
 
 @st.composite
-def paced_plans(draw: st.DrawFn, disturbed: bool = True) -> Plan:
+def paced_plans(draw: st.DrawFn, disturbed: bool = True, summed: bool = False) -> Plan:
     """A random plan on links of which some or all are paced."""
-    plan = draw(plans(disturbed))
+    plan = draw(plans(disturbed, summed))
     ends = st.sampled_from([(True, True), (True, False), (False, True)])
     links = tuple(
         replace(link, paced=draw(ends), delay_ps=max(1, link.delay_ps)) for link in plan.scenario.cluster.links

@@ -8,9 +8,12 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
+
 from tensorexpress.plan import make_plan
 from tensorexpress.policy import parse_policy
 from tensorexpress.scenario import read_scenario
+from tensorexpress.sim.run import simulate
 from tensorexpress.target.embedded import EmbeddedNetwork, EmbeddedTarget
 from tensorexpress.target.runner import run_plan
 
@@ -31,6 +34,30 @@ def small_plan(directory: Path, *overrides: str, policy: str = "tensorexpress", 
     usual = ["job.workers=2", "job.servers=1", "cluster.bandwidth=40 Mbps", "iterations=2", "warmup=1"]
     workload = ["job.model=", f"job.csv={write_workload(directory, scale)}"]
     return make_plan(read_scenario(None, [*workload, *usual, *overrides]), parse_policy(policy))
+
+
+def check_consistent(run) -> None:
+    """Check what must hold in every trace, whatever the machine did: the same that holds in the simulator's."""
+    simulated = simulate(run.plan)
+    assert run.trace.source == "measured"
+    assert run.trace.link_names == simulated.link_names
+    for measured, expected in zip(run.trace.jobs, simulated.jobs, strict=True):
+        assert measured.forward_start_ps.shape == expected.forward_start_ps.shape
+        assert (measured.forward_ps == expected.forward_ps).all()
+        assert (measured.backward_ps == expected.backward_ps).all()
+        # A forward layer starts when the one before has ended and its parameters are there, and not before.
+        assert (measured.waits_ps >= 0).all()
+        could_start = measured.forward_start_ps[1:] - measured.waits_ps
+        assert (measured.forward_start_ps[1:] == np.maximum(could_start, measured.updated_ps)).all()
+        planned = ["iteration", "kind", "tensor", "src", "dst", "bytes", "queue"]
+        transfers = measured.transfers
+        assert (transfers[planned] == expected.transfers[planned]).all()
+        assert (transfers["ready_ps"] >= 0).all()
+        assert (transfers["ready_ps"] <= transfers["sent_ps"]).all()
+        assert (transfers["sent_ps"] <= transfers["delivered_ps"]).all()
+        shared_ps = measured.updated_ps.max() - transfers["delivered_ps"].max()
+        is_local = any(job.local_rate_bps for job in run.plan.scenario.jobs)
+        assert shared_ps > 0 if is_local else shared_ps == 0
 
 
 def check_queues(run) -> None:

@@ -49,13 +49,19 @@ class VirtualNetwork:
         if chance() < faults.loss:
             return
         for _ in range(1 + (chance() < faults.duplication)):
-            data = bytearray(datagram)
+            data = datagram
             if chance() < faults.corruption:
-                data[self.random.randrange(len(data))] ^= 1 << self.random.randrange(8)
+                data = self.damaged(target, datagram)
             delay_ps = DELAY_PS * (1 + 20 * chance()) if chance() < faults.reordering else DELAY_PS
             marked = chance() < faults.marking
-            event = (self.now_ps + int(delay_ps), next(self.order), source, target, bytes(data), marked)
+            event = (self.now_ps + int(delay_ps), next(self.order), source, target, data, marked)
             heapq.heappush(self.on_the_way, event)
+
+    def damaged(self, target: Address, datagram: bytes) -> bytes:
+        """Return a datagram with one bit flipped; an empty one does not arrive."""
+        data = bytearray(datagram)
+        data[self.random.randrange(len(data))] ^= 1 << self.random.randrange(8)
+        return bytes(data)
 
     def run(self, endpoints, until, most_events=20_000):
         """Let time pass until the condition holds; fail when nothing more would ever happen."""
@@ -76,7 +82,7 @@ class VirtualNetwork:
     def deliver(self):
         while self.on_the_way and self.on_the_way[0][0] <= self.now_ps:
             _, _, source, target, data, marked = heapq.heappop(self.on_the_way)
-            if target in self.links:
+            if data and target in self.links:
                 self.links[target].arrived.append((source, data, marked))
 
 

@@ -1,0 +1,229 @@
+"""Sums in switches, in SimPy: what workers send to be summed, and the slots in which switches add it up.
+
+Follow a packet: a gradient's message lets its packets wait for their slots (`Stream.copied`); the NIC takes the first
+(`Stream.next_chunk`); the worker's switch adds it (`Adder.add`); the last one of all children makes a packet to the
+switch above, or at the root one for every child, which switches below hand down; a sum at the worker (`Stream.receive`)
+frees the slot for the next packet, and the last one of a tensor ends its message.
+
+`tensorexpress.sums` says how packets find slots, and docs/aggregation.md what a switch does with which.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right
+from functools import partial
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+import simpy
+
+from tensorexpress.queueing import Slice
+from tensorexpress.recovery import backed_off, smoothed, timeout_after, timer_sleep_ps
+from tensorexpress.sim.flat_plan import TIMER
+from tensorexpress.sim.packet import Packet
+from tensorexpress.sim.record import ADDEND, TOTAL
+from tensorexpress.software import OUT
+
+if TYPE_CHECKING:
+    from tensorexpress.sim.model import Message, Model
+
+
+class Adder:
+    """The slots of one pool in one switch."""
+
+    def __init__(self, model: Model, index: int):
+        program = model.program
+        self.model = model
+        self.slots = int(program.adder_slots[index])
+        self.up, self.child = int(program.adder_up[index]), int(program.adder_child[index])
+        self.parent = int(program.adder_parent[index])
+        self.stream = int(program.adder_stream[index])
+        children = slice(*program.adder_children_start[index : index + 2].tolist())
+        #: Link, stream and adder of every child.
+        self.children = [
+            tuple(column[children].tolist())
+            for column in (program.adder_links, program.adder_streams, program.adder_below)
+        ]
+        self.everybody = (1 << len(self.children[0])) - 1
+        #: Of every slot and set: the packet that it adds up, and who has sent it.
+        self.number = [-1] * (2 * self.slots)
+        self.seen = [0] * (2 * self.slots)
+
+    def add(self, packet: Packet) -> None:
+        """Take a packet of a child: add it, or answer what is there already; what is too late counts no more."""
+        number, bit = packet.transmission, 1 << packet.child
+        turn, slot = divmod(number, self.slots)
+        place = 2 * slot + turn % 2
+        if number < self.number[place]:
+            return
+        if number > self.number[place]:
+            # Everybody has the sum that was there: nobody sends a packet before the one two turns ago is summed.
+            self.number[place], self.seen[place] = number, 0
+        is_new = not self.seen[place] & bit
+        self.seen[place] |= bit
+        if self.seen[place] != self.everybody:
+            return
+        if self.up >= 0:
+            self._pass_up(packet)
+        elif is_new:
+            self.hand_down(packet)
+        else:
+            self._pass_down(packet, packet.child)
+
+    def hand_down(self, packet: Packet) -> None:
+        """Send a sum to all children."""
+        for child in range(len(self.children[0])):
+            self._pass_down(packet, child)
+
+    def _pass_up(self, packet: Packet) -> None:
+        copy = self._copy(packet, ADDEND, self.stream, self.up)
+        copy.adder, copy.child = self.model.adders[self.parent], self.child
+        self.model.enqueue(copy)
+
+    def _pass_down(self, packet: Packet, child: int) -> None:
+        link, stream, below = (column[child] for column in self.children)
+        copy = self._copy(packet, TOTAL, self.stream if stream < 0 else stream, link)
+        copy.adder = None if below < 0 else self.model.adders[below]
+        self.model.enqueue(copy)
+
+    def _copy(self, packet: Packet, kind: int, stream: int, link: int) -> Packet:
+        """Return what a switch makes of a packet: as urgent as that one."""
+        copy = Packet(kind, self.model.streams[stream], [link], packet.size, packet.rank, packet.slack_ps)
+        copy.iteration, copy.chunk, copy.transmission = packet.iteration, packet.chunk, packet.transmission
+        return copy
+
+
+class Stream:
+    """What one worker sends of one pool: packet number i goes through slot i modulo the slots, in turn."""
+
+    def __init__(self, model: Model, index: int):
+        program = model.program
+        self.model, self.index = model, index
+        self.src = self.dst = int(program.flow_src[index])
+        self.path = program.path[program.path_start[index] : program.path_start[index + 1]].tolist()
+        self.slots, self.packets = int(program.stream_slots[index]), int(program.stream_packets[index])
+        self.adder, self.child = int(program.stream_adder[index]), int(program.stream_child[index])
+        rows = slice(*program.stream_messages_start[index : index + 2].tolist())
+        self.messages: list[int] = program.stream_messages[rows].tolist()
+        self.first: list[int] = program.message_first[program.stream_messages[rows]].tolist()
+        self.served = 0
+        #: The packet that each slot takes next, or has under way.
+        self.number = list(range(self.slots))
+        #: Packets that may be sent, and those under way with when they were sent, in that order.
+        self.waiting: list[int] = []
+        self.under_way: dict[int, int] = {}
+        self.sent_again: set[int] = set()
+        self.round_trip_ps = self.deviation_ps = 0
+        self.timeout_ps = program.rto_min_ps
+        self.timer_armed = False
+
+    def message_of(self, number: int) -> Message:
+        """Return the message to which a packet belongs."""
+        message: Message = self.model.messages[self.messages[bisect_right(self.first, number % self.packets) - 1]]
+        return message
+
+    # Sending
+
+    def start(self, message: Message, iteration: int, deadline_ps: int) -> None:
+        """Begin a message whose gradient is there."""
+        now = int(self.model.env.now)
+        message.iteration, message.deadline_ps = iteration, deadline_ps
+        message.key = self.model.host_key(
+            Slice(now, message.rank, message.bytes, deadline_ps - message.lead_ps, iteration, message.index)
+        )
+        message.next_unsent = message.received = 0
+        if message.out_ps == 0:
+            self.copied(message)
+        else:
+            lane = self.model.lane(self.src, OUT)
+            lane.add(message.key, message.index, message.out_ps, partial(self.copied, message))
+
+    def copied(self, message: Message) -> None:
+        """Let the packets of a message wait whose slots are free."""
+        message.copied_iteration = message.iteration
+        first = message.iteration * self.packets + int(self.model.program.message_first[message.index])
+        for number in range(first, first + min(self.slots, message.chunks)):
+            if self.number[number % self.slots] == number:
+                heapq.heappush(self.waiting, number)
+        self.model.hosts[self.src].kick()
+
+    def head(self) -> tuple[bool, int] | None:
+        """Return the key of the next packet; None when nothing may be sent."""
+        return (True, self.message_of(self.waiting[0]).key) if self.waiting else None
+
+    def next_chunk(self) -> Packet:
+        """Return the packet that `head` spoke of."""
+        number = heapq.heappop(self.waiting)
+        message = self.message_of(number)
+        if message.next_unsent == 0:
+            self.model.record.sent_ps[message.iteration, message.index] = self.model.env.now
+        message.next_unsent += 1
+        if not self.timer_armed:
+            self._arm(self.timeout_ps)
+        return self._sent(number)
+
+    def _sent(self, number: int) -> Packet:
+        """Return a packet that goes out now."""
+        now, message = int(self.model.env.now), self.message_of(number)
+        self.under_way.pop(number, None)
+        self.under_way[number] = now
+        size, slack_ps = self.model.program.full_packet_bytes, message.deadline_ps - message.lead_ps - now
+        packet = Packet(ADDEND, self, self.path, size, message.switch_rank, slack_ps)
+        packet.message, packet.iteration, packet.chunk = message, message.iteration, number % self.packets
+        packet.transmission = number
+        packet.adder, packet.child = self.model.adders[self.adder], self.child
+        return packet
+
+    # Sums
+
+    def receive(self, packet: Packet) -> None:
+        """Take a sum, unless it has come before: it frees its slot, and the last one of a message ends that."""
+        model, now, number = self.model, int(self.model.env.now), packet.transmission
+        if number not in self.under_way:
+            return
+        sent_ps, message = self.under_way.pop(number), self.message_of(number)
+        if number in self.sent_again:
+            # It may answer either packet.
+            self.sent_again.remove(number)
+        else:
+            self.round_trip_ps, self.deviation_ps = smoothed(self.round_trip_ps, self.deviation_ps, now - sent_ps)
+            self.timeout_ps = timeout_after(self.round_trip_ps, self.deviation_ps, model.program.rto_min_ps)
+        following = self.number[number % self.slots] = number + self.slots
+        if self.message_of(following).copied_iteration == following // self.packets:
+            heapq.heappush(self.waiting, following)
+            model.hosts[self.src].kick()
+        answer = model.messages[int(model.program.message_answer[message.index])]
+        if message.received == 0:
+            model.record.ready_ps[message.iteration, answer.index] = now
+            model.record.sent_ps[message.iteration, answer.index] = now
+        message.received += 1
+        if message.received == message.chunks:
+            model.record.delivered_ps[message.iteration, message.index] = now
+            answer.iteration, answer.deadline_ps = message.iteration, message.deadline_ps
+            model.arrived(answer)
+
+    # Time-out
+
+    def _arm(self, delay_ps: int) -> None:
+        self.timer_armed = True
+        sleep_ps = timer_sleep_ps(delay_ps, self.model.program.rto_min_ps)
+        self.model.at(sleep_ps, TIMER, self.index).callbacks.append(self._timer)
+
+    def _timer(self, _: simpy.Event) -> None:
+        """Send again all that has waited for a time-out: a lost packet holds up its slot, and no other tells."""
+        now = int(self.model.env.now)
+        self.timer_armed = False
+        if not self.under_way:
+            return
+        overdue_ps = now - self.timeout_ps
+        overdue = list(takewhile(lambda number: self.under_way[number] <= overdue_ps, self.under_way))
+        if overdue:
+            self.model.record.timeouts += 1
+            self.timeout_ps = backed_off(self.timeout_ps)
+        for number in overdue:
+            self.model.record.retransmissions += 1
+            self.sent_again.add(number)
+            self.model.hosts[self.src].send(self._sent(number))
+        oldest_ps = next(iter(self.under_way.values()))
+        self._arm(oldest_ps + self.timeout_ps - now)

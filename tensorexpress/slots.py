@@ -1,0 +1,291 @@
+"""Slots: which switches sum the gradients of every job, and how the classes of all jobs share the memory for it.
+
+A tree is made of switches next to each other: every worker's own, and those between them and a root that is as near to
+all of them as can be. Jobs choose in turn, so that trees of several jobs part where they can.
+
+A pool has the next power of two of slots that covers the bandwidth-delay product from a worker to the root and back,
+and no more than it has packets. Where switches have not the memory for that, the largest pool is halved, of equal ones
+the least urgent, until all fit: so urgent classes keep theirs longest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from tensorexpress.cluster import Cluster
+from tensorexpress.errors import PlanError, shown
+from tensorexpress.routing import DirectedLinks
+from tensorexpress.scenario import Job, Scenario
+from tensorexpress.sums import MOST_CHILDREN, SUM_FRAMING, VALUE_BYTES, VALUES, Pool, SummingSwitch, SumPlan, packets_of
+from tensorexpress.units import PS_PER_SECOND, counted, format_size, serialisation_ps
+
+#: What a slot takes of a switch: the values of two sets, and what is known of each.
+SLOT_BYTES = 2 * VALUES * VALUE_BYTES + 64
+
+#: Slots that packets can name.
+MOST_SLOTS = 1 << 16
+
+#: Roots whose links are looked at, of those that are equally near.
+_MOST_ROOTS = 64
+
+
+def grow_trees(scenario: Scenario) -> tuple[SumPlan, ...]:
+    """Return which switches sum the gradients of every job; pools come later.
+
+    >>> from tensorexpress.scenario import read_scenario
+    >>> scenario = read_scenario(overrides=["cluster.topology=dumbbell", "cluster.left=2", "cluster.right=2",
+    ...     "job.workers=h0,h1,h3", "job.servers=1"])
+    >>> for switch in grow_trees(scenario)[0].switches:
+    ...     print(switch)
+    SummingSwitch(switch=0, children=(0, 2, 9), up=-1)
+    SummingSwitch(switch=1, children=(6,), up=9)
+    """
+    forest = _Forest(scenario.cluster)
+    return tuple(SumPlan(forest.grow(job), ()) for job in scenario.jobs)
+
+
+class _Forest:
+    """Knows how busy the links between switches are with sums so far, and which switches are roots."""
+
+    def __init__(self, cluster: Cluster):
+        self._names, self._hosts = cluster.nodes, len(cluster.hosts)
+        directed = cluster.directed()
+        self._target, fastest_bps = directed.target, max(directed.rate_bps)
+        #: How much longer than the fastest link each takes for a byte, in 16ths, as where paths are chosen.
+        self._slowness = [round(16 * fastest_bps / rate_bps) for rate_bps in directed.rate_bps]
+        self._nic = [0] * self._hosts
+        self._trunks: dict[int, list[int]] = {node: [] for node in range(self._hosts, len(self._names))}
+        for link, (source, target) in enumerate(zip(directed.source, directed.target, strict=True)):
+            if source < self._hosts:
+                self._nic[source] = link
+            elif target >= self._hosts:
+                self._trunks[source].append(link)
+        #: Packets times slowness, by link.
+        self._busy: Counter[int] = Counter()
+        self._roots: Counter[int] = Counter()
+
+    def grow(self, job: Job) -> tuple[SummingSwitch, ...]:
+        """Return the tree of a job, the root first."""
+        nics = [self._nic[host] for host in job.hosts]
+        firsts = sorted({self._target[link] for link in nics})
+        if firsts[0] < self._hosts:
+            raise PlanError(f"{job.name}: no switch is between its workers; accepted with sum=pool: one at least")
+        packets = sum(packets_of(job.workload))
+        trees = [(root, self._up_links(root, firsts)) for root in self._nearest(firsts)]
+
+        def busiest(tree: tuple[int, dict[int, int]]) -> tuple[int, int, int]:
+            root, up = tree
+            most = max((self._busy[link] + packets * self._slowness[link] for link in up.values()), default=0)
+            return most, self._roots[root], root
+
+        root, up = min(trees, key=busiest)
+        self._roots[root] += 1
+        for link in up.values():
+            self._busy[link] += packets * self._slowness[link]
+        return self._tree(job, root, up, nics)
+
+    def _nearest(self, firsts: Sequence[int]) -> list[int]:
+        """Return the switches from which the farthest of these is nearest; some, where there are many."""
+        distances = [self._hops_from(first) for first in firsts]
+        reached = set(distances[0]).intersection(*distances[1:])
+        depth = {node: max(hops[node] for hops in distances) for node in reached}
+        least = min(depth.values())
+        nearest = [node for node in sorted(depth) if depth[node] == least]
+        return sorted(nearest, key=lambda node: (self._roots[node], node))[:_MOST_ROOTS]
+
+    def _hops_from(self, switch: int) -> dict[int, int]:
+        hops, frontier = {switch: 0}, [switch]
+        while frontier:
+            further = {self._target[link] for node in frontier for link in self._trunks[node]} - hops.keys()
+            hops |= dict.fromkeys(further, hops[frontier[0]] + 1)
+            frontier = sorted(further)
+        return hops
+
+    def _up_links(self, root: int, firsts: Iterable[int]) -> dict[int, int]:
+        """Return the link of every switch to the one above, from these switches up to a root by shortest ways.
+
+        Ways join where they can, and otherwise take what is least busy.
+        """
+        hops = self._hops_from(root)
+        up: dict[int, int] = {}
+        waiting = set(firsts)
+        for distance in range(max(hops[first] for first in firsts), 0, -1):
+            joined = {node for node in waiting if hops[node] == distance - 1}
+            for node in sorted(node for node in waiting if hops[node] == distance):
+                links = [link for link in self._trunks[node] if hops[self._target[link]] < distance]
+                link = min(links, key=lambda link: (self._target[link] not in joined, self._busy[link], link))
+                up[node] = link
+                joined.add(self._target[link])
+            waiting |= joined
+        return up
+
+    def _tree(self, job: Job, root: int, up: dict[int, int], nics: Iterable[int]) -> tuple[SummingSwitch, ...]:
+        children: dict[int, list[int]] = {node: [] for node in (root, *up)}
+        for links in (sorted(nics), sorted(up.values())):
+            for link in links:
+                children[self._target[link]].append(link)
+        for node, links in children.items():
+            if len(links) > MOST_CHILDREN:
+                raise PlanError(
+                    f"{job.name}: switch {self._names[node]} would sum for {len(links)} hosts and switches below it; "
+                    f"accepted with sum=pool: {MOST_CHILDREN} at most; take more switches, or several jobs"
+                )
+        ordered = [root]
+        for node in ordered:
+            ordered += sorted(below for below, link in up.items() if self._target[link] == node)
+        return tuple(SummingSwitch(node - self._hosts, tuple(children[node]), up.get(node, -1)) for node in ordered)
+
+
+def round_trip_ps(tree: SumPlan, directed: DirectedLinks) -> int:
+    """Return how long a packet takes from the farthest worker to the root and back where nothing else is sent."""
+    packet_bytes = SUM_FRAMING.full_packet_bytes
+
+    def passes_ps(link: int) -> int:
+        occupied_ps = 0 if directed.paced[link] else serialisation_ps(packet_bytes, directed.rate_bps[link])
+        return occupied_ps + directed.delay_ps[link]
+
+    return max(sum(passes_ps(link) + passes_ps(link ^ 1) for link in tree.way_up(first)) for first in tree.links)
+
+
+def needed_slots(tree: SumPlan, directed: DirectedLinks) -> int:
+    """Return how many packets must be under way to keep the slowest link of a tree busy."""
+    rate_bps = min(directed.rate_bps[way] for link in tree.links for way in (link, link ^ 1))
+    per_packet = 8 * SUM_FRAMING.full_packet_bytes * PS_PER_SECOND
+    return max(1, -(-round_trip_ps(tree, directed) * rate_bps // per_packet))
+
+
+def throughput_share(pool: Pool, needed: int) -> float:
+    """Return what a pool reaches of the throughput that it would have with unlimited memory."""
+    return min(1.0, pool.slots / min(needed, pool.packets_per_iteration))
+
+
+def wanted_pools(workload_packets: Sequence[int], queues: Sequence[int], needed: int) -> tuple[Pool, ...]:
+    """Return the pools that a job would have with unlimited memory, one for each of its queues."""
+    pools = []
+    for queue in sorted(set(queues)):
+        tensors = tuple(tensor for tensor in reversed(range(len(queues))) if queues[tensor] == queue)
+        packets = tuple(workload_packets[tensor] for tensor in tensors)
+        slots = _power_of_two(min(needed, sum(packets)))
+        pools.append(Pool(queue, 0, slots, tensors, packets))
+    return tuple(pools)
+
+
+def _power_of_two(least: int) -> int:
+    """Return the next power of two.
+
+    >>> [_power_of_two(least) for least in (1, 2, 3, 64, 65)]
+    [1, 2, 4, 64, 128]
+    """
+    return 1 << (least - 1).bit_length()
+
+
+def room_of(cluster: Cluster) -> int:
+    """Return how many slots a switch has."""
+    return min(MOST_SLOTS, cluster.switch_memory_bytes // SLOT_BYTES) if cluster.switch_memory_bytes else MOST_SLOTS
+
+
+def share_out(plans: Sequence[SumPlan], cluster: Cluster, names: Sequence[str]) -> tuple[SumPlan, ...]:
+    """Return the jobs' plans with pools that fit into the switches' memory, each with slots of its own.
+
+    A pool has the same slots in all switches of its tree, and shares none with a job that meets it in one of them.
+    """
+    room, rivals = room_of(cluster), list(_rivals(plans))
+    pools = [list(plan.pools) for plan in plans]
+    while (crowded := _place(pools, rivals, room)) is not None:
+        largest = [(pools[job][place].slots, pools[job][place].queue, job, place) for job, place in _of(pools, crowded)]
+        slots, _, job, place = max(largest)
+        if slots == 1:
+            raise PlanError(
+                f"{', '.join(names[job] for job in crowded)}: a switch has room for {counted(room, 'slot')} of "
+                f"{SLOT_BYTES} bytes, and {counted(len(largest), 'pool')} need one each; accepted: a cluster."
+                f"switch_memory of {format_size(len(largest) * SLOT_BYTES)} or more, fewer queues, or fewer jobs"
+            )
+        pools[job][place] = replace(pools[job][place], slots=slots // 2)
+    return tuple(replace(plan, pools=tuple(own)) for plan, own in zip(plans, pools, strict=True))
+
+
+def _rivals(plans: Sequence[SumPlan]) -> Iterator[list[int]]:
+    """Yield for every job those that share a switch with it, itself among them."""
+    used = [{switch.switch for switch in plan.switches} for plan in plans]
+    for own in used:
+        yield [job for job, other in enumerate(used) if own & other]
+
+
+def _of(pools: Sequence[Sequence[Pool]], jobs: Iterable[int]) -> Iterator[tuple[int, int]]:
+    return ((job, place) for job in jobs for place in range(len(pools[job])))
+
+
+def _place(pools: list[list[Pool]], rivals: Sequence[Sequence[int]], room: int) -> Sequence[int] | None:
+    """Give every pool the first slots that are free in all its switches; return the jobs among which one has none."""
+    for job, own in enumerate(pools):
+        for place, pool in enumerate(own):
+            before = [pools[other][at] for other, at in _of(pools, rivals[job]) if (other, at) < (job, place)]
+            first = 0
+            for taken in sorted(before, key=lambda taken: taken.first_slot):
+                if taken.first_slot >= first + pool.slots:
+                    break
+                first = max(first, taken.first_slot + taken.slots)
+            if first + pool.slots > room:
+                return rivals[job]
+            own[place] = replace(pool, first_slot=first)
+    return None
+
+
+def check_tree(tree: SumPlan, job: Job, cluster: Cluster) -> None:
+    """Refuse what is no tree of switches that sums the gradients of all workers of a job once; PlanError."""
+    directed, hosts = cluster.directed(), len(cluster.hosts)
+    children: dict[int, list[int]] = {}
+    for number, switch in enumerate(tree.switches):
+        where, node = f"switches.{number}", hosts + switch.switch
+        if not 0 <= switch.switch < len(cluster.switches) or node in children:
+            raise PlanError(f"{where}.switch is {shown(switch.switch)}; accepted: a switch of the cluster, each once")
+        is_link = 0 <= switch.up < len(directed.source) and directed.source[switch.up] == node
+        if not (switch.up == -1 if number == 0 else is_link and directed.target[switch.up] in children):
+            raise PlanError(
+                f"{where}.up is {shown(switch.up)}; accepted: -1 for the first, then a link to one that stands before"
+            )
+        children[node] = []
+    nics = {directed.source[link]: link for link in range(len(directed.source)) if directed.source[link] in job.hosts}
+    ups = [switch.up for switch in tree.switches[1:]]
+    for link in (*sorted(nics.values()), *sorted(ups)):
+        if directed.target[link] not in children:
+            raise PlanError(f"switches have no {cluster.nodes[directed.target[link]]}, the switch of a worker")
+        children[directed.target[link]].append(link)
+    for number, switch in enumerate(tree.switches):
+        expected = children[hosts + switch.switch]
+        if switch.children != tuple(expected) or not 1 <= len(expected) <= MOST_CHILDREN:
+            raise PlanError(
+                f"switches.{number}.children is {shown(list(switch.children))}; accepted: 1 to {MOST_CHILDREN} links "
+                f"from workers and from switches below, here {shown(expected)}"
+            )
+
+
+def check_pools(plans: Sequence[SumPlan], wanted: Sequence[Sequence[Pool]], cluster: Cluster) -> None:
+    """Refuse pools of other tensors than these have, or whose slots are not there or another's; PlanError."""
+    room, rivals = room_of(cluster), list(_rivals(plans))
+    for job, (plan, pools) in enumerate(zip(plans, wanted, strict=True)):
+        where = f"jobs.{job}.sums.pools"
+        if [_contents(pool) for pool in plan.pools] != [_contents(pool) for pool in pools]:
+            raise PlanError(f"{where} are not of the tensors that are in one queue; make the plan again")
+        for number, pool in enumerate(plan.pools):
+            if not (pool.slots >= 1 and 0 <= pool.first_slot <= room - pool.slots):
+                raise PlanError(
+                    f"{where}.{number} has {shown(pool.slots)} slots from {shown(pool.first_slot)} on; accepted: 1 or "
+                    f"more of the {room} that a switch has"
+                )
+    for job, own in enumerate(plans):
+        pools = [pool for other in rivals[job] for pool in plans[other].pools]
+        pools.sort(key=lambda pool: pool.first_slot)
+        for pool, following in pairwise(pools):
+            if pool.first_slot + pool.slots > following.first_slot:
+                raise PlanError(
+                    f"jobs.{job}.sums.pools: slot {following.first_slot} is given away twice in switch "
+                    f"{cluster.switches[own.switches[0].switch]}'s tree; accepted: to one pool"
+                )
+
+
+def _contents(pool: Pool) -> tuple[object, ...]:
+    return pool.queue, pool.tensors, pool.packets

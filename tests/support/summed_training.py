@@ -1,0 +1,151 @@
+"""Hosts that train while switches sum, in virtual time: over the reference switch, or over the P4 program itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from support.summing import SummingNetwork
+from support.summing_switch import ReferenceNetwork, ReferenceSwitch
+from support.training_run import small_plan
+from support.virtual_network import FAULTLESS, Faults, VirtualLink, VirtualNetwork
+from tensorexpress.addresses import addresses_of
+from tensorexpress.host.links import Address, _datagram
+from tensorexpress.host.process import jobs_of, peers_of
+from tensorexpress.host.summing import PoolExchange
+from tensorexpress.host.training import Station, host_settings
+from tensorexpress.host.worker import Worker
+from tensorexpress.plan import Plan
+from tensorexpress.wire.frame import FrameEnd
+from tensorexpress.wire.header import UDP_PORT, Kind, unpack
+
+LEAF_SPINE = (
+    "cluster.topology=leaf-spine", "cluster.leaves=2", "cluster.spines=1", "cluster.hosts_per_leaf=2", "job.workers=4",
+)  # fmt: skip
+
+
+def summed_plan(directory: Path, *overrides: str, policy: str = "switchml", scale: float = 0.1) -> Plan:
+    """Return a plan for 3 workers whose gradients switches sum."""
+    usual = ["job.workers=3", "job.servers=0", "job.architecture=ring", "iterations=3"]
+    return small_plan(directory, *usual, *overrides, policy=policy, scale=scale)
+
+
+def address_of(plan: Plan, host: int) -> Address:
+    return str(addresses_of(plan.scenario.cluster)[host].ipv4), UDP_PORT
+
+
+def over_reference(plan: Plan, faults: Faults = FAULTLESS, seed: int = 0) -> ReferenceNetwork:
+    """Return the switches of a plan, each job in switches of its own."""
+    network, cluster = ReferenceNetwork(faults, seed), plan.scenario.cluster
+    directed, hosts = cluster.directed(), len(cluster.hosts)
+
+    def node(number: int, job: int) -> Address:
+        return address_of(plan, number) if number < hosts else (cluster.nodes[number], job)
+
+    for number, job in enumerate(plan.jobs):
+        assert job.sums is not None
+        for switch in job.sums.switches:
+            above = None
+            if switch.up >= 0:
+                parent = next(each for each in job.sums.switches if switch.up in each.children)
+                above = (node(directed.target[switch.up], number), parent.children.index(switch.up))
+            children = [node(directed.source[link], number) for link in switch.children]
+            ReferenceSwitch(network, node(hosts + switch.switch, number), children, above=above, job=number)
+    return network
+
+
+class PipelineNetwork(VirtualNetwork):
+    """Hosts behind switches that run the P4 program as a plan's controller sets it up; faults are on every link.
+
+    What is no packet to sum goes from host to host.
+    """
+
+    def __init__(self, plan: Plan, faults: Faults = FAULTLESS, seed: int = 0):
+        super().__init__(faults, seed)
+        self.plan, self.switches = plan, SummingNetwork(plan)
+        cluster = plan.scenario.cluster
+        self._directed, self._nodes = cluster.directed(), cluster.nodes
+        self._ports = {name: cluster.ports(name) for name in cluster.switches}
+        self._host_of = {address_of(plan, host): host for host in range(len(cluster.hosts))}
+        for link, target in enumerate(self._directed.target):
+            self.links[self._place(link)] = _End(self, link, target)  # type: ignore[assignment]
+
+    @staticmethod
+    def _place(link: int) -> Address:
+        return "link", link
+
+    def carry(self, source: Address, target: Address, datagram: bytes) -> None:
+        if source not in self._host_of or unpack(datagram).kind != Kind.SUM:
+            super().carry(source, target, datagram)
+            return
+        host = self._host_of[source]
+        frame = self.switches.framed(host, datagram)
+        super().carry(source, self._place(self._directed.source.index(host)), frame)
+
+    def arrive(self, link: int, node: int, frame: bytes) -> None:
+        """Take a frame at the end of a link."""
+        if node < len(self._host_of):
+            self._reach(node, frame)
+            return
+        name = self._nodes[node]
+        own = {way: port for port, way in self._ports[name].items()}
+        for port, out in self.switches.pass_one(name, own[link ^ 1], frame):
+            super().carry(("switch", node), self._place(self._ports[name][port]), out)
+
+    def _reach(self, host: int, frame: bytes) -> None:
+        own = self.switches.addresses[host]
+        arrival = _datagram(memoryview(frame), FrameEnd(own.mac, own.ipv4))
+        if arrival is not None and address_of(self.plan, host) in self.links:
+            data = frame[arrival.start : arrival.start + arrival.size_bytes]
+            self.links[address_of(self.plan, host)].arrived.append((arrival.source, data, False))
+
+
+class _End:
+    """The end of a link of a `PipelineNetwork`, as it is for hosts: what arrives is appended."""
+
+    def __init__(self, network: PipelineNetwork, link: int, node: int):
+        self._network, self._link, self._node = network, link, node
+        self.arrived = self
+
+    def append(self, arrival: tuple[Address, bytes, bool]) -> None:
+        self._network.arrive(self._link, self._node, arrival[1])
+
+
+class Training:
+    """The hosts of a plan on a network with its switches."""
+
+    def __init__(self, plan: Plan, network: VirtualNetwork, epoch: int = 5):
+        self.plan, self.network, self.epoch = plan, network, epoch
+        self.stations: list[Station] = []
+        self.workers: list[Worker] = []
+        for host in range(len(plan.scenario.cluster.hosts)):
+            for job in jobs_of(plan, host):
+                self._join(host, job)
+
+    def _join(self, host: int, job: int) -> None:
+        plan, names = self.plan, self.plan.scenario.cluster.hosts
+        station = Station(
+            names[host],
+            VirtualLink(self.network, address_of(plan, host)),
+            {names[peer]: address_of(plan, peer) for peer in peers_of(plan, host)},
+            host_settings(plan, host, job, silence_ps=10**13),
+            session=self.epoch,
+            clock_ps=self.network.clock_ps,
+        )
+        workers = plan.jobs[job].job.workers
+        target = address_of(plan, next(worker for worker in workers if worker != host))
+        exchange = PoolExchange(station, plan, job, host, target=target, epoch=self.epoch)
+        worker = Worker(station, plan, job, workers.index(host), exchange)
+        worker.start(self.network.now_ps)
+        self.stations.append(station)
+        self.workers.append(worker)
+
+    def run(self, until: Any = None) -> None:
+        """Run to the end, or until a condition holds."""
+        endpoints: list[Any] = [station.endpoint for station in self.stations]
+        is_over = until or (lambda: all(worker.done for worker in self.workers))
+        self.network.run(endpoints, is_over, most_events=10**6)
+
+    @property
+    def retransmissions(self) -> int:
+        return sum(station.endpoint.retransmissions for station in self.stations)

@@ -1,0 +1,311 @@
+"""Sums in switches, simulated, against what is known without it: closed forms, conservation, loss, the slots' rules."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from support.strategies import US, plans
+from test_engines import crowded, differences
+
+from tensorexpress.bound import make_demand
+from tensorexpress.cluster import Cluster
+from tensorexpress.errors import InputError
+from tensorexpress.plan import Plan, link_loads, make_plan
+from tensorexpress.policy import POLICIES, parse_policy
+from tensorexpress.scenario import Job, Scenario, Transport
+from tensorexpress.sim import fast, model
+from tensorexpress.sim.adding import Adder
+from tensorexpress.sim.flat_plan import build, transmissions_of
+from tensorexpress.sim.model import Model
+from tensorexpress.sim.packet import Packet
+from tensorexpress.sim.predict import grain_of
+from tensorexpress.sim.record import ADDEND, TOTAL
+from tensorexpress.sim.run import execute, simulate, simulate_coarsely
+from tensorexpress.slots import SLOT_BYTES, round_trip_ps
+from tensorexpress.sums import SUM_FRAMING, VALUES, SumPlan, packets_of
+from tensorexpress.topologies import dumbbell, leaf_spine, star
+from tensorexpress.trace import Trace, iterations_ps
+from tensorexpress.units import serialisation_ps
+from tensorexpress.workload import Layer, Workload
+
+GBPS = 10**9
+
+#: A gradient of so many packets, made in no time.
+PACKETS = 8000
+AT_ONCE = Workload("at once", (Layer("all", PACKETS * VALUES, 0, 0),))
+
+
+def tree_of(plan: Plan, job: int = 0) -> SumPlan:
+    found = plan.jobs[job].sums
+    assert found is not None
+    return found
+
+
+def summed(cluster: Cluster, workers: int, workload: Workload = AT_ONCE, policy: str = "switchml") -> Plan:
+    job = Job("job", workload, tuple(range(workers)), architecture="ring")
+    return make_plan(Scenario("summed", cluster, (job,), iterations=1, warmup=0), parse_policy(policy))
+
+
+def values_per_second(plan: Plan) -> float:
+    return PACKETS * VALUES * 10**12 / float(iterations_ps(simulate(plan, "fast").jobs[0])[-1])
+
+
+def cluster_of(workers: int, bandwidth_bps: int, memory: int = 10**6) -> Cluster:
+    """A star, or from 33 workers on two leaves below a spine whose links are as fast as those of hosts."""
+    if workers <= 32:
+        return star(workers, bandwidth_bps, "1 us", switch_memory=memory)
+    half = -(-workers // 2)
+    return leaf_spine(2, 1, half, bandwidth_bps, "1 us", oversubscription=half, switch_memory=memory)
+
+
+class TestThroughput:
+    """min(line rate of the packet format, slots x payload / round trip)."""
+
+    @pytest.mark.parametrize("workers", [2, 3, 8, 32, 64])
+    @pytest.mark.parametrize(("bandwidth_bps", "millions"), [(10 * GBPS, 281.2), (100 * GBPS, 2812)])
+    def test_is_the_line_rate_whatever_the_workers(self, bandwidth_bps: int, millions: float, workers: int) -> None:
+        found = values_per_second(summed(cluster_of(workers, bandwidth_bps), workers)) / 10**6
+        assert 0.99 * millions < found < 1.001 * millions
+
+    @pytest.mark.parametrize("workers", [2, 8, 64])
+    @pytest.mark.parametrize("slots", [1, 2, 4])
+    def test_is_a_pool_per_round_trip_where_slots_are_few(self, slots: int, workers: int) -> None:
+        plan = summed(cluster_of(workers, 10 * GBPS, slots * SLOT_BYTES), workers)
+        tree = tree_of(plan)
+        assert [pool.slots for pool in tree.pools] == [slots]
+        round_trip = round_trip_ps(tree, plan.scenario.directed()) / 10**12
+        line_rate = 10 * GBPS / 8 / SUM_FRAMING.full_packet_bytes * VALUES
+        assert values_per_second(plan) == pytest.approx(min(line_rate, slots * VALUES / round_trip), rel=0.01)
+
+    def test_is_exact_for_single_packets(self) -> None:
+        plan = summed(cluster_of(4, 10 * GBPS, SLOT_BYTES), 4)
+        packet_ps = serialisation_ps(SUM_FRAMING.full_packet_bytes, 10 * GBPS)
+        took_ps = iterations_ps(simulate(plan, "fast").jobs[0])[-1]
+        # Each waits for the sum of the one before.
+        assert took_ps == PACKETS * 2 * (packet_ps + 10**6)
+
+    def test_is_that_of_the_slowest_link(self) -> None:
+        plan = summed(dumbbell(4, 4, "10 Gbps", "1 Gbps"), 8)
+        assert values_per_second(plan) == pytest.approx(28.12e6, rel=0.01)
+
+
+class TestConservation:
+    @settings(max_examples=60)
+    @given(plans(disturbed=False, summed=True))
+    def test_every_link_of_a_tree_carries_the_model_once_each_way(self, plan: Plan) -> None:
+        trace = simulate(plan, "fast")
+        expected = np.zeros(len(trace.links), dtype=np.int64)
+        for job in plan.jobs:
+            assert job.sums is not None
+            for link in job.sums.links:
+                expected[[link, link ^ 1]] += sum(packets_of(job.job.workload)) * SUM_FRAMING.full_packet_bytes
+        assert np.array_equal(trace.links["bytes"], expected * plan.scenario.rounds)
+        assert trace.transmissions == transmissions_of(build(plan))
+        assert trace.retransmissions == 0
+
+    @settings(max_examples=60)
+    @given(plans(disturbed=False, summed=True))
+    def test_loads_are_what_links_carry(self, plan: Plan) -> None:
+        trace, rates = simulate(plan, "fast"), plan.scenario.directed().rate_bps
+        loads = sum(np.sum(link_loads(job, plan.scenario, plan.paths), axis=(0, 2)) for job in plan.jobs)
+        carried = [serialisation_ps(int(size), rate) for size, rate in zip(trace.links["bytes"], rates, strict=True)]
+        assert np.allclose(np.array(carried) / plan.scenario.rounds, loads, rtol=1e-6, atol=100)
+
+    @settings(max_examples=40)
+    @given(plans(disturbed=False, summed=True))
+    def test_every_packet_passes_every_link_of_its_tree_once(self, plan: Plan) -> None:
+        program = build(plan)
+        record = execute(program, "fast", record_packets=True)
+        job_of = program.flow_job[record.packets["flow"]]
+        for number, job in enumerate(plan.jobs):
+            own = record.packets[job_of == number]
+            packets = sum(packets_of(job.job.workload)) * plan.scenario.rounds
+            tree = tree_of(plan, number)
+            per_link = Counter(zip(own["link"].tolist(), own["kind"].tolist(), strict=True))
+            up = {(link, ADDEND): packets for link in tree.links}
+            assert per_link == {**up, **{(link ^ 1, TOTAL): packets for link in tree.links}}
+
+    @settings(max_examples=60)
+    @given(plans(summed=True))
+    def test_sums_come_back_after_every_gradient(self, plan: Plan) -> None:
+        for job in simulate(plan, "fast").jobs:
+            assert (job.updated_ps >= job.gradient_ps.max(axis=1, keepdims=True)).all()
+            rows = job.transfers
+            assert (rows["delivered_ps"] >= rows["sent_ps"]).all()
+            assert (rows["sent_ps"] >= rows["ready_ps"]).all()
+            assert (rows["ready_ps"] >= 0).all()
+
+
+class TestLoss:
+    @pytest.mark.parametrize("policy", ["switchml", "tensorexpress+sum:queues=equal", "switchml:host=random"])
+    @pytest.mark.parametrize("loss", [0.01, 0.1])
+    def test_is_recovered(self, loss: float, policy: str) -> None:
+        scenario = replace(crowded("ring", loss), background=())
+        plan = make_plan(scenario, parse_policy(policy))
+        trace = simulate(plan, "fast")
+        assert trace.links["losses"].sum() > 0
+        assert trace.retransmissions > 0
+        assert (trace.jobs[0].updated_ps >= 0).all()
+        packets = sum(packets_of(scenario.jobs[0].workload)) * scenario.rounds * SUM_FRAMING.full_packet_bytes
+        for link in tree_of(plan).links:
+            assert trace.links["bytes"][link] >= packets
+            assert trace.links["bytes"][link ^ 1] >= packets
+
+    def test_in_a_full_buffer_is_recovered(self) -> None:
+        # Four times as much comes down as goes on to h1, where a stranger sends as well.
+        cluster = star(7, "1 Gbps", "10 us", mtu=1500, buffer=9_000, queues=3)
+        scenario = replace(crowded("ring"), cluster=cluster)
+        strangers = (replace(scenario.background[0], rate_bps=950 * 10**6),)
+        trace = simulate(make_plan(replace(scenario, background=strangers), parse_policy("switchml")), "fast")
+        assert trace.links["drops"].sum() > 0
+        assert (trace.jobs[0].updated_ps >= 0).all()
+
+    def test_of_one_packet_holds_up_one_slot_for_a_timeout(self) -> None:
+        plan = summed(star(2, "10 Gbps", "1 us"), 2)
+        lossy = make_plan(replace(plan.scenario, loss=1e-4, seed=5), plan.policy)
+        trace = simulate(lossy, "fast")
+        losses = int(trace.links["losses"].sum())
+        assert 0 < losses <= trace.retransmissions <= 4 * losses
+        extra_ps = iterations_ps(trace.jobs[0])[-1] - iterations_ps(simulate(plan, "fast").jobs[0])[-1]
+        assert extra_ps < (losses + 1) * 2 * lossy.scenario.transport.rto_min_ps
+
+    def test_that_cannot_be_needs_no_timer(self) -> None:
+        plan = summed(star(2, "10 Gbps", "1 us", buffer=0), 2)
+        slow = replace(plan.scenario, stragglers=((0, 100.0),), transport=Transport(rto_min_ps=US))
+        assert simulate(make_plan(slow, plan.policy), "fast").timeouts == 0
+
+
+class TestEnginesAreEqual:
+    @pytest.mark.parametrize(
+        "policy",
+        [
+            "switchml",
+            "switchml:host=random",
+            "tensorexpress+sum:queues=equal",
+            "tensorexpress+sum:switch=fifo,queues=optimal",
+            "tensorexpress+sum:switch=pifo,queues=slack",
+            "tensorexpress+sum:switch=sp-pifo,queues=slack",
+        ],
+    )
+    @pytest.mark.parametrize("loss", [0.0, 0.02])
+    @pytest.mark.parametrize("architecture", ["ps", "ring", "tree"])
+    def test_on_every_discipline_and_loss(self, architecture: str, loss: float, policy: str) -> None:
+        program = build(make_plan(crowded(architecture, loss, ecn_bytes=1500), parse_policy(policy)))
+        reference = model.run(program, record_packets=True)
+        assert differences(reference, fast.run(program, record_packets=True)) == []
+        assert reference.transmissions == len(reference.packets) > 500
+        assert (reference.retransmissions > 0) >= (loss > 0)
+        # Sums heed no marks.
+        assert reference.link_marks.sum() == 0
+
+
+class _Switch:
+    """An adder of a plan, and what it sends: kind, link and number."""
+
+    def __init__(self, plan: Plan, switch: int):
+        model = Model(build(plan))
+        self.sent: list[tuple[int, int, int]] = []
+        model.enqueue = lambda packet: self.sent.append(  # type: ignore[method-assign]
+            (packet.kind, packet.path[0], packet.transmission)
+        )
+        self._model, self.adder = model, model.adders[switch]
+        assert isinstance(self.adder, Adder)
+
+    def take(self, number: int, child: int) -> list[tuple[int, int, int]]:
+        """Return what the switch sends when this packet of a child arrives."""
+        packet = Packet(ADDEND, self._model.streams[0], [0], SUM_FRAMING.full_packet_bytes, 0, 0)
+        packet.transmission, packet.child = number, child
+        self.sent.clear()
+        self.adder.add(packet)
+        return list(self.sent)
+
+
+class TestSlotRules:
+    """Two workers, a pool of two slots: packets 0 and 2 are turns of slot 0, in sets of their own, and 4 follows 0."""
+
+    def root(self) -> _Switch:
+        switch = _Switch(summed(star(2, "10 Gbps", "1 us", switch_memory=2 * SLOT_BYTES), 2), 0)
+        assert switch.adder.slots == 2
+        return switch
+
+    def test_the_last_child_completes_a_sum_for_everybody(self) -> None:
+        root = self.root()
+        assert root.take(0, child=0) == []
+        assert root.take(0, child=1) == [(TOTAL, 1, 0), (TOTAL, 3, 0)]
+
+    def test_a_duplicate_counts_once(self) -> None:
+        root = self.root()
+        root.take(0, child=0)
+        assert root.take(0, child=0) == []
+        assert len(root.take(0, child=1)) == 2
+
+    def test_a_duplicate_of_a_sum_is_answered_to_its_sender_alone(self) -> None:
+        root = self.root()
+        root.take(0, child=0)
+        root.take(0, child=1)
+        assert root.take(0, child=1) == [(TOTAL, 3, 0)]
+
+    def test_the_sum_of_the_last_turn_is_kept_for_who_has_not_heard_of_it(self) -> None:
+        root = self.root()
+        root.take(0, child=0)
+        root.take(0, child=1)
+        assert root.take(2, child=0) == []
+        assert root.take(0, child=1) == [(TOTAL, 3, 0)]
+        assert len(root.take(2, child=1)) == 2
+
+    def test_a_later_turn_begins_anew_and_earlier_ones_are_too_late(self) -> None:
+        root = self.root()
+        root.take(0, child=0)
+        root.take(0, child=1)
+        assert root.take(4, child=0) == []
+        assert root.take(0, child=1) == []
+        assert root.take(4, child=1) == [(TOTAL, 1, 4), (TOTAL, 3, 4)]
+
+    def test_a_switch_below_sends_its_sum_up_and_again_when_asked(self) -> None:
+        plan = summed(dumbbell(2, 2, "10 Gbps"), 4)
+        below = tree_of(plan).switches[1]
+        switch = _Switch(plan, 1)
+        assert switch.take(0, child=0) == []
+        assert switch.take(0, child=1) == [(ADDEND, below.up, 0)]
+        assert switch.take(0, child=0) == [(ADDEND, below.up, 0)]
+
+
+class TestOrder:
+    def test_urgent_classes_do_not_wait_for_others(self) -> None:
+        # The front layer is small and made last; the back one is large.
+        layers = (Layer("front", 20 * VALUES, 100 * US, 10 * US), Layer("back", 2000 * VALUES, 100 * US, 10 * US))
+        workload, cluster = Workload("two", layers), star(4, "10 Gbps", "1 us")
+        first_ps = {}
+        for policy in ("switchml", "tensorexpress+sum:queues=equal", "tensorexpress+sum:queues=equal,switch=fifo"):
+            job = simulate(summed(cluster, 4, workload, policy), "fast").jobs[0]
+            first_ps[policy] = int((job.updated_ps - job.gradient_ps)[0, :, 0].max())
+        fifo_ps, both_ps, hosts_ps = first_ps.values()
+        # What every slot sends waits for its sum, so little waits in switches for them to order.
+        assert both_ps <= hosts_ps < fifo_ps / 10
+
+    def test_nothing_of_the_bound_is_beaten_and_pools_come_near_it(self) -> None:
+        plan = summed(cluster_of(8, 10 * GBPS), 8)
+        took_ps = iterations_ps(simulate(plan, "fast").jobs[0])[-1]
+        assert 0.99 * took_ps < make_demand(plan, 0).busiest_ps <= took_ps
+
+
+class TestRefusals:
+    def test_a_grain_is_refused_and_not_chosen(self) -> None:
+        plan = summed(star(2), 2)
+        with pytest.raises(InputError, match="grain 4: switchml sums in switches, packet by packet; accepted: 1"):
+            simulate_coarsely(plan, 4)
+        with pytest.raises(InputError, match="grain 4: switchml sums in switches, packet by packet; accepted: 1"):
+            grain_of(plan.scenario, [POLICIES["fifo"], POLICIES["switchml"]], 4)
+        large = replace(plan.scenario, iterations=1000)
+        assert grain_of(large, [POLICIES["switchml"]], "auto") == 1
+
+
+def test_a_trace_has_a_row_for_what_every_worker_sends_and_gets() -> None:
+    trace: Trace = simulate(summed(star(3), 3), "fast")
+    rows = trace.jobs[0].transfers
+    assert rows["src"].tolist() == rows["dst"].tolist() == [0, 1, 2, 0, 1, 2]
+    assert len(set(rows["delivered_ps"].tolist())) == 1
