@@ -18,6 +18,7 @@ from tensorexpress.scenario import Scenario, policy_problems, read_scenario
 from tensorexpress.scenario_keys import USUAL_POLICIES
 from tensorexpress.sim.grain import AUTO, both_seconds, check_grain, choose_grain, most_packets, usual_seconds
 from tensorexpress.sim.run import needed_bytes, simulate, simulate_coarsely
+from tensorexpress.slots import grow_trees
 
 #: From how long on the machine's own pace is worth a look before the start.
 LONG_SECONDS = 5
@@ -134,4 +135,7 @@ def checked_policies(scenario: Scenario, policies: Sequence[Policy | str]) -> li
         raise PolicyError(f"policies: {', '.join(policy.name for policy in compared)}; accepted: each policy once")
     for path, problem in policy_problems(scenario, compared):
         raise PolicyError(f"{scenario.name}: {path}: {problem}")
+    if any(policy.in_switches for policy in compared):
+        # Refuses what has no tree, before anything is simulated.
+        grow_trees(scenario)
     return compared
