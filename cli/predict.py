@@ -124,7 +124,9 @@ def predict(
     if seconds >= SAID_FROM_SECONDS:
         coarse = f" with {packets} packets moved as one" if packets > 1 else ""
         duration = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-        say(f"this takes about {duration}{coarse}; --grain PACKETS trades accuracy for time")
+        # Where switches sum, packets move one by one.
+        faster = "" if any(policy.in_switches for policy in chosen) else "; --grain PACKETS trades accuracy for time"
+        say(f"this takes about {duration}{coarse}{faster}")
     with locked_directory(directory) if directory is not None else nullcontext():
         with progress(seeds * len(compared), "simulating") as advance:
             prediction = simulate_all(

@@ -26,6 +26,7 @@ from tensorexpress.sim.grain import (
     why_not_coarse,
 )
 from tensorexpress.sim.run import needed_bytes, simulate, simulate_coarsely
+from tensorexpress.slots import grow_trees
 
 #: From how long on the machine's own pace is worth a look before the start.
 LONG_SECONDS = 5
@@ -146,4 +147,7 @@ def checked_policies(scenario: Scenario, policies: Sequence[Policy | str]) -> li
         raise PolicyError(f"policies: {', '.join(policy.name for policy in compared)}; accepted: each policy once")
     for path, problem in policy_problems(scenario, compared):
         raise PolicyError(f"{scenario.name}: {path}: {problem}")
+    if any(policy.in_switches for policy in compared):
+        # Refuses what has no tree, before anything is simulated.
+        grow_trees(scenario)
     return compared

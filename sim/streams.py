@@ -49,27 +49,25 @@ class _Streams:
     def add_job(self, number: int, job: JobPlan, sums: SumPlan, source: Sequence[int], first_message: int) -> None:
         """Add the streams of a job's workers, pool by pool, and its adders."""
         hosts, tensors = job.job.hosts, len(job.ranks)
-        workers = len(hosts)
-        first, flow_of = (
-            np.zeros((2, tensors, workers), dtype=np.int64),
-            np.zeros((2, tensors, workers), dtype=np.int64),
-        )
+        workers, link_of = len(hosts), {source[link]: link for link in sums.links}
+        nics = {host: link_of[host] for host in hosts}
+        # By way up and down, tensor and worker, as messages are: a slice is a tensor here.
+        first, flow_of = np.zeros((2, 2, tensors, workers), dtype=np.int64)
         for pool in sums.pools:
             tensor = np.array(pool.tensors, dtype=np.int64)
             first[0, tensor] = np.array([pool.first_packet[one] for one in pool.tensors])[:, None]
             flow_of[:, tensor] = len(self.flows) + np.arange(workers)
-            # Messages are by slice and worker, and a slice is a tensor.
             self.messages += list(first_message + tensor * workers + np.arange(workers)[:, None])
-            self._add_adders(pool, sums, {source[link]: link for link in sums.links}, hosts)
-            self._add_streams(number, pool, sums, hosts, source)
+            self._add_adders(pool, sums, nics)
+            self._add_streams(number, pool, sums, nics)
         self.first.append(first.ravel())
         self.flow_of.append(flow_of.ravel())
 
-    def _add_adders(self, pool: Pool, sums: SumPlan, link_of: dict[int, int], hosts: Sequence[int]) -> None:
-        """Add the adders of a pool: those of its streams, which come next, and those of switches below."""
+    def _add_adders(self, pool: Pool, sums: SumPlan, nics: dict[int, int]) -> None:
+        """Add the adders of a pool, whose streams come next."""
         first_adder, first_stream = len(self.children), len(self.flows)
         place = {switch.switch: index for index, switch in enumerate(sums.switches)}
-        stream_of = {link_of[host]: first_stream + index for index, host in enumerate(hosts)}
+        stream_of = {link: first_stream + index for index, link in enumerate(nics.values())}
         adder_of = {switch.up: first_adder + place[switch.switch] for switch in sums.switches}
         for switch in sums.switches:
             above = sums.above.get(switch.up)
@@ -82,12 +80,10 @@ class _Streams:
                 [(link ^ 1, stream_of.get(link, -1), adder_of.get(link, -1)) for link in switch.children]
             )
 
-    def _add_streams(self, number: int, pool: Pool, sums: SumPlan, hosts: Sequence[int], source: Sequence[int]) -> None:
+    def _add_streams(self, number: int, pool: Pool, sums: SumPlan, nics: dict[int, int]) -> None:
         first_adder = len(self.children) - len(sums.switches)
         place = {switch.switch: index for index, switch in enumerate(sums.switches)}
-        link_of = {source[link]: link for link in sums.links}
-        for host in hosts:
-            link = link_of[host]
+        for host, link in nics.items():
             self.by_host[host].append(len(self.flows))
             self.flows.append((number, host, host))
             self.ways.append(((link,), (link ^ 1,)))

@@ -90,7 +90,12 @@ def make_chain(plan: Plan, number: int) -> Chain:
         first[kind_of(nodes)] + index_of(nodes) for nodes in (sources[counts_here], targets[counts_here])
     )
     takes_ps = np.zeros(first[-1], dtype=np.int64)
-    takes_ps[first[kind_of(MESSAGE)] : first[kind_of(SUM)]] = _message_ps(graph, plan, planned.sums)
+    sizes = graph.bytes
+    if planned.sums is not None:
+        # What switches add are whole packets of values.
+        packets = np.array(packets_of(planned.job.workload), dtype=np.int64)
+        sizes = packets[list(layers)][graph.tensor] * SUM_FRAMING.payload_bytes
+    takes_ps[first[kind_of(MESSAGE)] : first[kind_of(SUM)]] = _message_ps(graph, sizes, plan, planned.sums)
     takes_ps[first[kind_of(SUM)] : first[kind_of(GATE)]] = graph.sum_delay_ps
     return Chain(
         layers,
@@ -109,16 +114,11 @@ def _largest_slices(planned: JobPlan) -> tuple[tuple[int, ...], Cargo]:
     wanted = sorted(largest.values(), key=lambda piece: (piece.tensor > 0, -piece.bytes, piece.tensor))
     most = max(1, _MOST_MESSAGES // max(1, planned.architecture.messages_per_slice(len(job.hosts))))
     pieces = sorted(wanted[:most], key=lambda piece: piece.tensor)
-    sizes = [piece.bytes for piece in pieces]
-    if planned.sums is not None:
-        # What switches add are whole packets of values.
-        packets = packets_of(job.workload)
-        sizes = [packets[piece.tensor] * SUM_FRAMING.payload_bytes for piece in pieces]
     cargo = Cargo(
         job.hosts,
         len(pieces),
         np.arange(len(pieces)),
-        np.array(sizes, dtype=np.int64),
+        np.array([piece.bytes for piece in pieces], dtype=np.int64),
         np.array([piece.server for piece in pieces], dtype=np.int64),
         job.sum_rate_bps,
         job.gpus_per_host,
@@ -127,8 +127,8 @@ def _largest_slices(planned: JobPlan) -> tuple[tuple[int, ...], Cargo]:
     return tuple(piece.tensor for piece in pieces), cargo
 
 
-def _message_ps(graph: Graph, plan: Plan, sums: SumPlan | None) -> Ints:
-    """Return how long every message takes on an empty network.
+def _message_ps(graph: Graph, sizes: Ints, plan: Plan, sums: SumPlan | None) -> Ints:
+    """Return how long every message, of so many bytes, takes on an empty network.
 
     Its last packet is the smallest. It takes its time on every link, and waits for the others on one of them. Where
     switches sum, what comes back is only that packet: the others have come back before.
@@ -142,9 +142,9 @@ def _message_ps(graph: Graph, plan: Plan, sums: SumPlan | None) -> Ints:
     way = links[pair.ravel()]
     rates, delays = np.array([*directed.rate_bps, PS_PER_SECOND]), np.array([*directed.delay_ps, 0])
     passes = np.array([*(not paced for paced in directed.paced), False])
-    chunks = -(-graph.bytes // framing.payload_bytes)
-    last = np.where(chunks > 0, graph.bytes - (chunks - 1) * framing.payload_bytes + framing.header_bytes, 0)
-    before = framing.wire_bytes(graph.bytes) - last
+    chunks = -(-sizes // framing.payload_bytes)
+    last = np.where(chunks > 0, sizes - (chunks - 1) * framing.payload_bytes + framing.header_bytes, 0)
+    before = framing.wire_bytes(sizes) - last
     if sums is not None:
         before[graph.brings_sums] = 0
     used = (way >= 0) & (chunks > 0)[:, None]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from support.strategies import US, plans
 from test_engines import crowded, differences
 
-from tensorexpress.bound import make_demand
+from tensorexpress.bound import make_demand, run_bound_ps
 from tensorexpress.cluster import Cluster
 from tensorexpress.errors import InputError
 from tensorexpress.plan import Plan, link_loads, make_plan
@@ -291,6 +291,18 @@ class TestOrder:
         plan = summed(cluster_of(8, 10 * GBPS), 8)
         took_ps = iterations_ps(simulate(plan, "fast").jobs[0])[-1]
         assert 0.99 * took_ps < make_demand(plan, 0).busiest_ps <= took_ps
+
+    def test_the_bound_counts_what_gpus_sum_by_bytes_and_what_switches_sum_by_packets(self) -> None:
+        one = Workload("one", (Layer("single", 1, 1, 1),))
+        job = Job("job", one, (0, 0, 1, 1), architecture="ring", gpus_per_host=2, local_rate_bps=200 * GBPS)
+        plan = make_plan(Scenario("gpus", star(2, "100 Mbps", 0), (job,), iterations=1), POLICIES["switchml"])
+        trace = simulate(plan, "fast").jobs[0]
+        # Every packet takes its time on two links; two GPUs share half of four bytes, twice.
+        waits_ps = 2 * serialisation_ps(SUM_FRAMING.full_packet_bytes, 10**8) + 2 * serialisation_ps(2, 200 * GBPS)
+        took_ps = iterations_ps(trace)[-1]
+        assert took_ps == waits_ps + 2
+        # Times on links are rounded down.
+        assert took_ps - 10 <= run_bound_ps(make_demand(plan, 0), trace, 0) <= took_ps
 
 
 class TestRefusals:

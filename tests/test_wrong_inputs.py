@@ -51,9 +51,6 @@ PREDICT = [
     ("predict --policy switchml --set job.workers=33", INPUT, "switch s0 would sum for 33 hosts and switches below it"),
     ("predict --policy switchml --set job.compression=3", INPUT, "job.0.compression: found 3.0; accepted: 1: switches"),
     ("predict --policy switchml --grain 4", INPUT, "grain 4: switchml sums in switches, packet by packet; accepted: 1"),
-    ("plan --policy switchml --set cluster.switch_memory='2 KB'", INPUT, "room for 0 slots of 2112 bytes, and 1 pool"),
-    ("plan --set cluster.switch_memory=-1", INPUT, "'-1' is negative; a size is zero or more"),
-    ("run --policy switchml", INPUT, "policy 'switchml' has switches sum (sum=pool); accepted: sum=none"),
     ("predict --set cluster.topology=torus", INPUT, "unknown topology 'torus'"),
     ("predict --set cluster.k=4", INPUT, "topology 'star' has no 'k'; accepted: hosts"),
     ("predict --set job.dtype=fp8", INPUT, "--set job.dtype: unknown dtype 'fp8'; "),
@@ -160,6 +157,8 @@ MODELS = [
 ]
 
 PLAN = [
+    ("plan --policy switchml --set cluster.switch_memory='2 KB'", INPUT, "room for 0 slots of 2112 bytes, and 1 pool"),
+    ("plan --set cluster.switch_memory=-1", INPUT, "-1 is negative; a size is zero or more"),
     ("plan --dscp 99", INPUT, "--dscp"),
     ("plan --dscp a,b", INPUT, "--dscp 'a,b'; accepted: whole numbers"),
     ("plan missing.toml", INPUT, "missing.toml: cannot be read"),
@@ -281,6 +280,7 @@ STATUS = [
 ]
 
 RUN = [
+    ("run --policy switchml", INPUT, "policy 'switchml' has switches sum (sum=pool); accepted: sum=none"),
     ("run missing.toml", INPUT, "missing.toml: cannot be read"),
     ("run empty.json", INPUT, "empty.json: is not JSON"),
     ("run --target tofino", INPUT, "--target: found 'tofino'; accepted: embedded, bmv2, linux"),

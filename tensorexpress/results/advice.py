@@ -14,7 +14,7 @@ from tensorexpress.results.side_by_side import Result, SideBySide
 from tensorexpress.slots import needed_slots, throughput_share
 from tensorexpress.software import lane_work_ps
 from tensorexpress.trace import busiest_link, drift_ps
-from tensorexpress.units import LARGEST, counted, format_ms, format_size
+from tensorexpress.units import LARGEST, counted, format_ms, format_size, format_time
 
 #: A host that is busy for more than this share of the time is what an iteration waits for.
 _BUSY = 0.9
@@ -358,6 +358,12 @@ def _about_network(compared: SideBySide) -> Iterator[str]:
                 f"Under {name}, {result.trace.timeouts} time-outs fired for packets that only waited "
                 f"({'for slower workers' if result.plan.policy.in_switches else 'starved in a low queue'}); a larger "
                 "transport.rto_min would avoid it."
+            )
+        if result.plan.policy.in_switches and result.trace.links["losses"].any() and retransmissions:
+            yield (
+                f"Under {name}, a slot stands still for transport.rto_min "
+                f"({format_time(result.plan.scenario.transport.rto_min_ps)}) at the least when a packet is lost: a few "
+                "round trips would do, if hosts can keep to them."
             )
         for job, metrics in zip(compared.scenario.jobs, result.jobs, strict=True):
             share = metrics.timed_out_ps / metrics.iteration_ps
