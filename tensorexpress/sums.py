@@ -30,7 +30,7 @@ SUM_FRAMING = Framing(
 )
 
 #: Children of one switch; each has a bit.
-MOST_CHILDREN = 32
+MOST_CHILDREN = 64
 
 
 def packets_of(workload: Workload) -> tuple[int, ...]:

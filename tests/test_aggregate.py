@@ -497,7 +497,7 @@ STAR, TREE = star_plan(WORKERS), tree_plan(4)
         (changed(STAR, pools=(pool(0, 4), pool(1024, 1))), "sums in 1 slots from slot 1024 on"),
         (
             changed(STAR, switches=(SummingSwitch(0, (0,) * (MOST_CHILDREN + 1)),)),
-            "has 33 children at switch s0; accepted: 1 to 32",
+            "has 65 children at switch s0; accepted: 1 to 64",
         ),
         (changed(STAR, switches=(SummingSwitch(0, ()),)), "has 0 children at switch s0"),
         (changed(STAR, switches=(SummingSwitch(0, (0, 2, 5)),)), "that is not attached to it"),

@@ -93,7 +93,7 @@ class TestTrees:
     @pytest.mark.parametrize(
         ("overrides", "message"),
         [
-            (["job.workers=33"], "switch s0 would sum for 33 hosts and switches below it; accepted with sum=pool: 32"),
+            (["job.workers=65"], "switch s0 would sum for 65 hosts and switches below it; accepted with sum=pool: 64"),
             (["job.workers=1", "job.architecture=ps"], "job.0.workers: found one host; accepted: two or more"),
             (["job.architecture=fsdp"], "job.0.architecture: found fsdp; accepted: one without shards"),
             (["job.architecture=ps", "job.forward_only=true"], "job.0.forward_only: found true; accepted: false"),

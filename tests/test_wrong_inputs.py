@@ -48,7 +48,7 @@ PREDICT = [
     ("predict --policy switchml --set cluster.mtu=900", INPUT, "cluster.mtu: found 900; accepted: 1100 or more"),
     ("predict --policy switchml --set job.architecture=fsdp", INPUT, "job.0.architecture: found fsdp; accepted: one"),
     ("predict --policy switchml --set job.workers=1", INPUT, "job.0.workers: found one host; accepted: two or more"),
-    ("predict --policy switchml --set job.workers=33", INPUT, "switch s0 would sum for 33 hosts and switches below it"),
+    ("predict --policy switchml --set job.workers=65", INPUT, "switch s0 would sum for 65 hosts and switches below it"),
     ("predict --policy switchml --set job.compression=3", INPUT, "job.0.compression: found 3.0; accepted: 1: switches"),
     ("predict --policy switchml --grain 4", INPUT, "grain 4: switchml sums in switches, packet by packet; accepted: 1"),
     ("predict --set cluster.topology=torus", INPUT, "unknown topology 'torus'"),
@@ -280,7 +280,16 @@ STATUS = [
 ]
 
 RUN = [
-    ("run --policy switchml", INPUT, "policy 'switchml' has switches sum (sum=pool); accepted: sum=none"),
+    (
+        "run --policy switchml --target linux --scale auto",
+        INPUT,
+        "those of the target linux cannot; accepted: a target",
+    ),
+    (
+        "run --policy switchml --set job.gpus_per_host=2 --scale auto",
+        INPUT,
+        "accepted with sum=pool: one; only predict",
+    ),
     ("run missing.toml", INPUT, "missing.toml: cannot be read"),
     ("run empty.json", INPUT, "empty.json: is not JSON"),
     ("run --target tofino", INPUT, "--target: found 'tofino'; accepted: embedded, bmv2, linux"),

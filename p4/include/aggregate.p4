@@ -17,7 +17,7 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta, inout standard_met
     // Iteration, tensor, chunk, exponent.
     register<bit<88>>(SUM_CELLS) identities;
     // A bit for every child whose values are in.
-    register<bit<32>>(SUM_CELLS) seen;
+    register<bit<64>>(SUM_CELLS) seen;
     // Check, needed, culprit, flags.
     register<bit<40>>(SUM_CELLS) heads;
     register<lanes_t>(SUM_CELLS) values0;
@@ -26,11 +26,11 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta, inout standard_met
     register<lanes_t>(SUM_CELLS) values3;
 
     // The child that sent this packet, and all children.
-    bit<32> own = 0;
-    bit<32> everyone = 0;
+    bit<64> own = 0;
+    bit<64> everyone = 0;
     bool is_root = false;
     bool is_repeated = false;
-    bit<32> before = 0;
+    bit<64> before = 0;
     lanes_t overflow = 0;
 
     action refuse(bit<32> event) {
@@ -40,7 +40,7 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta, inout standard_met
     }
 
     // A child of the root, which sends sums to a group of all children, or to one by its copy.
-    action add_at_root(bit<32> mask, bit<32> all, bit<16> copy, bit<16> group) {
+    action add_at_root(bit<64> mask, bit<64> all, bit<16> copy, bit<16> group) {
         own = mask;
         everyone = all;
         is_root = true;
@@ -49,7 +49,7 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta, inout standard_met
     }
 
     // A child of a switch that has another one above it.
-    action add_below(bit<32> mask, bit<32> all, bit<9> up) {
+    action add_below(bit<64> mask, bit<64> all, bit<9> up) {
         own = mask;
         everyone = all;
         meta.copy = SUM_COPY_UP;
