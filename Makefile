@@ -20,11 +20,12 @@ demo: $(READY)
 quick: $(READY)
 	$(BIN)/python -m pytest --quick
 
+# Two files at a time: tests wait for processes and timers as much as they compute.
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-current: $(CURRENT)/.ready
-	$(CURRENT)/bin/python -m pytest tests/test_control.py tests/test_deploy.py tests/test_device.py \
+	$(CURRENT)/bin/python -m pytest -n 2 --dist loadfile tests/test_control.py tests/test_deploy.py tests/test_device.py \
 		tests/test_p4runtime_*.py tests/test_replay_pcap.py
 
 check: $(READY)
