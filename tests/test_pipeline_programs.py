@@ -33,7 +33,8 @@ def test_examples_in_docstrings(module: Any) -> None:
 @pytest.mark.skipif(shutil.which("p4c-bm2-ss") is None, reason="p4c-bm2-ss is not on PATH")
 @pytest.mark.parametrize("source", sorted(BUILD.parent.glob("*.p4")), ids=lambda source: source.stem)
 def test_the_committed_build_is_what_p4c_makes_of_the_source(source: Path) -> None:
-    made, p4info = compile_source(find_p4c(), source)
+    # Programs with action profiles: p4c warns of what BMv2 does not support there.
+    made, p4info = compile_source(find_p4c(), source, accepts_warnings=True)
     assert made == json.loads((BUILD / f"{source.stem}.json").read_bytes())
     assert p4info == (BUILD / f"{source.stem}.p4info.txtpb").read_text()
 

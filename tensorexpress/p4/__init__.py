@@ -118,14 +118,14 @@ def p4c_version(p4c: str) -> str:
     return version[1]
 
 
-def compile_source(p4c: str, source: Path) -> tuple[dict[str, Any], str]:
+def compile_source(p4c: str, source: Path, *, accepts_warnings: bool = False) -> tuple[dict[str, Any], str]:
     """Return BMv2 JSON and P4Info of a P4 source; ProgramError with p4c's words if it has any, warnings included."""
     with tempfile.TemporaryDirectory() as scratch:
         json_path, p4info_path = Path(scratch, "out.json"), Path(scratch, "out.p4info.txtpb")
         command = [p4c, "--arch", "v1model", "-o", str(json_path), "--p4runtime-files", str(p4info_path), source.name]
         # Compiled in place, so that no path of this machine finds its way into the output.
         ran = subprocess.run(command, cwd=source.parent, capture_output=True, text=True, check=False)
-        if ran.returncode or ran.stderr.strip():
+        if ran.returncode or (ran.stderr.strip() and not accepts_warnings):
             raise ProgramError(f"p4c refuses {source.name}: {' '.join((ran.stderr or ran.stdout).split())}")
         return _without_source_info(json.loads(json_path.read_bytes())), p4info_path.read_text()
 
