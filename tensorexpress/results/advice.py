@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tensorexpress.graph import ARCHITECTURES
 from tensorexpress.plan import Plan, link_loads
 from tensorexpress.policy import POLICIES
+from tensorexpress.queueing import DISCIPLINES
 from tensorexpress.results.side_by_side import Result, SideBySide
 from tensorexpress.slots import needed_slots, throughput_share
 from tensorexpress.software import lane_work_ps
@@ -170,10 +171,11 @@ def _has_queues_to_spare(plan: Plan, job: int) -> bool:
 
 
 def _overtaking(plan: Plan, job: int) -> str:
-    return (
-        f"in {max(plan.jobs[job].queues) + 1} queues, workers that are ahead overtake those for whom sums wait; "
-        "try queues=fewest"
-    )
+    """Return why more queues than needed cost something; a full sort is as many as there are tensors."""
+    sorts = DISCIPLINES[plan.policy.discipline].sorts()
+    where = "where switches sort fully" if sorts else f"in {max(plan.jobs[job].queues) + 1} queues"
+    what = "switch=strict,queues=fewest" if sorts else "queues=fewest"
+    return f"{where}, workers that are ahead overtake those for whom sums wait; try {what}"
 
 
 def _about_what_is_between(compared: SideBySide, job: int) -> Iterator[str]:
