@@ -169,7 +169,7 @@ def summed() -> dict[str, Any]:
         ("jobs.0.sums.switches.1.up", -1, "switches.1.up is -1; accepted: -1 for the first, then a link"),
         ("jobs.0.sums.switches.1.up", 10**40, "switches.1.up is 1000"),
         ("jobs.0.sums.switches.1.up", 0, "switches.1.up is 0; accepted: -1 for the first, then a link"),
-        ("jobs.0.sums.switches.1.children", [2, 0], "switches.1.children is [2, 0]; accepted: 1 to 32 links"),
+        ("jobs.0.sums.switches.1.children", [2, 0], "switches.1.children is [2, 0]; accepted: 1 to 64 links"),
         ("jobs.0.sums.switches.1.children.0", 10**40, "switches.1.children is [1000"),
         ("jobs.0.sums.switches.1", None, "sums.switches have no s0, the switch of a worker"),
         ("jobs.0.sums.switches.1.switch", 3, "switches.1.up is 8; accepted: -1 for the first, then a link"),
