@@ -63,10 +63,10 @@ _NO_TIME = (1980, 1, 1, 0, 0, 0)
 def trace_path(directory: str | PathLike[str], policy: str) -> Path:
     """Return where the trace of a policy goes in a directory; different policies never share a file.
 
-    >>> trace_path("runs", "tensorexpress:slice=50 KB").name
-    'tensorexpress:slice=50%20KB.trace'
+    >>> trace_path("runs", "tensorexpress:slice=50 KB").name, trace_path("runs", "tensorexpress+sum").name
+    ('tensorexpress:slice=50%20KB.trace', 'tensorexpress+sum.trace')
     """
-    return Path(directory) / (quote(policy, safe=":=,") + SUFFIX)
+    return Path(directory) / (quote(policy, safe=":=,+") + SUFFIX)
 
 
 def write_trace(path: str | PathLike[str], trace: Trace, plan: Plan) -> None:
