@@ -20,12 +20,13 @@ demo: $(READY)
 quick: $(READY)
 	$(BIN)/python -m pytest --quick
 
-# Two files at a time: tests wait for processes and timers as much as they compute.
+# Quicker, two files at a time: make test PYTEST="-n 2 --dist loadfile"
+PYTEST ?=
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest $(PYTEST)
 
 test-current: $(CURRENT)/.ready
-	$(CURRENT)/bin/python -m pytest -n 2 --dist loadfile tests/test_control.py tests/test_deploy.py tests/test_device.py \
+	$(CURRENT)/bin/python -m pytest tests/test_control.py tests/test_deploy.py tests/test_device.py \
 		tests/test_p4runtime_*.py tests/test_replay_pcap.py
 
 check: $(READY)
