@@ -92,7 +92,7 @@ def make_sum_plan() -> Plan:
     plan = make_plan(read_scenario(overrides=words), POLICIES["tensorexpress"])
     pool = Pool(queue=0, first_slot=0, slots=SLOT_GROUPS * SLOTS_AT_ONCE, tensors=(0,), packets=(1,))
     children = tuple(2 * host for host in range(WORKERS))
-    return replace(plan, jobs=(replace(plan.jobs[0], sums=SumPlan((SummingSwitch(0, children),), (pool,))),))
+    return replace(plan, jobs=(replace(plan.jobs[0], sums=(SumPlan((SummingSwitch(0, children),), (pool,)),)),))
 
 
 def make_sum_bursts() -> list[list[list[bytes]]]:

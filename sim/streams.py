@@ -99,8 +99,8 @@ def streams(plan: Plan) -> dict[str, Any]:
     found, first_message = _Streams(len(scenario.cluster.hosts)), 0
     answers: list[Ints] = []
     for number, job in enumerate(plan.jobs):
-        assert job.sums is not None
-        found.add_job(number, job, job.sums, source, first_message)
+        (tree,) = job.sums
+        found.add_job(number, job, tree, source, first_message)
         messages = len(job.graph.kind)
         there = first_message + np.arange(messages // 2)
         answers += [there + messages // 2, np.full(messages // 2, -1)]

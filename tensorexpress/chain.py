@@ -24,8 +24,8 @@ from tensorexpress.graph import (
     index_of,
     kind_of,
 )
-from tensorexpress.plan import JobPlan, Plan
-from tensorexpress.sums import SUM_FRAMING, SumPlan, packets_of
+from tensorexpress.plan import JobPlan, Plan, top_of
+from tensorexpress.sums import SumPlan, packets_of
 from tensorexpress.units import PS_PER_SECOND
 
 Ints = NDArray[np.int64]
@@ -91,11 +91,11 @@ def make_chain(plan: Plan, number: int) -> Chain:
     )
     takes_ps = np.zeros(first[-1], dtype=np.int64)
     sizes = graph.bytes
-    if planned.sums is not None:
+    if planned.sums:
         # What switches add are whole packets of values.
         packets = np.array(packets_of(planned.job.workload), dtype=np.int64)
-        sizes = packets[list(layers)][graph.tensor] * SUM_FRAMING.payload_bytes
-    takes_ps[first[kind_of(MESSAGE)] : first[kind_of(SUM)]] = _message_ps(graph, sizes, plan, planned.sums)
+        sizes = packets[list(layers)][graph.tensor] * plan.framing.payload_bytes
+    takes_ps[first[kind_of(MESSAGE)] : first[kind_of(SUM)]] = _message_ps(graph, sizes, plan, planned)
     takes_ps[first[kind_of(SUM)] : first[kind_of(GATE)]] = graph.sum_delay_ps
     return Chain(
         layers,
@@ -127,15 +127,16 @@ def _largest_slices(planned: JobPlan) -> tuple[tuple[int, ...], Cargo]:
     return tuple(piece.tensor for piece in pieces), cargo
 
 
-def _message_ps(graph: Graph, sizes: Ints, plan: Plan, sums: SumPlan | None) -> Ints:
+def _message_ps(graph: Graph, sizes: Ints, plan: Plan, planned: JobPlan) -> Ints:
     """Return how long every message, of so many bytes, takes on an empty network.
 
     Its last packet is the smallest. It takes its time on every link, and waits for the others on one of them. Where
     switches sum, what comes back is only that packet: the others have come back before.
     """
     framing, directed = plan.framing, plan.scenario.directed()
-    pairs, pair = np.unique(np.stack([graph.src, graph.dst], axis=1), axis=0, return_inverse=True)
-    ways = [_way(src, dst, plan, sums) for src, dst in pairs.tolist()]
+    ends = np.stack([graph.src, graph.dst, graph.brings_sums], axis=1)
+    pairs, pair = np.unique(ends, axis=0, return_inverse=True)
+    ways = [_way(src, dst, bool(brings_sums), plan, planned.sums) for src, dst, brings_sums in pairs.tolist()]
     most = max(map(len, ways), default=0)
     # Shorter ways are filled up with a link, number -1, that takes no time.
     links = np.array([[*way, *[-1] * (most - len(way))] for way in ways], dtype=np.int64).reshape(len(ways), most)
@@ -145,7 +146,7 @@ def _message_ps(graph: Graph, sizes: Ints, plan: Plan, sums: SumPlan | None) -> 
     chunks = -(-sizes // framing.payload_bytes)
     last = np.where(chunks > 0, sizes - (chunks - 1) * framing.payload_bytes + framing.header_bytes, 0)
     before = framing.wire_bytes(sizes) - last
-    if sums is not None:
+    if planned.sums:
         before[graph.brings_sums] = 0
     used = (way >= 0) & (chunks > 0)[:, None]
     waits = np.where(used, occupied_ps(before[:, None], rates[way]), 0).max(axis=1, initial=0)
@@ -154,13 +155,14 @@ def _message_ps(graph: Graph, sizes: Ints, plan: Plan, sums: SumPlan | None) -> 
     return taken
 
 
-def _way(src: int, dst: int, plan: Plan, sums: SumPlan | None) -> tuple[int, ...]:
+def _way(src: int, dst: int, brings_sums: bool, plan: Plan, trees: tuple[SumPlan, ...]) -> tuple[int, ...]:
     """Return the directed links that a message takes."""
-    if sums is None:
+    if not trees:
         return plan.paths.between(src, dst)
-    directed, hosts = plan.scenario.cluster.directed(), len(plan.scenario.cluster.hosts)
-    up = sums.way_up(directed.source.index(min(src, dst)))
-    return up if src < hosts else tuple(link ^ 1 for link in reversed(up))
+    worker, top = (dst, src) if brings_sums else (src, dst)
+    tree = next(tree for tree in trees if top_of(tree, plan.scenario) == top)
+    up = tree.way_up(plan.scenario.cluster.directed().source.index(worker))
+    return tuple(link ^ 1 for link in reversed(up)) if brings_sums else up
 
 
 def _in_order(sources: Ints, targets: Ints, nodes: int) -> tuple[tuple[Ints, Ints, Ints], ...]:

@@ -32,6 +32,9 @@ SUM_BYTES = 16
 #: Bytes on the wire beside the values in a packet that switches sum.
 SUM_OVERHEAD_BYTES = ETHERNET_BYTES + _IPV4_BYTES + _UDP_BYTES + HEADER_BYTES + SUM_BYTES
 
+#: Behind the same header: of which workers the values of a packet are, where that is not always all below a switch.
+WORKERS_BYTES = 8
+
 #: One size, or an array of them.
 _Sizes = TypeVar("_Sizes", int, NDArray[np.int64])
 

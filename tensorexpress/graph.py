@@ -462,8 +462,9 @@ ARCHITECTURES = {
     "fsdp": Architecture(_sharded, lambda n: 3 * n * (n - 1), lambda n: n, regathers=True),
 }
 
-#: What a policy that has switches sum makes of any architecture.
+#: What a policy that has switches sum makes of any architecture, and of servers where sums end at these.
 IN_SWITCHES = Architecture(_in_switches, lambda n: 2 * n)
+BEFORE_SERVERS = Architecture(_pushes_and_pulls, lambda n: 2 * n, has_servers=True)
 
 
 def _through_gpus(graph: Graph, cargo: Cargo) -> Graph:

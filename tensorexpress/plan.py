@@ -17,13 +17,24 @@ from numpy.typing import NDArray
 from tensorexpress.deadline import equal_map, fewest_map, gather_slacks, queue_map, regret_ps, slacks
 from tensorexpress.errors import PolicyError, ScenarioError
 from tensorexpress.framing import ETHERNET_BYTES, Framing
-from tensorexpress.graph import ARCHITECTURES, IN_SWITCHES, KINDS, Architecture, Cargo, Graph, cut, draw, share
+from tensorexpress.graph import (
+    ARCHITECTURES,
+    BEFORE_SERVERS,
+    IN_SWITCHES,
+    KINDS,
+    Architecture,
+    Cargo,
+    Graph,
+    cut,
+    draw,
+    share,
+)
 from tensorexpress.memory import check_memory
 from tensorexpress.paths import Paths, choose_paths
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Job, Scenario, sum_problems
-from tensorexpress.slots import grow_trees, needed_slots, share_out, wanted_pools
-from tensorexpress.sums import SUM_FRAMING, Pool, SumPlan, packets_of
+from tensorexpress.slots import grow_trees, needed_slots, numbered, servers_of, share_out, wanted_pools
+from tensorexpress.sums import SumPlan, packets_of
 from tensorexpress.units import PS_PER_SECOND, serialisation_ps
 from tensorexpress.wire.dscp import check_dscps, default_dscps
 
@@ -66,13 +77,20 @@ class JobPlan:
     transfer_ps: tuple[int, ...] = ()
     #: What the map from ranks to queues costs an iteration against a PIFO, on that link in fluid form.
     regret_ps: int = 0
-    #: Where switches sum it; None where they do not.
-    sums: SumPlan | None = None
+    #: Where switches sum it, tree by tree; none where they do not.
+    sums: tuple[SumPlan, ...] = ()
 
     @property
     def architecture(self) -> Architecture:
         """How gradients are summed."""
-        return ARCHITECTURES[self.job.architecture] if self.sums is None else IN_SWITCHES
+        if not self.sums:
+            return ARCHITECTURES[self.job.architecture]
+        return IN_SWITCHES if self.sums[0].server < 0 else BEFORE_SERVERS
+
+    @cached_property
+    def tree_of(self) -> dict[int, SumPlan]:
+        """The tree in which each tensor is summed, where switches do it."""
+        return {tensor: tree for tree in self.sums for tensor in tree.tensors}
 
     @cached_property
     def graph(self) -> Graph:
@@ -112,7 +130,7 @@ class Plan:
     @cached_property
     def framing(self) -> Framing:
         """How tensors become packets, wherever the plan is executed."""
-        return SUM_FRAMING if self.policy.in_switches else self.scenario.framing
+        return self.jobs[0].sums[0].framing if self.policy.in_switches else self.scenario.framing
 
 
 def slice_counts(job: Job, slice_bytes: int) -> list[int]:
@@ -198,8 +216,9 @@ class Carried(NamedTuple):
 
 def carried_bytes(plan: JobPlan, scenario: Scenario, paths: Paths) -> Iterator[Carried]:
     """Yield what a job puts on links; a link may come again, with other bytes."""
-    if plan.sums is not None:
-        yield from _carried_sums(plan, plan.sums, scenario)
+    if plan.sums:
+        for tree in plan.sums:
+            yield from _carried_sums(plan, tree, scenario)
         return
     for src, dst, (shared, own) in moved_bytes(plan, scenario):
         for link in paths.between(src, dst):
@@ -209,7 +228,8 @@ def carried_bytes(plan: JobPlan, scenario: Scenario, paths: Paths) -> Iterator[C
 def _carried_sums(plan: JobPlan, sums: SumPlan, scenario: Scenario) -> Iterator[Carried]:
     """Yield what sums in switches put on links: the same on every one of the tree, however many workers there are."""
     source = scenario.cluster.directed().source
-    size = np.array(packets_of(plan.job.workload), dtype=np.int64) * SUM_FRAMING.full_packet_bytes
+    size = np.array(packets_of(plan.job.workload), dtype=np.int64) * sums.framing.full_packet_bytes
+    size[[tensor for tensor in range(len(size)) if plan.slices[tensor].server != top_of(sums, scenario)]] = 0
     nothing = np.zeros_like(size)
     below: dict[int, tuple[int, ...]] = {}
     # Whoever is above comes first in a plan.
@@ -221,6 +241,10 @@ def _carried_sums(plan: JobPlan, sums: SumPlan, scenario: Scenario) -> Iterator[
             yield Carried(link ^ 1, nothing, size, own)
             hosts += own
         below[switch.up] = hosts
+    if sums.server >= 0:
+        up = sums.switches[0].up
+        yield Carried(up, size, nothing, ())
+        yield Carried(up ^ 1, nothing, size, below[up])
 
 
 def _weights(plan: JobPlan, scenario: Scenario, parts: int) -> Ints:
@@ -322,19 +346,25 @@ def _undecided(job: Job, slice_bytes: int) -> JobPlan:
     return JobPlan(job, ranks, (0,) * len(ranks), slacks(forward, backward), _slices(job, slice_bytes))
 
 
-def _in_switches(plan: JobPlan, tree: SumPlan, scenario: Scenario) -> JobPlan:
-    """Return the plan of a job whose tensors, each whole, are summed by the switches of a tree."""
-    root = len(scenario.cluster.hosts) + tree.switches[0].switch
-    slices = (SlicePlan(tensor, size, root) for tensor, size in enumerate(plan.job.workload.tensor_bytes))
-    return replace(plan, slices=tuple(slices), sums=tree)
+def top_of(tree: SumPlan, scenario: Scenario) -> int:
+    """Return the node at which sums of a tree are complete: a server's host, or the switch at the root."""
+    return tree.server if tree.server >= 0 else len(scenario.cluster.hosts) + tree.switches[0].switch
 
 
-def _plan_job(job: Job, scenario: Scenario, policy: Policy, paths: Paths, tree: SumPlan | None) -> JobPlan:
+def _in_switches(plan: JobPlan, trees: tuple[SumPlan, ...], scenario: Scenario) -> JobPlan:
+    """Return the plan of a job whose tensors, each whole, are summed by the switches of trees."""
+    sizes = plan.job.workload.tensor_bytes
+    ends = servers_of(plan.job) if trees[0].server >= 0 else [top_of(trees[0], scenario)] * len(sizes)
+    slices = (SlicePlan(tensor, size, end) for tensor, (size, end) in enumerate(zip(sizes, ends, strict=True)))
+    return replace(plan, slices=tuple(slices), sums=trees)
+
+
+def _plan_job(job: Job, scenario: Scenario, policy: Policy, paths: Paths, trees: tuple[SumPlan, ...]) -> JobPlan:
     forward = [layer.forward_ps for layer in job.workload.layers]
     backward = [layer.backward_ps for layer in job.workload.layers]
-    plan = _undecided(job, 0 if tree else policy.slice_bytes)
-    if tree is not None:
-        plan = _in_switches(plan, tree, scenario)
+    plan = _undecided(job, 0 if trees else policy.slice_bytes)
+    if trees:
+        plan = _in_switches(plan, trees, scenario)
     queues = scenario.cluster.queues
     shared, own = link_loads(plan, scenario, paths)
     loads = shared + own
@@ -427,34 +457,39 @@ def make_plan(scenario: Scenario, policy: Policy, dscps: Sequence[int] | None = 
     queues = scenario.cluster.queues
     chosen = default_dscps(queues) if dscps is None else check_dscps(dscps, queues)
     paths = _paths(scenario)
-    trees = _trees(scenario, policy) if policy.in_switches else [None] * len(scenario.jobs)
-    jobs = [_plan_job(job, scenario, policy, paths, tree) for job, tree in zip(scenario.jobs, trees, strict=True)]
+    trees = _trees(scenario, policy) if policy.in_switches else [()] * len(scenario.jobs)
+    jobs = [_plan_job(job, scenario, policy, paths, own) for job, own in zip(scenario.jobs, trees, strict=True)]
     return Plan(scenario, policy, _with_pools(jobs, scenario, policy), paths, chosen)
 
 
-def _trees(scenario: Scenario, policy: Policy) -> Sequence[SumPlan]:
-    for path, problem in sum_problems(scenario):
+def _trees(scenario: Scenario, policy: Policy) -> Sequence[tuple[SumPlan, ...]]:
+    for path, problem in sum_problems(scenario, policy):
         raise PolicyError(f"{scenario.name}: policy {policy.name!r} has switches sum, and {path}: {problem}")
-    return grow_trees(scenario)
+    return grow_trees(scenario, policy.sums)
 
 
 def _with_pools(jobs: Sequence[JobPlan], scenario: Scenario, policy: Policy) -> tuple[JobPlan, ...]:
     """Return the jobs with the slots that their classes have in switches, where these sum."""
-    wanted = [
-        replace(job.sums, pools=unlimited_pools(job, job.sums, scenario, policy))
-        for job in jobs
-        if job.sums is not None
-    ]
-    if not wanted:
+    if not policy.in_switches:
         return tuple(jobs)
-    sums = share_out(wanted, scenario.cluster, [job.job.name for job in jobs])
-    return tuple(replace(job, sums=own) for job, own in zip(jobs, sums, strict=True))
+    wanted = [unlimited_sums(job, scenario, policy) for job in jobs]
+    if policy.sums != "hashed":
+        names = [job.job.name for job in jobs for _ in job.sums]
+        trees = iter(share_out([tree for own in wanted for tree in own], scenario.cluster, names))
+        wanted = [tuple(next(trees) for _ in own) for own in wanted]
+    return tuple(replace(job, sums=own) for job, own in zip(jobs, wanted, strict=True))
 
 
-def unlimited_pools(job: JobPlan, tree: SumPlan, scenario: Scenario, policy: Policy) -> tuple[Pool, ...]:
-    """Return the pools that a job would have if switches had all the memory it wants.
+def unlimited_sums(job: JobPlan, scenario: Scenario, policy: Policy) -> tuple[SumPlan, ...]:
+    """Return the trees of a job with the pools that they would have if switches had all the memory they want.
 
-    There is one for each of its queues, and one for all where neither hosts nor switches tell tensors apart.
+    There is one for each queue of a tree's tensors, and one for all where neither hosts nor switches tell tensors
+    apart. Where slots are found by hash, that is all there is to decide.
     """
     classes = job.queues if policy.orders_in_hosts or policy.orders_in_switches else (0,) * len(job.queues)
-    return wanted_pools(packets_of(job.job.workload), classes, needed_slots(tree, scenario.directed()))
+    trees = []
+    for tree in job.sums:
+        own = [tensor for tensor, piece in enumerate(job.slices) if piece.server == top_of(tree, scenario)]
+        needed = needed_slots(tree, scenario.directed())
+        trees.append(replace(tree, pools=wanted_pools(packets_of(job.job.workload), classes, needed, own)))
+    return numbered(trees) if policy.sums == "hashed" else tuple(trees)

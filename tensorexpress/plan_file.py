@@ -11,20 +11,20 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import tensorexpress
 from tensorexpress.cluster import Cluster
-from tensorexpress.errors import InputError, PlanError, unknown
+from tensorexpress.errors import InputError, PlanError, shown, unknown
 from tensorexpress.files import read_json
 from tensorexpress.paths import Path, Paths, check_paths
-from tensorexpress.plan import JobPlan, Plan, SlicePlan, check_duration, talking, unlimited_pools
+from tensorexpress.plan import JobPlan, Plan, SlicePlan, check_duration, talking, top_of, unlimited_sums
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Job, Scenario, problems, sum_problems
-from tensorexpress.slots import check_pools, check_tree
+from tensorexpress.slots import check_pools, check_tree, grow_trees
 from tensorexpress.sums import SumPlan
 from tensorexpress.text import json_text
 from tensorexpress.wire.dscp import MOST_QUEUES, check_dscps
 
 #: What says that a JSON file is a plan, and of which form.
 FORMAT = "tensorexpress plan"
-VERSION = 4
+VERSION = 5
 
 #: Times of a plan are shorter, and sums of them stay inside 64 bits.
 _LONGEST_PS = 2**62
@@ -142,24 +142,32 @@ def _dscps_from_json(document: Mapping[str, Any], queues: int) -> tuple[int, ...
 
 def _check_sums(jobs: Collection[JobPlan], scenario: Scenario, policy: Policy) -> None:
     """Refuse slots in switches that are not there, or another's."""
-    summed = [(job, job.sums) for job in jobs if job.sums is not None]
-    if summed:
-        wanted = [unlimited_pools(job, sums, scenario, policy) for job, sums in summed]
-        check_pools([sums for _, sums in summed], wanted, scenario.cluster)
+    if policy.in_switches:
+        places = [(number, tree) for number, job in enumerate(jobs) for tree in range(len(job.sums))]
+        wanted = [tree for job in jobs for tree in unlimited_sums(job, scenario, policy)]
+        check_pools([tree for job in jobs for tree in job.sums], wanted, scenario.cluster, places)
 
 
-def _sums_from_json(document: Any, where: str, job: Job, scenario: Scenario, policy: Policy) -> SumPlan | None:
-    """Return where switches sum a job's gradients: in a tree of them where the policy says so, and nowhere else."""
+def _sums_from_json(document: Any, where: str, job: Job, scenario: Scenario, policy: Policy) -> tuple[SumPlan, ...]:
+    """Return where switches sum a job's gradients: in trees of them where the policy says so, and nowhere else."""
     if not policy.in_switches:
-        _check_copies(document, {"sums": None}, where)
-        return None
-    for path, problem in sum_problems(scenario):
+        _check_copies(document, {"sums": []}, where)
+        return ()
+    for path, problem in sum_problems(scenario, policy):
         raise PlanError(f"policy.sums is {policy.sums!r}, and scenario: {path}: {problem}")
-    sums: SumPlan = _decode(SumPlan, _member(document, "sums", where), f"{where}.sums")
-    try:
-        check_tree(sums, job, scenario.cluster)
-    except PlanError as error:
-        raise PlanError(f"{where}.sums.{error}") from None
+    sums: tuple[SumPlan, ...] = _decode(tuple[SumPlan, ...], _member(document, "sums", where), f"{where}.sums")
+    # How many there are, where they end and how their slots are found follows from the scenario.
+    expected = [(tree.server, tree.cells) for tree in grow_trees(scenario, policy.sums)[scenario.jobs.index(job)]]
+    if [(tree.server, tree.cells) for tree in sums] != expected:
+        raise PlanError(
+            f"{where}.sums has (server, cells) {shown([(tree.server, tree.cells) for tree in sums])}; accepted for "
+            f"sum={policy.sums}: {shown(expected)}"
+        )
+    for number, tree in enumerate(sums):
+        try:
+            check_tree(tree, job, scenario.cluster)
+        except PlanError as error:
+            raise PlanError(f"{where}.sums.{number}.{error}") from None
     return sums
 
 
@@ -180,10 +188,10 @@ def _job_from_json(scenario: Scenario, number: int, document: Any, policy: Polic
     }
     slices = _slices_from_json(_member(document, "slices", where), f"{where}.slices")
     sums = _sums_from_json(document, where, job, scenario, policy)
-    if sums is None:
+    if not sums:
         _check_slices(slices, job, job.servers or (-1,), f"{where}.slices")
     else:
-        _check_slices(slices, job, (len(scenario.cluster.hosts) + sums.switches[0].switch,), f"{where}.slices")
+        _check_slices(slices, job, [top_of(tree, scenario) for tree in sums], f"{where}.slices")
         _check_whole(slices, f"{where}.slices")
     return JobPlan(job, slices=slices, regret_ps=_whole(document, "regret_ps", where), sums=sums, **columns)
 
@@ -201,7 +209,7 @@ def _slices_from_json(document: Any, where: str) -> tuple[SlicePlan, ...]:
 def _check_whole(slices: tuple[SlicePlan, ...], where: str) -> None:
     """Refuse slices of tensors whose packets switches sum: these are cut by packet alone."""
     if [piece.tensor for piece in slices] != list(range(len(slices))):
-        raise PlanError(f"{where}.tensor holds parts of tensors; accepted with sum=pool: each tensor whole, in order")
+        raise PlanError(f"{where}.tensor holds parts of tensors; accepted where switches sum: each whole, in order")
 
 
 def _check_slices(slices: tuple[SlicePlan, ...], job: Job, servers: Collection[int], where: str) -> None:

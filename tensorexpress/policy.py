@@ -26,6 +26,8 @@ QUEUE_MAPS = {
 SUMS = {
     "none": "servers or workers sum",
     "pool": "switches do, in a pool of slots for every class of a job, as SwitchML; no servers",
+    "front": "switches do, in front of servers, in such pools: one packet reaches a server for all, as Libra",
+    "hashed": "switches do in slots found by hash, which all jobs share; what finds none goes on to a server, as ATP",
 }
 
 
@@ -69,7 +71,7 @@ class Policy:
         if self.credit_bytes and self.in_switches:
             raise PolicyError(
                 f"policy {self.name}: credit counts what is not acknowledged, and sums in switches are not; "
-                "accepted with sum=pool: credit=none"
+                f"accepted with sum={self.sums}: credit=none"
             )
 
     @property
@@ -81,6 +83,11 @@ class Policy:
     def in_switches(self) -> bool:
         """Whether switches sum gradients on their way."""
         return self.sums != "none"
+
+    @property
+    def sums_end_at_servers(self) -> bool:
+        """Whether what switches sum goes on to servers, whose answers come back."""
+        return self.sums in ("front", "hashed")
 
     @property
     def orders_in_hosts(self) -> bool:
@@ -118,6 +125,8 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
             Policy("tensorexpress", slice_bytes=32_000, host_order="priority", discipline="strict", queue_map="fewest"),
             Policy("ideal", slice_bytes=32_000, host_order="priority", discipline="pifo", queue_map="slack"),
             Policy("switchml", sums="pool"),
+            Policy("libra", sums="front"),
+            Policy("atp", sums="hashed"),
             Policy("tensorexpress+sum", host_order="priority", discipline="strict", queue_map="fewest", sums="pool"),
         )
     }

@@ -29,7 +29,7 @@ from tensorexpress.recovery import LEAST_TIMEOUT_PS
 from tensorexpress.routing import DirectedLinks
 from tensorexpress.scenario_document import Document, Override, Table, merge, read_toml
 from tensorexpress.scenario_keys import SECTIONS, keys
-from tensorexpress.sums import SUM_FRAMING
+from tensorexpress.sums import MOST_CHILDREN, PART_FRAMING, SUM_FRAMING
 from tensorexpress.topologies import TOPOLOGIES
 from tensorexpress.units import counted, format_rate
 from tensorexpress.workload import Workload, at_throughput, compressed, in_buckets, read_csv, without_backward
@@ -723,24 +723,33 @@ def policy_problems(scenario: Scenario, policies: Iterable[Policy]) -> Iterator[
         if policy.credit_bytes and not scenario.transport.acks:
             yield _without_acks("policies", policy.name, "policies without credit")
         if policy.in_switches:
-            for path, problem in sum_problems(scenario):
+            for path, problem in sum_problems(scenario, policy):
                 yield "policies", f"policy {policy.name!r} has switches sum, and {path}: {problem}"
 
 
-def sum_problems(scenario: Scenario) -> Iterator[tuple[str, str]]:
+def sum_problems(scenario: Scenario, policy: Policy) -> Iterator[tuple[str, str]]:
     """Yield what switches cannot sum in a scenario, as `problems` does; what its network lacks for it comes later."""
-    cluster, packet_bytes = scenario.cluster, SUM_FRAMING.full_packet_bytes
+    hashed, cluster = policy.sums == "hashed", scenario.cluster
+    framing = PART_FRAMING if hashed else SUM_FRAMING
+    packet_bytes = framing.full_packet_bytes
     for index, job in enumerate(scenario.jobs):
+        servers_missing = policy.sums_end_at_servers and not job.servers
         for key, found, accepted in (
             ("forward_only", job.forward_only and "true", "false: nothing is summed where nothing is trained"),
             ("architecture", ARCHITECTURES[job.architecture].regathers and job.architecture, "one without shards"),
+            ("architecture", servers_missing and job.architecture, "ps, with servers at which sums end"),
             ("workers", len(job.hosts) < 2 and "one host", "two or more, whose gradients are summed"),
+            (
+                "workers",
+                hashed and len(job.hosts) > MOST_CHILDREN and f"{len(job.hosts)} hosts",
+                f"at most {MOST_CHILDREN} with sum=hashed: packets have a bit for each",
+            ),
             ("compression", job.workload.compression != 1 and job.workload.compression, "1: switches add plain values"),
         ):
             if found:
                 yield f"job.{index}.{key}", f"found {found}; accepted: {accepted}"
-    if cluster.mtu < SUM_FRAMING.mtu:
-        yield "cluster.mtu", f"found {cluster.mtu}; accepted: {SUM_FRAMING.mtu} or more, a packet of 256 values"
+    if cluster.mtu < framing.mtu:
+        yield "cluster.mtu", f"found {cluster.mtu}; accepted: {framing.mtu} or more, a packet of 256 values"
     most_bytes = most_in_queue(cluster.buffer_bytes, cluster.queues)
     if most_bytes < packet_bytes:
         found = f"room for {most_bytes} bytes in a queue"

@@ -11,15 +11,15 @@ the least urgent, until all fit: so urgent classes keep theirs longest.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import count, pairwise
 
 from tensorexpress.cluster import Cluster
 from tensorexpress.errors import PlanError, shown
 from tensorexpress.routing import DirectedLinks
 from tensorexpress.scenario import Job, Scenario
-from tensorexpress.sums import MOST_CHILDREN, SUM_FRAMING, VALUE_BYTES, VALUES, Pool, SummingSwitch, SumPlan, packets_of
+from tensorexpress.sums import MOST_CHILDREN, VALUE_BYTES, VALUES, Pool, SummingSwitch, SumPlan, packets_of
 from tensorexpress.units import PS_PER_SECOND, counted, format_size, serialisation_ps
 
 #: What a slot takes of a switch: the values of two sets, and what is known of each.
@@ -32,19 +32,49 @@ MOST_SLOTS = 1 << 16
 _MOST_ROOTS = 64
 
 
-def grow_trees(scenario: Scenario) -> tuple[SumPlan, ...]:
-    """Return which switches sum the gradients of every job; pools come later.
+def grow_trees(scenario: Scenario, sums: str = "pool") -> tuple[tuple[SumPlan, ...], ...]:
+    """Return which switches sum the gradients of every job, for a choice of `policy.SUMS`; pools come later.
+
+    That is one tree, or where sums end at servers one for each of these.
 
     >>> from tensorexpress.scenario import read_scenario
     >>> scenario = read_scenario(overrides=["cluster.topology=dumbbell", "cluster.left=2", "cluster.right=2",
     ...     "job.workers=h0,h1,h3", "job.servers=1"])
-    >>> for switch in grow_trees(scenario)[0].switches:
+    >>> for switch in grow_trees(scenario)[0][0].switches:
     ...     print(switch)
     SummingSwitch(switch=0, children=(0, 2, 9), up=-1)
     SummingSwitch(switch=1, children=(6,), up=9)
     """
     forest = _Forest(scenario.cluster)
-    return tuple(SumPlan(forest.grow(job), ()) for job in scenario.jobs)
+    if sums == "pool":
+        return tuple((SumPlan(forest.grow(job), ()),) for job in scenario.jobs)
+    cells = _cells_of(scenario.cluster) if sums == "hashed" else 0
+    return tuple(
+        tuple(
+            replace(forest.grow_at(job, server, packets), cells=cells)
+            for server, packets in _packets_of_servers(job).items()
+        )
+        for job in scenario.jobs
+    )
+
+
+def servers_of(job: Job) -> tuple[int, ...]:
+    """Return the server of every tensor where these stay whole: of all, the one that has the fewest packets so far."""
+    load = dict.fromkeys(job.servers, 0)
+    chosen = []
+    for packets in packets_of(job.workload):
+        server = min(load, key=lambda host: (load[host], host))
+        load[server] += packets
+        chosen.append(server)
+    return tuple(chosen)
+
+
+def _packets_of_servers(job: Job) -> dict[int, int]:
+    """Return the packets of every server that has any."""
+    load: Counter[int] = Counter()
+    for server, packets in zip(servers_of(job), packets_of(job.workload), strict=True):
+        load[server] += packets
+    return dict(sorted(load.items()))
 
 
 class _Forest:
@@ -69,10 +99,7 @@ class _Forest:
 
     def grow(self, job: Job) -> tuple[SummingSwitch, ...]:
         """Return the tree of a job, the root first."""
-        nics = [self._nic[host] for host in job.hosts]
-        firsts = sorted({self._target[link] for link in nics})
-        if firsts[0] < self._hosts:
-            raise PlanError(f"{job.name}: no switch is between its workers; accepted with sum=pool: one at least")
+        nics, firsts = self._workers(job)
         packets = sum(packets_of(job.workload))
         trees = [(root, self._up_links(root, firsts)) for root in self._nearest(firsts)]
 
@@ -83,9 +110,36 @@ class _Forest:
 
         root, up = min(trees, key=busiest)
         self._roots[root] += 1
-        for link in up.values():
-            self._busy[link] += packets * self._slowness[link]
+        self._occupy(up.values(), packets)
         return self._tree(job, root, up, nics)
+
+    def grow_at(self, job: Job, server: int, packets: int) -> SumPlan:
+        """Return the tree of what a server has of a job, so many packets: its root is the server's own switch."""
+        nics, firsts = self._workers(job)
+        root = self._target[self._nic[server]]
+        reached = self._hops_from(root) if root >= self._hosts else {}
+        for first in firsts:
+            if first not in reached:
+                raise PlanError(
+                    f"{job.name}: no way leads over switches alone from {self._names[first]} to server "
+                    f"{self._names[server]}; accepted where switches sum: one at least"
+                )
+        up = self._up_links(root, firsts)
+        self._occupy(up.values(), packets)
+        top, *others = self._tree(job, root, up, nics)
+        return SumPlan((replace(top, up=self._nic[server] ^ 1), *others), (), server)
+
+    def _workers(self, job: Job) -> tuple[list[int], list[int]]:
+        """Return the links by which workers send, and the switches at which they are."""
+        nics = [self._nic[host] for host in job.hosts]
+        firsts = sorted({self._target[link] for link in nics})
+        if firsts[0] < self._hosts:
+            raise PlanError(f"{job.name}: no switch is between its workers; accepted where switches sum: one at least")
+        return nics, firsts
+
+    def _occupy(self, links: Iterable[int], packets: int) -> None:
+        for link in links:
+            self._busy[link] += packets * self._slowness[link]
 
     def _nearest(self, firsts: Sequence[int]) -> list[int]:
         """Return the switches from which the farthest of these is nearest; some, where there are many."""
@@ -131,7 +185,7 @@ class _Forest:
             if len(links) > MOST_CHILDREN:
                 raise PlanError(
                     f"{job.name}: switch {self._names[node]} would sum for {len(links)} hosts and switches below it; "
-                    f"accepted with sum=pool: {MOST_CHILDREN} at most; take more switches, or several jobs"
+                    f"accepted: {MOST_CHILDREN} at most; take more switches, or several jobs"
                 )
         ordered = [root]
         for node in ordered:
@@ -140,8 +194,8 @@ class _Forest:
 
 
 def round_trip_ps(tree: SumPlan, directed: DirectedLinks) -> int:
-    """Return how long a packet takes from the farthest worker to the root and back where nothing else is sent."""
-    packet_bytes = SUM_FRAMING.full_packet_bytes
+    """Return how long a packet takes from the farthest worker to where sums end and back where nothing else is sent."""
+    packet_bytes = tree.framing.full_packet_bytes
 
     def passes_ps(link: int) -> int:
         occupied_ps = 0 if directed.paced[link] else serialisation_ps(packet_bytes, directed.rate_bps[link])
@@ -153,20 +207,23 @@ def round_trip_ps(tree: SumPlan, directed: DirectedLinks) -> int:
 def needed_slots(tree: SumPlan, directed: DirectedLinks) -> int:
     """Return how many packets must be under way to keep the slowest link of a tree busy."""
     rate_bps = min(directed.rate_bps[way] for link in tree.links for way in (link, link ^ 1))
-    per_packet = 8 * SUM_FRAMING.full_packet_bytes * PS_PER_SECOND
+    per_packet = 8 * tree.framing.full_packet_bytes * PS_PER_SECOND
     return max(1, -(-round_trip_ps(tree, directed) * rate_bps // per_packet))
 
 
 def throughput_share(pool: Pool, needed: int) -> float:
-    """Return what a pool reaches of the throughput that it would have with unlimited memory."""
+    """Return what a pool reaches of the throughput that it would have with unlimited memory, if all its packets are
+    summed."""
     return min(1.0, pool.slots / min(needed, pool.packets_per_iteration))
 
 
-def wanted_pools(workload_packets: Sequence[int], queues: Sequence[int], needed: int) -> tuple[Pool, ...]:
-    """Return the pools that a job would have with unlimited memory, one for each of its queues."""
+def wanted_pools(
+    workload_packets: Sequence[int], queues: Sequence[int], needed: int, own: Collection[int]
+) -> tuple[Pool, ...]:
+    """Return the pools of some tensors of a job with unlimited memory, one for each of their queues."""
     pools = []
-    for queue in sorted(set(queues)):
-        tensors = tuple(tensor for tensor in reversed(range(len(queues))) if queues[tensor] == queue)
+    for queue in sorted({queues[tensor] for tensor in own}):
+        tensors = tuple(tensor for tensor in sorted(own, reverse=True) if queues[tensor] == queue)
         packets = tuple(workload_packets[tensor] for tensor in tensors)
         slots = _power_of_two(min(needed, sum(packets)))
         pools.append(Pool(queue, 0, slots, tensors, packets))
@@ -187,10 +244,29 @@ def room_of(cluster: Cluster) -> int:
     return min(MOST_SLOTS, cluster.switch_memory_bytes // SLOT_BYTES) if cluster.switch_memory_bytes else MOST_SLOTS
 
 
-def share_out(plans: Sequence[SumPlan], cluster: Cluster, names: Sequence[str]) -> tuple[SumPlan, ...]:
-    """Return the jobs' plans with pools that fit into the switches' memory, each with slots of its own.
+def _cells_of(cluster: Cluster) -> int:
+    """Return how many cells a switch has where slots are found by hash; a slot has two of them."""
+    room = room_of(cluster)
+    if room < 1:
+        raise PlanError(
+            f"a switch has {format_size(cluster.switch_memory_bytes)} for sums; accepted: a cluster.switch_memory of "
+            f"{format_size(SLOT_BYTES)} or more"
+        )
+    return 2 * room
 
-    A pool has the same slots in all switches of its tree, and shares none with a job that meets it in one of them.
+
+def numbered(trees: Iterable[SumPlan]) -> tuple[SumPlan, ...]:
+    """Return the trees of a job whose slots are found by hash, with pools that have numbers to tell them apart."""
+    number, found = count(), []
+    for tree in trees:
+        found.append(replace(tree, pools=tuple(replace(pool, first_slot=next(number)) for pool in tree.pools)))
+    return tuple(found)
+
+
+def share_out(plans: Sequence[SumPlan], cluster: Cluster, names: Sequence[str]) -> tuple[SumPlan, ...]:
+    """Return the plans of trees with pools that fit into the switches' memory, each with slots of its own.
+
+    A pool has the same slots in all switches of its tree, and shares none with a tree that meets it in one of them.
     """
     room, rivals = room_of(cluster), list(_rivals(plans))
     pools = [list(plan.pools) for plan in plans]
@@ -198,10 +274,11 @@ def share_out(plans: Sequence[SumPlan], cluster: Cluster, names: Sequence[str]) 
         largest = [(pools[job][place].slots, pools[job][place].queue, job, place) for job, place in _of(pools, crowded)]
         slots, _, job, place = max(largest)
         if slots == 1:
+            among = ", ".join(dict.fromkeys(names[job] for job in crowded))
             raise PlanError(
-                f"{', '.join(names[job] for job in crowded)}: a switch has room for {counted(room, 'slot')} of "
-                f"{SLOT_BYTES} bytes, and {counted(len(largest), 'pool')} need one each; accepted: a cluster."
-                f"switch_memory of {format_size(len(largest) * SLOT_BYTES)} or more, fewer queues, or fewer jobs"
+                f"{among}: a switch has room for {counted(room, 'slot')} of {SLOT_BYTES} bytes, and "
+                f"{counted(len(largest), 'pool')} need one each; accepted: a cluster.switch_memory of "
+                f"{format_size(len(largest) * SLOT_BYTES)} or more, fewer queues, or fewer jobs"
             )
         pools[job][place] = replace(pools[job][place], slots=slots // 2)
     return tuple(replace(plan, pools=tuple(own)) for plan, own in zip(plans, pools, strict=True))
@@ -235,17 +312,25 @@ def _place(pools: list[list[Pool]], rivals: Sequence[Sequence[int]], room: int) 
 
 
 def check_tree(tree: SumPlan, job: Job, cluster: Cluster) -> None:
-    """Refuse what is no tree of switches that sums the gradients of all workers of a job once; PlanError."""
+    """Refuse what is no tree of switches that sums gradients of all workers of a job once; PlanError."""
     directed, hosts = cluster.directed(), len(cluster.hosts)
     children: dict[int, list[int]] = {}
+    if not tree.switches or (tree.server >= 0 and tree.server not in job.servers):
+        raise PlanError(f"server is {shown(tree.server)}; accepted: a server of {job.name}, and switches below it")
     for number, switch in enumerate(tree.switches):
         where, node = f"switches.{number}", hosts + switch.switch
         if not 0 <= switch.switch < len(cluster.switches) or node in children:
             raise PlanError(f"{where}.switch is {shown(switch.switch)}; accepted: a switch of the cluster, each once")
         is_link = 0 <= switch.up < len(directed.source) and directed.source[switch.up] == node
-        if not (switch.up == -1 if number == 0 else is_link and directed.target[switch.up] in children):
+        if number == 0:
+            is_right = is_link and directed.target[switch.up] == tree.server if tree.server >= 0 else switch.up == -1
+        else:
+            is_right = is_link and directed.target[switch.up] in children
+        if not is_right:
+            first = "-1" if tree.server < 0 else f"the link to {cluster.hosts[tree.server]}"
             raise PlanError(
-                f"{where}.up is {shown(switch.up)}; accepted: -1 for the first, then a link to one that stands before"
+                f"{where}.up is {shown(switch.up)}; accepted: {first} for the first, then a link to one that stands "
+                "before"
             )
         children[node] = []
     nics = {directed.source[link]: link for link in range(len(directed.source)) if directed.source[link] in job.hosts}
@@ -263,26 +348,37 @@ def check_tree(tree: SumPlan, job: Job, cluster: Cluster) -> None:
             )
 
 
-def check_pools(plans: Sequence[SumPlan], wanted: Sequence[Sequence[Pool]], cluster: Cluster) -> None:
-    """Refuse pools of other tensors than these have, or whose slots are not there or another's; PlanError."""
+def check_pools(
+    plans: Sequence[SumPlan], wanted: Sequence[SumPlan], cluster: Cluster, places: Sequence[tuple[int, int]]
+) -> None:
+    """Refuse pools of other tensors than these have, or whose slots are not there or another's; PlanError.
+
+    Of every tree there is its job and which of its trees it is.
+    """
     room, rivals = room_of(cluster), list(_rivals(plans))
-    for job, (plan, pools) in enumerate(zip(plans, wanted, strict=True)):
-        where = f"jobs.{job}.sums.pools"
-        if [_contents(pool) for pool in plan.pools] != [_contents(pool) for pool in pools]:
+    for (job, tree), plan, want in zip(places, plans, wanted, strict=True):
+        where = f"jobs.{job}.sums.{tree}.pools"
+        if [_contents(pool) for pool in plan.pools] != [_contents(pool) for pool in want.pools]:
             raise PlanError(f"{where} are not of the tensors that are in one queue; make the plan again")
+        if plan.cells:
+            if plan.pools != want.pools:
+                raise PlanError(f"{where} have other slots than a worker may have under way; make the plan again")
+            continue
         for number, pool in enumerate(plan.pools):
             if not (pool.slots >= 1 and 0 <= pool.first_slot <= room - pool.slots):
                 raise PlanError(
                     f"{where}.{number} has {shown(pool.slots)} slots from {shown(pool.first_slot)} on; accepted: 1 or "
                     f"more of the {room} that a switch has"
                 )
-    for job, own in enumerate(plans):
-        pools = [pool for other in rivals[job] for pool in plans[other].pools]
+    for (job, tree), own, others in zip(places, plans, rivals, strict=True):
+        if own.cells:
+            continue
+        pools = [pool for other in others for pool in plans[other].pools]
         pools.sort(key=lambda pool: pool.first_slot)
         for pool, following in pairwise(pools):
             if pool.first_slot + pool.slots > following.first_slot:
                 raise PlanError(
-                    f"jobs.{job}.sums.pools: slot {following.first_slot} is given away twice in switch "
+                    f"jobs.{job}.sums.{tree}.pools: slot {following.first_slot} is given away twice in switch "
                     f"{cluster.switches[own.switches[0].switch]}'s tree; accepted: to one pool"
                 )
 

@@ -10,26 +10,40 @@ one class; the packets of a class have numbers, in the order in which a backward
 from iteration to iteration; packet number i goes through slot i modulo the slots of the pool. What a slot does one
 after another are its *turns*: a switch keeps the sums of two of them, because a worker that has not heard of the last
 one may still ask for it.
+
+Where policies let sums end at servers, the root is not the end: its sum goes on to the host of a server, which answers
+in its place. There is a tree for every server then, with the tensors that are its own (`front`). Slots may also be
+found by hash (`hashed`): all jobs share them, and `Pool.slots` is no more than how many packets a worker may have under
+way. What finds its slot taken goes on as it is, and the server adds it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from struct import pack
+from zlib import crc32
 
-from tensorexpress.framing import ETHERNET_BYTES, SUM_OVERHEAD_BYTES, Framing
+from tensorexpress.framing import ETHERNET_BYTES, SUM_OVERHEAD_BYTES, WORKERS_BYTES, Framing
 from tensorexpress.workload import Workload
 
 #: Whole numbers of 32 bits that a packet carries.
 VALUES = 256
 VALUE_BYTES = 4
 
-#: How tensors become packets where switches sum them; a sum is the only acknowledgement.
-SUM_FRAMING = Framing(
-    mtu=VALUES * VALUE_BYTES + SUM_OVERHEAD_BYTES - ETHERNET_BYTES, header_bytes=SUM_OVERHEAD_BYTES, ack_bytes=0
-)
 
-#: Children of one switch; each has a bit.
+def _framing(overhead_bytes: int) -> Framing:
+    mtu = VALUES * VALUE_BYTES + overhead_bytes - ETHERNET_BYTES
+    return Framing(mtu=mtu, header_bytes=overhead_bytes, ack_bytes=0)
+
+
+#: How tensors become packets where switches sum them; a sum is the only acknowledgement.
+SUM_FRAMING = _framing(SUM_OVERHEAD_BYTES)
+
+#: The same where packets say whose values are in them.
+PART_FRAMING = _framing(SUM_OVERHEAD_BYTES + WORKERS_BYTES)
+
+#: Children of one switch, and workers of a job whose packets say who is in them; each has a bit.
 MOST_CHILDREN = 64
 
 
@@ -53,7 +67,10 @@ class SummingSwitch:
 
 @dataclass(frozen=True)
 class Pool:
-    """The slots of one class of a job: the same ones in every switch of its tree."""
+    """The slots of one class of a job: the same ones in every switch of its tree.
+
+    Where slots are found by hash, `first_slot` tells the pools of a job apart, and nothing else.
+    """
 
     #: The queue in which its packets wait.
     queue: int
@@ -91,12 +108,26 @@ class Pool:
 
 @dataclass(frozen=True)
 class SumPlan:
-    """Where and how a job's gradients are summed on their way."""
+    """Where and how some of a job's gradients are summed on their way: in one tree of switches."""
 
     #: The root first; every other one after the switch above it.
     switches: tuple[SummingSwitch, ...]
     #: By class, most urgent first.
     pools: tuple[Pool, ...]
+    #: The host of the server to which the root sends sums, by its link `up`, and which answers; -1: the root does.
+    server: int = -1
+    #: Cells of every switch in which all jobs find slots by hash; 0 where pools have slots of their own.
+    cells: int = 0
+
+    @property
+    def framing(self) -> Framing:
+        """How its tensors become packets."""
+        return PART_FRAMING if self.cells else SUM_FRAMING
+
+    @cached_property
+    def tensors(self) -> frozenset[int]:
+        """What it sums."""
+        return frozenset(tensor for pool in self.pools for tensor in pool.tensors)
 
     @cached_property
     def above(self) -> dict[int, SummingSwitch]:
@@ -104,13 +135,22 @@ class SumPlan:
         return {link: switch for switch in self.switches for link in switch.children}
 
     def way_up(self, link: int) -> tuple[int, ...]:
-        """Return the directed links from a child to the root, from the one by which it sends on."""
+        """Return the directed links from a child to where sums end, from the one by which it sends on."""
         way = [link]
-        while (up := self.above[way[-1]].up) >= 0:
-            way.append(up)
+        while (switch := self.above.get(way[-1])) is not None and switch.up >= 0:
+            way.append(switch.up)
         return tuple(way)
 
     @cached_property
     def links(self) -> tuple[int, ...]:
         """All directed links that lead up; sums come down the same ones, the other way."""
-        return tuple(self.above)
+        return tuple(self.above) if self.server < 0 else (*self.above, self.switches[0].up)
+
+
+def cell_of(job: int, pool: int, sequence: int, cells: int) -> int:
+    """Return the cell that packets of one sequence number of a pool (by `first_slot`) find by hash, in every switch.
+
+    >>> [cell_of(job=0, pool=1, sequence=number, cells=512) for number in range(3)]
+    [217, 79, 501]
+    """
+    return crc32(pack(">HHI", job, pool, sequence & 0xFFFFFFFF)) % cells

@@ -372,12 +372,13 @@ def test_a_job_that_died_leaves_nothing_to_the_next_run(star: SummingNetwork) ->
 def test_another_job_takes_over_slots_and_the_old_one_never_adds_to_its_sums() -> None:
     """Two jobs with the same slots, which no plan may have, as while one plan replaces another."""
     plan = star_plan(WORKERS, jobs=2)
-    own = plan.jobs[0].sums
-    assert own is not None
+    (own,) = plan.jobs[0].sums
     second = replace(
         plan.jobs[1],
-        sums=replace(
-            own, switches=(replace(own.switches[0], children=tuple(2 * host for host in plan.jobs[1].job.workers)),)
+        sums=(
+            replace(
+                own, switches=(replace(own.switches[0], children=tuple(2 * host for host in plan.jobs[1].job.workers)),)
+            ),
         ),
     )
     network = SummingNetwork(replace(plan, jobs=(plan.jobs[0], second)))
@@ -471,7 +472,7 @@ def test_entries_are_written_where_sums_find_their_way(star: SummingNetwork) -> 
 
 
 def test_a_plan_that_sums_nowhere_has_no_entries(star: SummingNetwork) -> None:
-    plain = replace(star.plan, jobs=tuple(replace(job, sums=None) for job in star.plan.jobs))
+    plain = replace(star.plan, jobs=tuple(replace(job, sums=()) for job in star.plan.jobs))
     assert list(aggregate.entries(Intent(plain, "s0"))) == []
     places = {
         entity.place
@@ -482,9 +483,8 @@ def test_a_plan_that_sums_nowhere_has_no_entries(star: SummingNetwork) -> None:
 
 
 def changed(plan: Plan, **sums: Any) -> Plan:
-    own = plan.jobs[0].sums
-    assert own is not None
-    return replace(plan, jobs=(replace(plan.jobs[0], sums=replace(own, **sums)), *plan.jobs[1:]))
+    (own,) = plan.jobs[0].sums
+    return replace(plan, jobs=(replace(plan.jobs[0], sums=(replace(own, **sums),)), *plan.jobs[1:]))
 
 
 STAR, TREE = star_plan(WORKERS), tree_plan(4)
@@ -518,7 +518,7 @@ def test_a_plan_that_switches_could_not_follow_is_refused_in_one_line(plan: Plan
 def test_jobs_that_share_no_switch_may_share_slots() -> None:
     plan = star_plan(WORKERS, jobs=2)
     prepare(plan, ["s0"], Options(), PROGRAM)
-    other = plan.jobs[1].sums
+    (other,) = plan.jobs[1].sums
     assert other == SumPlan((SummingSwitch(0, (6, 8, 10)),), (pool(12, 8),))
 
 

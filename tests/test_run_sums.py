@@ -31,7 +31,7 @@ def test_runs_have_the_trace_that_the_simulator_has(policy: str, tmp_path: Path)
     assert not run.trace.links["losses"].any()
     # One packet goes up for every one that comes down, whatever the number of workers.
     sent = run.trace.links["bytes"][[0, 2, 4]]
-    assert (sent >= 1138 * sum(pool.packets_per_iteration for pool in run.plan.jobs[0].sums.pools) * 2).all()
+    assert (sent >= 1138 * sum(pool.packets_per_iteration for pool in run.plan.jobs[0].sums[0].pools) * 2).all()
 
 
 def test_servers_of_other_policies_have_no_part(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from support.strategies import plans
 
 from tensorexpress import slots, sums
 from tensorexpress.errors import InputError, PlanError
-from tensorexpress.plan import Plan, make_plan, unlimited_pools
+from tensorexpress.plan import Plan, make_plan, unlimited_sums
 from tensorexpress.policy import POLICIES, parse_policy
 from tensorexpress.scenario import read_scenario
 from tensorexpress.slots import (
@@ -38,8 +38,7 @@ def planned(*overrides: str, policy: str = "tensorexpress+sum") -> Plan:
 
 
 def tree_of(plan: Plan, job: int = 0) -> SumPlan:
-    found = plan.jobs[job].sums
-    assert found is not None
+    (found,) = plan.jobs[job].sums
     return found
 
 
@@ -48,14 +47,14 @@ class TestTrees:
     def test_join_every_worker_once_by_adjacent_switches(self, plan: Plan) -> None:
         cluster, directed = plan.scenario.cluster, plan.scenario.cluster.directed()
         for job in plan.jobs:
-            assert job.sums is not None
-            check_tree(job.sums, job.job, cluster)
-            sources = Counter(directed.source[link] for link in job.sums.links)
+            (tree,) = job.sums
+            check_tree(tree, job.job, cluster)
+            sources = Counter(directed.source[link] for link in tree.links)
             assert {node for node in sources if node < len(cluster.hosts)} == set(job.job.hosts)
             assert set(sources.values()) == {1}
-            root = len(cluster.hosts) + job.sums.switches[0].switch
-            for link in job.sums.links:
-                way = job.sums.way_up(link)
+            root = len(cluster.hosts) + tree.switches[0].switch
+            for link in tree.links:
+                way = tree.way_up(link)
                 assert directed.target[way[-1]] == root
                 assert all(directed.target[a] == directed.source[b] for a, b in pairwise(way))
 
@@ -120,12 +119,10 @@ class TestSlots:
     @given(plans(summed=True))
     def test_of_every_plan_fit_and_are_given_away_once(self, plan: Plan) -> None:
         found = [tree_of(plan, job) for job in range(len(plan.jobs))]
-        wanted = [
-            unlimited_pools(job, tree, plan.scenario, plan.policy) for job, tree in zip(plan.jobs, found, strict=True)
-        ]
-        check_pools(found, wanted, plan.scenario.cluster)
+        wanted = [tree for job in plan.jobs for tree in unlimited_sums(job, plan.scenario, plan.policy)]
+        check_pools(found, wanted, plan.scenario.cluster, [(job, 0) for job in range(len(found))])
         for tree, own in zip(found, wanted, strict=True):
-            for pool, unlimited in zip(tree.pools, own, strict=True):
+            for pool, unlimited in zip(tree.pools, own.pools, strict=True):
                 assert pool.slots <= unlimited.slots
                 assert pool.slots & (pool.slots - 1) == 0
 

@@ -116,7 +116,7 @@ def test_a_gradient_that_is_not_finite_is_told_with_its_worker(
 
 def test_children_have_the_numbers_that_switches_know_them_by(tmp_path: Path) -> None:
     plan = summed_plan(tmp_path, *LEAF_SPINE)
-    sums = plan.jobs[0].sums
+    (sums,) = plan.jobs[0].sums
     assert sums is not None
     assert [child_number(plan, sums, host) for host in range(4)] == [0, 1, 0, 1]
     assert [peers_of(plan, host) for host in range(4)] == [{1, 2, 3}, {0}, {0}, {0}]

@@ -65,10 +65,10 @@ def entries(intent: Intent) -> Iterator[Entity]:
     """Yield who may add to what on one switch, and the addresses of what leaves it."""
     place = intent.cluster.switches.index(intent.switch)
     for number, job in enumerate(intent.plan.jobs):
-        if job.sums is not None:
-            for own in job.sums.switches:
+        for tree in job.sums:
+            for own in tree.switches:
                 if own.switch == place:
-                    yield from _of_job(intent, number, job.sums, own)
+                    yield from _of_job(intent, number, tree, own)
 
 
 def _of_job(intent: Intent, number: int, sums: SumPlan, own: SummingSwitch) -> Iterator[Entity]:
@@ -124,7 +124,7 @@ def _number_above(sums: SumPlan, own: SummingSwitch) -> int:
 def check(plan: Plan, options: Options, schema: ProgramSchema) -> None:
     """Refuse sums that switches have no room for, and trees that do not hang together."""
     room = schema.find("register", OWNERS).size // 2
-    summed = [(job.job.name, job.sums, job.job.workers) for job in plan.jobs if job.sums is not None]
+    summed = [(job.job.name, tree, job.job.workers) for job in plan.jobs for tree in job.sums]
     for name, sums, workers in summed:
         _check_tree(plan.scenario.cluster, name, sums, workers)
         for pool in sums.pools:

@@ -114,7 +114,7 @@ def _watches(job: JobPlan) -> Iterator[tuple[int, int]]:
 def _exchange(task: Task, job: int, station: Station) -> Exchange | PoolExchange:
     """Return the part of a host in a job."""
     plan, host = task.plan.jobs[job], task.host
-    if plan.sums is None:
+    if not plan.sums:
         return Exchange(station, task.plan, job, host)
     # Not to itself: the kernel would not let that out.
     other = next(worker for worker in plan.job.workers if worker != host)

@@ -43,8 +43,7 @@ class PoolExchange:
     def __init__(self, station: Station, plan: Plan, job: int, host: int, *, target: Address, epoch: int):
         """Send to any address beyond the switch; `epoch` tells this run of the job from those before."""
         self._station, self._plan, self._job = station, plan.jobs[job], job
-        sums = self._plan.sums
-        assert sums is not None
+        (sums,) = self._plan.sums
         layers, workers = self._plan.job.workload.layers, self._plan.job.workers
         #: A whole number of 32 bits for every parameter, whatever its type.
         self._elements = [layer.params for layer in layers]

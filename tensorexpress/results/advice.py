@@ -132,9 +132,12 @@ def why_slower(compared: SideBySide, name: str, job: int) -> str:
     if took_ps / compared.baseline.jobs[job].iteration_ps - 1 <= compared.grain_changes.get(name, 0.0):
         return f", no more than what moving {compared.grain} packets as one may cost"
     planned = plan.jobs[job]
-    if planned.sums is not None:
-        needed = needed_slots(planned.sums, plan.scenario.directed())
-        share = min(throughput_share(pool, needed) for pool in planned.sums.pools)
+    if planned.sums:
+        share = min(
+            throughput_share(pool, needed_slots(tree, plan.scenario.directed()))
+            for tree in planned.sums
+            for pool in tree.pools
+        )
         few = f": its slots reach {share:.0%} of what more cluster.switch_memory would; `plan` shows them"
         return few if share < 1 else ""
     work_ps = int(lane_work_ps(plan.scenario, [(planned.job, planned.graph)]).max())

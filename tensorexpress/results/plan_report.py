@@ -31,8 +31,8 @@ def as_table(plan: Plan, *, paths: bool = False) -> str:
     ]
     for number, job in enumerate(plan.jobs):
         lines += ["", _title(job, number), *grid(_rows(job, plan.dscps))]
-        if job.sums is not None:
-            lines += ["", *_sum_lines(job.sums, scenario)]
+        for tree in job.sums:
+            lines += ["", *_sum_lines(tree, scenario)]
     if plan.policy.in_switches:
         lines += ["", _memory_line(plan)]
     if len(scenario.cluster.switches) > 1 or paths:
@@ -81,28 +81,44 @@ def _sum_lines(sums: SumPlan, scenario: Scenario) -> list[str]:
     for number, switch in enumerate(sums.switches):
         below = " ".join(cluster.nodes[directed.source[link]] for link in switch.children)
         tree.append(f"{'root ' if number == 0 else ''}{cluster.switches[switch.switch]} of {below}")
+    trip = format_time(round_trip_ps(sums, directed))
+    end = f"to server {cluster.hosts[sums.server]}" if sums.server >= 0 else "to the root"
+    what = f"{counted(needed, 'packet')} under way" if sums.cells else counted(needed, "slot")
+    busy = f"a round trip {end} and back takes {trip}: {what} keep the slowest link busy"
+    servers = f"they end at server {cluster.hosts[sums.server]}" if sums.server >= 0 else "servers have none"
+    pools = _hashed_rows(sums) if sums.cells else _pool_rows(sums, needed)
+    return [f"sums in switches: {'; '.join(tree)}; {servers}", *grid(pools), busy]
+
+
+def _pool_rows(sums: SumPlan, needed: int) -> list[list[str]]:
     rows = [["pool", "slots", "from", "packets", "memory", "of unlimited"]]
     for pool in sums.pools:
         numbers = (pool.queue, pool.slots, pool.first_slot, pool.packets_per_iteration)
         share = throughput_share(pool, needed)
         rows.append([*map(str, numbers), format_size(pool.slots * SLOT_BYTES), f"{share:.0%}"])
-    trip = format_time(round_trip_ps(sums, directed))
-    return [f"sums in switches: {'; '.join(tree)}; servers have none", *grid(rows), _slots_line(needed, trip)]
+    return rows
 
 
-def _slots_line(needed: int, trip: str) -> str:
-    return f"a round trip to the root and back takes {trip}: {counted(needed, 'slot')} keep the slowest link busy"
+def _hashed_rows(sums: SumPlan) -> list[list[str]]:
+    rows = [["pool", "under way", "packets"]]
+    return rows + [[str(pool.queue), str(pool.slots), str(pool.packets_per_iteration)] for pool in sums.pools]
 
 
 def _memory_line(plan: Plan) -> str:
     """Return how full the fullest switch is."""
     cluster = plan.scenario.cluster
     taken: Counter[int] = Counter()
-    for sums in [job.sums for job in plan.jobs if job.sums is not None]:
+    trees = [tree for job in plan.jobs for tree in job.sums]
+    for sums in trees:
         slots = sum(pool.slots for pool in sums.pools)
         taken.update({switch.switch: slots for switch in sums.switches})
     fullest, slots = max(taken.items(), key=lambda item: (item[1], -item[0]))
     room = format_size(cluster.switch_memory_bytes) if cluster.switch_memory_bytes else "no limit"
+    if cells := trees[0].cells:
+        return (
+            f"memory for sums: {format_size(cells * SLOT_BYTES // 2)} in every switch, of {room}: {cells} cells, found "
+            f"by hash; {counted(slots, 'packet')} of each worker may be under way through {cluster.switches[fullest]}"
+        )
     return (
         f"memory for sums: {format_size(slots * SLOT_BYTES)} in {cluster.switches[fullest]}, the fullest switch, of "
         f"{room}: {slots} of {room_of(cluster)} slots"

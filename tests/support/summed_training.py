@@ -43,11 +43,11 @@ def over_reference(plan: Plan, faults: Faults = FAULTLESS, seed: int = 0) -> Ref
         return address_of(plan, number) if number < hosts else (cluster.nodes[number], job)
 
     for number, job in enumerate(plan.jobs):
-        assert job.sums is not None
-        for switch in job.sums.switches:
+        (tree,) = job.sums
+        for switch in tree.switches:
             above = None
             if switch.up >= 0:
-                parent = next(each for each in job.sums.switches if switch.up in each.children)
+                parent = next(each for each in tree.switches if switch.up in each.children)
                 above = (node(directed.target[switch.up], number), parent.children.index(switch.up))
             children = [node(directed.source[link], number) for link in switch.children]
             ReferenceSwitch(network, node(hosts + switch.switch, number), children, above=above, job=number)

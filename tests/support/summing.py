@@ -57,9 +57,11 @@ def star_plan(workers: int = 3, first_slot: int = 4, slots: int = 8, jobs: int =
     summed = tuple(
         replace(
             job,
-            sums=SumPlan(
-                switches=(SummingSwitch(switch=0, children=tuple(2 * host for host in job.job.workers)),),
-                pools=(pool(first_slot + number * slots, slots),),
+            sums=(
+                SumPlan(
+                    switches=(SummingSwitch(switch=0, children=tuple(2 * host for host in job.job.workers)),),
+                    pools=(pool(first_slot + number * slots, slots),),
+                ),
             ),
         )
         for number, job in enumerate(plan.jobs)
@@ -78,7 +80,7 @@ def tree_plan(workers: int = 4, first_slot: int = 4, slots: int = 8) -> Plan:
     leaves = [SummingSwitch(leaf, children, up=8 + 2 * leaf) for leaf, children in enumerate(below)]
     switches = [SummingSwitch(switch=2, children=(8, 10)), *leaves]
     sums = SumPlan(switches=tuple(switches), pools=(pool(first_slot, slots),))
-    return replace(plan, jobs=(replace(plan.jobs[0], sums=sums),))
+    return replace(plan, jobs=(replace(plan.jobs[0], sums=(sums,)),))
 
 
 @dataclass(frozen=True)

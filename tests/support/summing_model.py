@@ -107,8 +107,7 @@ class Model:
         self.settings = settings
         self._network = SummingNetwork(settings.plan, program=program)
         self._cluster = settings.plan.scenario.cluster
-        sums = settings.plan.jobs[0].sums
-        assert sums is not None
+        (sums,) = settings.plan.jobs[0].sums
         self._first_slot = sums.pools[0].first_slot
         self._hosts = settings.plan.jobs[0].job.workers
         self._names = list(self._cluster.switches)
@@ -208,7 +207,6 @@ class Model:
 
     def _compare(self, turn: Turn, frame: int) -> bool:
         found, own = self._content(frame), self.contribution(turn)
-        assert found is not None
         names = ("job", "worker", "iteration", "tensor", "chunk"), ("epoch", "turn", "slot", "exponent")
         same = all(
             getattr(theirs, name) == getattr(ours, name)
