@@ -35,6 +35,8 @@ class Kind(IntEnum):
     CONTROL = 3
     #: Whole numbers that switches sum; see `sum_header`.
     SUM = 4
+    #: The same where a packet says whose values are in it.
+    PART = 5
 
 
 class Flag(IntFlag):
