@@ -86,7 +86,7 @@ def put(document: dict[str, Any], path: str, value: object) -> dict[str, Any]:
     ("path", "value", "message"),
     [
         ("format", "recipe", "format is 'recipe'; accepted: 'tensorexpress plan'"),
-        ("version", 1, "version is 1; accepted: 4; make the plan again"),
+        ("version", 1, "version is 1; accepted: 5; make the plan again"),
         ("scenario", None, "scenario is None; accepted: an object"),
         ("scenario.cluster.queues", "eight", "scenario.cluster.queues is 'eight'; accepted: a whole number"),
         ("scenario.cluster.queues", 0, "queues is 0; accepted: a whole number from 1 to 32"),
@@ -156,18 +156,14 @@ def summed() -> dict[str, Any]:
         ("jobs.0.sums", None, "jobs.0.sums is missing; make the plan again"),
         ("jobs.0.sums", 7, "jobs.0.sums is 7; accepted: a list"),
         ("policy.sums", "none", "jobs.0.sums is [{"),
-        ("policy.sums", "mixed", "unknown sum 'mixed'; Accepted: none, pool, front, hashed"),
-        (
-            "policy.sums",
-            "hashed",
-            "'hashed', and scenario: job.0.architecture: found ring; accepted: ps",
-        ),
+        ("policy.sums", "mixed", "unknown sum 'mixed'; Accepted: front, hashed, none, pool"),
+        ("policy.sums", "hashed", "'hashed', and scenario: job.0.architecture: found ring; accepted: ps"),
         ("policy.credit_bytes", 9, "credit counts what is not acknowledged"),
         ("scenario.cluster.mtu", 1099, "scenario: cluster.mtu: found 1099; accepted: 1100 or more"),
         ("scenario.cluster.switch_memory_bytes", -1, "switch_memory_bytes is -1; accepted: 0 (no limit) to"),
         ("scenario.cluster.switch_memory_bytes", 2112, "slots from 0 on; accepted: 1 or more of the 1 that a switch"),
         ("scenario.jobs.0.forward_only", True, "forward_only: found true"),
-        ("jobs.0.sums.0.switches", [], "jobs.0.sums.0.switches have no s0, the switch of a worker"),
+        ("jobs.0.sums.0.switches", [], "jobs.0.sums.0.switches is []; accepted: one at least"),
         ("jobs.0.sums.0.switches.0.switch", 4, "switches.0.switch is 4; accepted: a switch of the cluster, each once"),
         ("jobs.0.sums.0.switches.0.switch", 10**40, "switches.0.switch is 1000"),
         ("jobs.0.sums.0.switches.0.up", 8, "switches.0.up is 8; accepted: -1 for the first"),
@@ -184,11 +180,7 @@ def summed() -> dict[str, Any]:
         ("jobs.0.sums.0.pools.0.slots", 0, "pools.0 has 0 slots from 0 on; accepted: 1 or more of the 473"),
         ("jobs.0.sums.0.pools.0.slots", 10**40, "pools.0 has 1000"),
         ("jobs.0.sums.0.pools.0.first_slot", -1, "pools.0 has 16 slots from -1 on"),
-        (
-            "jobs.0.sums.0.pools.1.first_slot",
-            7,
-            "slot 7 is given away twice in switch s2's tree",
-        ),
+        ("jobs.0.sums.0.pools.1.first_slot", 7, "slot 7 is given away twice in switch s2's tree"),
         ("jobs.0.sums.0.pools.1.first_slot", 400, None),
         ("jobs.0.tensors.7.queue", 0, "jobs.0.sums.0.pools are not of the tensors that are in one queue"),
         ("jobs.0.slices.server.0", -1, "jobs.0.slices.server holds -1; accepted: who sums for job0: 6"),
@@ -201,6 +193,43 @@ def test_sums_that_no_switch_makes_are_refused_by_name(
     test_what_is_no_plan_is_refused_by_name(summed, path, value, message)
 
 
+def at_servers(sums: str) -> dict[str, Any]:
+    """Four workers and two servers at a switch."""
+    scenario = read_scenario(overrides=["job.model=alexnet", "job.workers=4", "job.servers=2"])
+    return plan_to_json(make_plan(scenario, parse_policy(f"tensorexpress+sum:queues=equal,sum={sums}")))
+
+
+@pytest.mark.parametrize("sums", ["front", "hashed"])
+def test_a_plan_whose_sums_end_at_servers_comes_back(sums: str) -> None:
+    document = at_servers(sums)
+    assert plan_to_json(plan_from_json(document)) == document
+
+
+@pytest.mark.parametrize(
+    ("sums", "path", "value", "message"),
+    [
+        ("front", "jobs.0.sums.0", None, "jobs.0.sums has (server, cells) [(5, 0)]; accepted for sum=front: [(4, 0), "),
+        ("front", "jobs.0.sums.0.server", 0, "jobs.0.sums has (server, cells) [(0, 0), (5, 0)]"),
+        ("front", "jobs.0.sums.0.cells", 946, "jobs.0.sums has (server, cells) [(4, 946), (5, 0)]"),
+        ("front", "policy.sums", "hashed", "accepted for sum=hashed: [(4, 946), (5, 946)]"),
+        ("front", "policy.sums", "pool", "accepted for sum=pool: [(-1, 0)]"),
+        ("front", "jobs.0.sums.0.switches.0.up", -1, "up is -1; accepted: the link to h4 for the first"),
+        ("front", "jobs.0.sums.0.switches.0.up", 11, "up is 11; accepted: the link to h4 for the first"),
+        ("front", "jobs.0.slices.server.0", 5, "jobs.0.sums.0.pools are not of the tensors"),
+        ("front", "jobs.0.slices.server", [4] * 8, "jobs.0.sums.0.pools are not of the tensors"),
+        ("front", "jobs.0.slices.server.0", 3, "jobs.0.slices.server holds 3; accepted: who sums for job0: 4, 5"),
+        ("hashed", "jobs.0.sums.0.cells", 64, "jobs.0.sums has (server, cells) [(4, 64), (5, 946)]"),
+        ("hashed", "jobs.0.sums.0.pools.0.slots", 8, "jobs.0.sums.0.pools have other slots than a worker may"),
+        ("hashed", "jobs.0.sums.1.pools.0.first_slot", 0, "jobs.0.sums.1.pools have other slots than a worker may"),
+    ],
+)
+def test_sums_that_end_elsewhere_are_refused(sums: str, path: str, value: object, message: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        plan_from_json(put(at_servers(sums), path, value))
+    assert message in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
 def test_a_plan_that_sums_in_pieces_is_refused(summed: dict[str, Any]) -> None:
     slices = summed["jobs"][0]["slices"]
     size = slices["bytes"][0]
@@ -209,7 +238,7 @@ def test_a_plan_that_sums_in_pieces_is_refused(summed: dict[str, Any]) -> None:
         "bytes": [1, size - 1, *slices["bytes"][1:]],
         "server": [6, *slices["server"]],
     }
-    with pytest.raises(PlanError, match=r"parts of tensors; accepted with sum=pool: each tensor whole"):
+    with pytest.raises(PlanError, match=r"parts of tensors; accepted where switches sum: each whole"):
         plan_from_json(put(summed, "jobs.0.slices", cut))
 
 

@@ -22,7 +22,7 @@ def differences(one: Policy, other: Policy) -> set[str]:
 
 def test_the_named_policies_of_the_field_are_there():
     known = {"fifo", "random", "tictac", "bytescheduler", "p3", "switch-only", "tensorexpress", "ideal", "switchml"}
-    assert set(POLICIES) == {*known, "tensorexpress+sum"}
+    assert set(POLICIES) == {*known, "libra", "atp", "tensorexpress+sum"}
     assert all(parse_policy(name) is POLICIES[name] for name in POLICIES)
 
 
@@ -88,7 +88,7 @@ def test_choices_that_together_make_a_valid_policy_are_taken_together():
     [
         (
             "",
-            "unknown policy ''; Accepted: bytescheduler, fifo, ideal, p3, random, switch-only, switchml, tensorexpress",
+            "unknown policy ''; Accepted: atp, bytescheduler, fifo, ideal, libra, p3, random, switch-only, switchml, ",
         ),
         ("fiffo", "unknown policy 'fiffo'; did you mean 'fifo'?"),
         (
@@ -105,7 +105,7 @@ def test_choices_that_together_make_a_valid_policy_are_taken_together():
         ("fifo:queues=last", "unknown queue map 'last'; Accepted: equal, fewest, optimal, slack"),
         ("fifo:queues=slack", "queue map 'slack' has no table for discipline 'fifo'; accepted with it: pifo, sp-pifo"),
         ("tensorexpress:queues=slack", "accepted with it: pifo, sp-pifo"),
-        ("fifo:sum=hashed", "unknown sum 'hashed'; Accepted: none, pool"),
+        ("fifo:sum=mixed", "unknown sum 'mixed'; Accepted: front, hashed, none, pool"),
         ("switchml:credit=1 MB", "credit counts what is not acknowledged"),
         ("bytescheduler:sum=pool", "accepted with sum=pool: credit=none"),
     ],

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import doctest
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.strategies import plans
+from support.strategies import plans, policies, scenarios
 
 from tensorexpress import slots, sums
 from tensorexpress.errors import InputError, PlanError
@@ -26,7 +27,16 @@ from tensorexpress.slots import (
     share_out,
     throughput_share,
 )
-from tensorexpress.sums import MOST_CHILDREN, SUM_FRAMING, Pool, SummingSwitch, SumPlan, packets_of
+from tensorexpress.sums import (
+    MOST_CHILDREN,
+    PART_FRAMING,
+    SUM_FRAMING,
+    Pool,
+    SummingSwitch,
+    SumPlan,
+    cell_of,
+    packets_of,
+)
 from tensorexpress.topologies import star
 
 FAT_TREE = ("cluster.topology=fat-tree", "cluster.k=4")
@@ -92,7 +102,7 @@ class TestTrees:
     @pytest.mark.parametrize(
         ("overrides", "message"),
         [
-            (["job.workers=65"], "switch s0 would sum for 65 hosts and switches below it; accepted with sum=pool: 64"),
+            (["job.workers=65"], "switch s0 would sum for 65 hosts and switches below it; accepted: 64"),
             (["job.workers=1", "job.architecture=ps"], "job.0.workers: found one host; accepted: two or more"),
             (["job.architecture=fsdp"], "job.0.architecture: found fsdp; accepted: one without shards"),
             (["job.architecture=ps", "job.forward_only=true"], "job.0.forward_only: found true; accepted: false"),
@@ -101,7 +111,7 @@ class TestTrees:
             (["cluster.switch_memory=1 KB"], "room for 0 slots of 2112 bytes, and 1 pool need one each"),
             (
                 ["cluster.topology=custom", "cluster.hosts=h0,h1", 'cluster.links=[["h0","h1"]]', "job.workers=2"],
-                "no switch is between its workers; accepted with sum=pool: one at least",
+                "no switch is between its workers; accepted where switches sum: one at least",
             ),
         ],
     )
@@ -229,8 +239,93 @@ def test_servers_have_nothing_to_do() -> None:
     assert max(servers.jobs[0].graph.src) == len(servers.scenario.cluster.hosts)
 
 
+@st.composite
+def plans_at_servers(draw: st.DrawFn, *sums: str) -> Plan:
+    """Random plans whose sums end at servers, found in one of these ways."""
+    scenario = draw(scenarios(summed=True).filter(lambda scenario: all(job.servers for job in scenario.jobs)))
+    policy = draw(policies(scenario.transport.acks, summed=True))
+    cluster = replace(scenario.cluster, mtu=max(scenario.cluster.mtu, PART_FRAMING.mtu))
+    return make_plan(replace(scenario, cluster=cluster), replace(policy, sums=draw(st.sampled_from(sums))))
+
+
+AT_SERVERS = ["job.architecture=ps", "job.model=alexnet", "job.workers=4"]
+
+
+class TestServers:
+    """Trees whose sums end at servers."""
+
+    @given(plans_at_servers("front", "hashed"))
+    def test_every_tensor_is_summed_on_its_way_to_its_server(self, plan: Plan) -> None:
+        cluster, directed = plan.scenario.cluster, plan.scenario.cluster.directed()
+        for job in plan.jobs:
+            assert sorted(tensor for tree in job.sums for tensor in tree.tensors) == list(range(len(job.ranks)))
+            for tree in job.sums:
+                check_tree(tree, job.job, cluster)
+                assert {job.slices[tensor].server for tensor in tree.tensors} == {tree.server}
+                nics = [link for link in tree.links if directed.source[link] in job.job.hosts]
+                assert len(nics) == len(job.job.hosts)
+                for link in nics:
+                    way = tree.way_up(link)
+                    assert directed.target[way[-1]] == tree.server
+                    assert all(directed.target[a] == directed.source[b] for a, b in pairwise(way))
+
+    @given(plans_at_servers("front"))
+    def test_slots_in_front_of_servers_are_given_away_once(self, plan: Plan) -> None:
+        taken: dict[int, set[int]] = {}
+        for tree in (tree for job in plan.jobs for tree in job.sums):
+            for pool in tree.pools:
+                slots = set(range(pool.first_slot, pool.first_slot + pool.slots))
+                for switch in tree.switches:
+                    assert not slots & taken.setdefault(switch.switch, set())
+                    taken[switch.switch] |= slots
+
+    @given(plans_at_servers("hashed"))
+    def test_pools_that_hash_have_numbers_of_their_own_and_all_cells(self, plan: Plan) -> None:
+        for job in plan.jobs:
+            numbers = [pool.first_slot for tree in job.sums for pool in tree.pools]
+            assert numbers == list(range(len(numbers)))
+            assert {tree.cells for tree in job.sums} == {2 * room_of(plan.scenario.cluster)}
+
+    def test_tensors_go_where_the_fewest_packets_are(self) -> None:
+        plan = planned(*AT_SERVERS, "job.servers=3", policy="libra")
+        packets = [sum(pool.packets_per_iteration for pool in tree.pools) for tree in plan.jobs[0].sums]
+        assert sum(packets) == sum(packets_of(plan.jobs[0].job.workload))
+        # One tensor has more than half of all: nobody else gets that much.
+        assert sorted(packets)[:2] <= [sum(packets) // 3] * 2
+
+    def test_a_server_on_the_host_of_a_worker_has_its_link_twice(self) -> None:
+        plan = planned(*AT_SERVERS, "job.colocated=true", policy="libra")
+        for tree in plan.jobs[0].sums:
+            assert tree.switches[0].up ^ 1 in tree.switches[0].children
+
+    def test_more_than_64_workers_have_no_bits(self) -> None:
+        with pytest.raises(InputError, match=r"job.0.workers: found 65 hosts; accepted: at most 64 with sum=hashed"):
+            planned("job.architecture=ps", "job.workers=65", policy="atp")
+
+    def test_no_memory_is_refused(self) -> None:
+        with pytest.raises(InputError, match=r"a switch has 1 KB for sums; accepted: a cluster.switch_memory of 2.112"):
+            planned(*AT_SERVERS, "cluster.switch_memory=1 KB", policy="atp")
+
+    def test_without_servers_nothing_ends_there(self) -> None:
+        with pytest.raises(InputError, match=r"job.0.architecture: found ring; accepted: ps, with servers"):
+            planned(policy="libra")
+
+
+def test_cells_spread_and_depend_on_everything() -> None:
+    found = Counter(cell_of(job, pool, number, 64) for job in range(4) for pool in range(4) for number in range(64))
+    assert set(found) == set(range(64))
+    assert max(found.values()) < 4 * 16
+    assert cell_of(0, 0, 2**32 + 5, 977) == cell_of(0, 0, 5, 977)
+
+
 def test_named_policies_say_where_they_sum() -> None:
-    assert [name for name, policy in POLICIES.items() if policy.in_switches] == ["switchml", "tensorexpress+sum"]
+    assert [name for name, policy in POLICIES.items() if policy.in_switches] == [
+        "switchml",
+        "libra",
+        "atp",
+        "tensorexpress+sum",
+    ]
+    assert [name for name, policy in POLICIES.items() if policy.sums_end_at_servers] == ["libra", "atp"]
 
 
 @pytest.mark.parametrize("module", [slots, sums])
