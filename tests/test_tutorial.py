@@ -33,6 +33,8 @@ def test_the_commands_of_the_tutorial_lead_where_it_says(tmp_path: Path) -> None
     assert "tensor 0 came through with DSCP 40" in ran.stdout
     assert "s0 at 127.0.0.1:9559: nothing to do" in ran.stdout
     assert "every worker found every sum of 5 iterations exact" in ran.stdout
+    assert "sums in switches: root s0 of h0 h1 h2; servers have none" in ran.stdout
+    assert "every worker found every sum of 3 iterations exact" in ran.stdout
     gain = re.search(r"^blocking +.*?([\d.]+) +([\d.]+) +[+-][\d.]+$", ran.stdout, re.MULTILINE)
     assert gain is not None, ran.stdout
     assert float(gain[1]) > 0
