@@ -217,6 +217,16 @@ def throughput_share(pool: Pool, needed: int) -> float:
     return min(1.0, pool.slots / min(needed, pool.packets_per_iteration))
 
 
+def taken_share(sums: int, cells: int) -> float:
+    """Return the share of so many sums under way that find their cell taken, where cells are found by hash.
+
+    >>> round(taken_share(sums=32, cells=946), 4)
+    0.0162
+    """
+    # Cells that at least one of them finds; whoever comes first has it.
+    return 1 - cells * (1 - (1 - 1 / cells) ** sums) / sums
+
+
 def wanted_pools(
     workload_packets: Sequence[int], queues: Sequence[int], needed: int, own: Collection[int]
 ) -> tuple[Pool, ...]:

@@ -25,6 +25,7 @@ from tensorexpress.slots import (
     room_of,
     round_trip_ps,
     share_out,
+    taken_share,
     throughput_share,
 )
 from tensorexpress.sums import (
@@ -316,6 +317,15 @@ def test_cells_spread_and_depend_on_everything() -> None:
     assert set(found) == set(range(64))
     assert max(found.values()) < 4 * 16
     assert cell_of(0, 0, 2**32 + 5, 977) == cell_of(0, 0, 5, 977)
+
+
+@pytest.mark.parametrize(("sums_under_way", "cells"), [(1, 8), (8, 8), (32, 100), (300, 64)])
+def test_as_many_sums_find_their_cell_taken_as_hashes_say(sums_under_way: int, cells: int) -> None:
+    found = [
+        1 - len({cell_of(trial, 3, number, cells) for number in range(sums_under_way)}) / sums_under_way
+        for trial in range(400)
+    ]
+    assert sum(found) / len(found) == pytest.approx(taken_share(sums_under_way, cells), abs=0.02)
 
 
 def test_named_policies_say_where_they_sum() -> None:

@@ -12,7 +12,7 @@ from tensorexpress.plan import JobPlan, Plan, link_loads
 from tensorexpress.queueing import DISCIPLINES
 from tensorexpress.results.heading import heading
 from tensorexpress.scenario import Scenario
-from tensorexpress.slots import SLOT_BYTES, needed_slots, room_of, round_trip_ps, throughput_share
+from tensorexpress.slots import SLOT_BYTES, needed_slots, room_of, round_trip_ps, taken_share, throughput_share
 from tensorexpress.sums import SumPlan
 from tensorexpress.text import grid
 from tensorexpress.units import counted, format_size, format_time
@@ -117,7 +117,8 @@ def _memory_line(plan: Plan) -> str:
     if cells := trees[0].cells:
         return (
             f"memory for sums: {format_size(cells * SLOT_BYTES // 2)} in every switch, of {room}: {cells} cells, found "
-            f"by hash; {counted(slots, 'packet')} of each worker may be under way through {cluster.switches[fullest]}"
+            f"by hash; with all {slots} sums under way that {cluster.switches[fullest]} may have, "
+            f"{taken_share(slots, cells):.1%} of them find their cell taken, and a server adds them"
         )
     return (
         f"memory for sums: {format_size(slots * SLOT_BYTES)} in {cluster.switches[fullest]}, the fullest switch, of "
