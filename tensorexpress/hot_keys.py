@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tensorexpress.confidence import student_t, wilson
 from tensorexpress.framing import Framing
 from tensorexpress.lookups import Integers, LookupSample, halves
-from tensorexpress.slots import SLOT_BYTES
+from tensorexpress.slots import MOST_SLOTS, SLOT_BYTES
 from tensorexpress.sparse import KEY_BYTES, Covered, touched
 from tensorexpress.sums import SUM_FRAMING, VALUE_BYTES, VALUES
 
@@ -34,6 +34,9 @@ class Heat(Protocol):
 
     def covered(self, hot: int) -> Covered:
         """Return what the `hot` hottest rows are in for."""
+
+    def together(self, workers: int) -> float:
+        """Return how many rows so many workers touch in an iteration, a row that several touch once."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ class RowTraffic(NamedTuple):
 
 def packets_in(memory_bytes: int) -> int:
     """Return how many packets of values have a slot in so much memory of a switch."""
-    return memory_bytes // SLOT_BYTES
+    return min(MOST_SLOTS, memory_bytes // SLOT_BYTES)
 
 
 def traffic(heat: Heat, exchange: RowExchange, packets: int) -> RowTraffic:

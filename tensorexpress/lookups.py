@@ -82,6 +82,11 @@ class SampleHeat:
         last = min(hot, self.keys) - 1
         return Covered(float(self.of_lookups[last]), float(self.rows[last])) if last >= 0 else Covered(0.0, 0.0)
 
+    def together(self, workers: int) -> float:
+        """Return how many rows so many workers touch in an iteration, if their batches are independent."""
+        of_one = np.diff(self.rows, prepend=0.0)
+        return float(touched(np.minimum(of_one, 1.0), workers).sum())
+
 
 def heat_of(sample: LookupSample, lookups: int = 0) -> SampleHeat:
     """Return how hot the rows of a sample are; `lookups` of a worker's iteration where it does not know batches."""

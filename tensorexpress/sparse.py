@@ -13,7 +13,7 @@ stand for all rows between them (Gauss and Legendre). That takes no longer for a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import exp, inf, log
 from typing import NamedTuple
@@ -96,7 +96,7 @@ class ZipfHeat:
     """The rows of a table from the hottest on: which share of lookups hits them, and how many an iteration touches."""
 
     table: SparseTable
-    #: Workers whose lookups are taken together.
+    #: Workers whose lookups are taken as those of one.
     workers: int = 1
 
     @property
@@ -113,6 +113,10 @@ class ZipfHeat:
             of_lookups += float(rows_at @ probability)
             rows += float(rows_at @ touched(probability, self._lookups))
         return Covered(min(1.0, of_lookups), min(float(hot), rows))
+
+    def together(self, workers: int) -> float:
+        """Return how many rows so many workers touch in an iteration, a row that several touch once."""
+        return replace(self, workers=self.workers * workers).covered(self.keys).rows
 
     @property
     def _lookups(self) -> int:
@@ -168,7 +172,23 @@ def expected_rows(table: SparseTable, workers: int = 1) -> float:
     >>> expected_rows(SparseTable(keys=2, width=1, lookups=2))
     1.5
     """
-    return ZipfHeat(table, workers).covered(table.keys).rows
+    return ZipfHeat(table).together(workers)
+
+
+def fitted_skew(keys: int, lookups: int, rows: float) -> float:
+    """Return the skew, to a thousandth, with which so many lookups of so many keys touch so many rows.
+
+    >>> fitted_skew(1000, 500, expected_rows(SparseTable(1000, 1, 500, skew=0.7)))
+    0.7
+    """
+    low, high = 0.0, MOST_SKEW
+    while high - low > 0.0001:
+        middle = (low + high) / 2
+        if expected_rows(SparseTable(keys, 1, lookups, middle)) > rows:
+            low = middle
+        else:
+            high = middle
+    return round((low + high) / 2, 3)
 
 
 @lru_cache(maxsize=_REMEMBERED)
