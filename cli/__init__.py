@@ -26,6 +26,7 @@ VERBS = {
         "sweep",
         "explain",
         "models",
+        "hot",
         "plan",
         "switch",
         "deploy",

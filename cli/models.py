@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import click
 
 from tensorexpress import models as zoo
 from tensorexpress.cli.options import check_file
+from tensorexpress.sparse import rows_sent
 from tensorexpress.units import PS_PER_MS, PS_PER_SECOND
 from tensorexpress.workload import DTYPE_BYTES, Workload, write_csv
 
@@ -106,8 +108,10 @@ def _details(model: zoo.ModelArchitecture, workload: Workload, device: zoo.Devic
                 "share": layer.params / model.params,
                 "forward_ps": layer.forward_ps,
                 "backward_ps": layer.backward_ps,
+                "bytes": size,
+                "table": layer.table and asdict(layer.table) | {"rows_sent": rows_sent(layer.table)},
             }
-            for index, layer in enumerate(workload.layers)
+            for index, (layer, size) in enumerate(zip(workload.layers, workload.tensor_bytes, strict=True))
         ],
     }
 
@@ -148,14 +152,24 @@ def _show_table(details: dict[str, Any]) -> str:
         f"a sample is {details['sample']}, {details['flops_per_sample'] / 1e9:,.4g} GFLOPs forward; "
         f"training reaches {details['effective_flops'] / 1e12:.3g} TFLOP/s\n"
     )
-    head = ("#", "layer", "parameters", "share", "forward ms", "backward ms")
-    cells = [(f"{layer['index']}", layer["name"], *_costs(layer)) for layer in details["layers"]]
-    total = ("", "total", *_costs(details | {"share": 1.0}))
+    head = ["#", "layer", "parameters", "share", "forward ms", "backward ms"]
+    rows = [[f"{layer['index']}", layer["name"], *_costs(layer)] for layer in details["layers"]]
+    total = ["", "total", *_costs(details | {"share": 1.0})]
+    if any(layer["table"] for layer in details["layers"]):
+        head += ["keys", "width", "lookups", "rows sent"]
+        rows = [[*row, *_table_cells(layer)] for row, layer in zip(rows, details["layers"], strict=True)]
+        total += [""] * 4
     footer = (
         f"\ncompute of an iteration {total_ms:,.4g} ms, {details['samples_per_second']:,.4g} samples/s; "
         f"gradients {details['bytes'] / _BYTES_PER_MB:,.1f} MB"
     )
-    return f"{title}\n{_table([head, *cells, total], '><>>>>')}\n{footer}"
+    return f"{title}\n{_table([head, *rows, total], '><' + '>' * (len(head) - 2))}\n{footer}"
+
+
+def _table_cells(layer: dict[str, Any]) -> list[str]:
+    if layer["table"] is None:
+        return [""] * 4
+    return [f"{layer['table'][name]:,}" for name in ("keys", "width", "lookups", "rows_sent")]
 
 
 def _costs(row: dict[str, Any]) -> tuple[str, str, str, str]:

@@ -655,6 +655,7 @@ def _misplaced(scenario: Scenario) -> Iterator[tuple[str, str]]:
             accepted = "layers in buckets of job.bucket, and no backward pass where job.forward_only is true"
             yield f"job.{index}.model", f"found {found}; accepted: {accepted} (Job.exchanges)"
         yield from _slow_local_links(scenario, index)
+        yield from _sparse_without_servers(job, index)
     workers = {host for job in scenario.jobs for host in job.workers}
     for host, factor in scenario.stragglers:
         name = names[host] if host in hosts else host
@@ -683,6 +684,24 @@ def _slow_local_links(scenario: Scenario, index: int) -> Iterator[tuple[str, str
     if job.gpus_per_host > 1 and 0 < job.local_rate_bps < max(nics_bps, default=0):
         found, accepted = format_rate(job.local_rate_bps), format_rate(max(nics_bps))
         yield f"job.{index}.local_rate", f"found {found}; accepted: 0, or at least the {accepted} of the hosts' links"
+
+
+def _sparse_without_servers(job: Job, index: int) -> Iterator[tuple[str, str]]:
+    """Yield what sums whole tensors, where a worker has but some rows of a layer: only servers take them by key."""
+    sparse = _first_sparse(job.workload)
+    if not sparse:
+        return
+    if not ARCHITECTURES[job.architecture].has_servers:
+        found = f"found {job.architecture} with {sparse}"
+        yield f"job.{index}.architecture", f"{found}; accepted: ps, whose servers take rows by their keys"
+    if job.gpus_per_host > 1:
+        found = f"found {job.gpus_per_host} with {sparse}"
+        yield f"job.{index}.gpus_per_host", f"{found}; accepted: 1, as GPUs of a host have different rows"
+
+
+def _first_sparse(workload: Workload) -> str:
+    """Return which layer is the first that is a sparse table; "" where none is."""
+    return next((f"layer {layer.name}, a sparse table" for layer in workload.layers if layer.table), "")
 
 
 def _impossible_sizes(scenario: Scenario) -> Iterator[tuple[str, str]]:
@@ -745,6 +764,7 @@ def sum_problems(scenario: Scenario, policy: Policy) -> Iterator[tuple[str, str]
                 f"at most {MOST_CHILDREN} with sum=hashed: packets have a bit for each",
             ),
             ("compression", job.workload.compression != 1 and job.workload.compression, "1: switches add plain values"),
+            ("model", _first_sparse(job.workload), "layers without sparse tables: switches add whole tensors"),
         ):
             if found:
                 yield f"job.{index}.{key}", f"found {found}; accepted: {accepted}"

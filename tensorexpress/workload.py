@@ -5,6 +5,8 @@ A workload comes from the zoo (`tensorexpress.models`) or from a measured profil
     layer_index,numel,forward_ns,backward_ns
     0,9472,412.5,825
     1,4224,101,202
+
+Four more columns are for layers that are sparse tables: keys,width,lookups,skew.
 """
 
 from __future__ import annotations
@@ -13,12 +15,14 @@ import os
 import re
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import cached_property
 from math import ceil
 from pathlib import Path
 
 from tensorexpress.errors import WorkloadError, shown, unknown
 from tensorexpress.files import write_atomic
 from tensorexpress.names import LONGEST_NAME, check_name, name_of_file
+from tensorexpress.sparse import SparseTable, sent_bytes
 from tensorexpress.units import PS_PER_SECOND, serialisation_ps
 
 
@@ -30,6 +34,12 @@ class Layer:
     params: int
     forward_ps: int
     backward_ps: int
+    #: A sparse table among its parameters, of which an iteration touches single rows, in the words of `SparseTable`; 0
+    #: where there is none. All other parameters have a gradient in every iteration.
+    keys: int = 0
+    width: int = 0
+    lookups: int = 0
+    skew: float = 0.0
 
     def __post_init__(self) -> None:
         check_name("the name of a layer", self.name, WorkloadError)
@@ -38,6 +48,29 @@ class Layer:
         for time_ps in (self.forward_ps, self.backward_ps):
             if not 0 <= time_ps <= LONGEST_PS:
                 raise WorkloadError(f"layer {self.name} computes for {shown(time_ps)} ps; accepted: 0 to {LONGEST_PS}")
+        if self.table is not None and self.table.params > self.params:
+            raise WorkloadError(
+                f"layer {self.name} has {self.params} parameters and a sparse table of {self.table.params}; "
+                "accepted: a table of no more than its parameters"
+            )
+
+    @cached_property
+    def table(self) -> SparseTable | None:
+        """Its sparse table, if it has one."""
+        if not (self.keys or self.width or self.lookups or self.skew):
+            return None
+        return SparseTable(self.keys, self.width, self.lookups, self.skew)
+
+    def gradient_bytes(self, bytes_per_param: int) -> int:
+        """Return the bytes of its gradient at one worker; a table that is lighter as a whole goes as a whole.
+
+        >>> Layer("embed", 16_000_010, 0, 0, keys=1_000_000, width=16, lookups=1).gradient_bytes(4)
+        112
+        """
+        whole = self.params * bytes_per_param
+        if self.table is None:
+            return whole
+        return min(whole, whole - self.table.params * bytes_per_param + sent_bytes(self.table, bytes_per_param))
 
 
 #: Bytes of a parameter's gradient by what is computed in; tf32 is a way to compute with numbers of fp32.
@@ -81,7 +114,7 @@ class Workload:
     @property
     def tensor_bytes(self) -> tuple[int, ...]:
         """Bytes of every layer's gradient as it travels, in forward order."""
-        return tuple(ceil(layer.params * self.bytes_per_param / self.compression) for layer in self.layers)
+        return tuple(ceil(layer.gradient_bytes(self.bytes_per_param) / self.compression) for layer in self.layers)
 
     @property
     def codec_ps(self) -> tuple[int, ...]:
@@ -89,7 +122,8 @@ class Workload:
         if not self.compression_rate_bps:
             return (0,) * len(self.layers)
         return tuple(
-            serialisation_ps(layer.params * self.bytes_per_param, self.compression_rate_bps) for layer in self.layers
+            serialisation_ps(layer.gradient_bytes(self.bytes_per_param), self.compression_rate_bps)
+            for layer in self.layers
         )
 
     @property
@@ -100,6 +134,10 @@ class Workload:
 
 _COLUMNS = ("layer_index", "numel", "forward_ns", "backward_ns")
 _HEADER = ",".join(_COLUMNS)
+
+#: What a row has further where some layers are sparse tables; empty for all others.
+_SPARSE_COLUMNS = ("keys", "width", "lookups", "skew")
+_SPARSE_HEADER = ",".join((*_COLUMNS, *_SPARSE_COLUMNS))
 _PS_PER_NS = 1000
 
 #: Beyond these a number in a file is a mistake, and sums over layers would leave 64 bits.
@@ -122,6 +160,8 @@ FIRST_BUCKET_BYTES = 2**20
 
 _INTEGER = re.compile(r"[0-9]{1,15}")
 _DECIMAL = re.compile(r"[0-9]{1,15}(\.[0-9]*)?([eE][+-]?[0-9]{1,2})?")
+#: As Python writes any floating-point number.
+_FLOAT = re.compile(r"[0-9]{1,15}(\.[0-9]*)?([eE][+-]?[0-9]{1,3})?")
 
 
 def at_throughput(workload: Workload, samples_per_second: float) -> Workload:
@@ -170,9 +210,9 @@ def in_buckets(workload: Workload, bucket_bytes: int) -> Workload:
     """Return the workload with its layers joined as PyTorch's DDP joins gradients; 0 bytes leave it as it is.
 
     Buckets fill up in the order in which the backward pass makes gradients, last layer first; one is full as soon as it
-    holds `bucket_bytes`, the first one at 1 MiB already. A bucket is a layer here, which is the same to everybody: its
-    gradient is ready with that of its front layer, and that layer is the first that waits for it. So a workload that is
-    in buckets stays as it is.
+    holds `bucket_bytes`, the first one at 1 MiB already. A layer with a sparse table is joined with no other. A bucket
+    is a layer here, which is the same to everybody: its gradient is ready with that of its front layer, and that layer
+    is the first that waits for it. So a workload that is in buckets stays as it is.
 
     >>> five = Workload("five", tuple(Layer(f"l{i}", 200_000, 1, 2) for i in range(5)))
     >>> [(layer.name, layer.params, layer.backward_ps) for layer in in_buckets(five, 2_000_000).layers]
@@ -183,11 +223,12 @@ def in_buckets(workload: Workload, bucket_bytes: int) -> Workload:
     buckets: list[list[Layer]] = [[]]
     filled_bytes, limit_bytes = 0, min(FIRST_BUCKET_BYTES, bucket_bytes)
     for layer in reversed(workload.layers):
-        if filled_bytes >= limit_bytes:
+        is_alone = layer.table is not None or (buckets[-1] and buckets[-1][-1].table is not None)
+        if filled_bytes >= limit_bytes or (is_alone and buckets[-1]):
             buckets.append([])
             filled_bytes, limit_bytes = 0, bucket_bytes
         buckets[-1].append(layer)
-        filled_bytes += layer.params * workload.bytes_per_param
+        filled_bytes += layer.gradient_bytes(workload.bytes_per_param)
     return replace(workload, layers=tuple(_joined(bucket[::-1]) for bucket in reversed(buckets)))
 
 
@@ -211,6 +252,7 @@ def without_backward(workload: Workload) -> Workload:
 def read_csv(path: str | os.PathLike[str]) -> Workload:
     """Return the workload of a CSV in SwitchML's format: a row per layer, in forward order.
 
+    It may have four more columns, of sparse tables: keys, width, lookups of an iteration, skew; empty for other layers.
     Indices count up by one from 0 or 1. Times are whole or decimal nanoseconds, kept to the picosecond. The format
     has no names: layers are called layer0, layer1, ... and the workload as the file, without its ending and with "_"
     for what no name can have.
@@ -218,13 +260,15 @@ def read_csv(path: str | os.PathLike[str]) -> Workload:
     place = os.fspath(path)
     lines = _text(place).splitlines()
     header = lines[0] if lines else ""
-    if tuple(column.strip() for column in header.split(",")) != _COLUMNS:
-        raise WorkloadError(f"{place}:1: header is {shown(header)}; accepted: {_HEADER}")
+    columns = tuple(column.strip() for column in header.split(","))
+    if columns not in (_COLUMNS, (*_COLUMNS, *_SPARSE_COLUMNS)):
+        more = f"and {','.join(_SPARSE_COLUMNS)} behind it for sparse tables"
+        raise WorkloadError(f"{place}:1: header is {shown(header)}; accepted: {_HEADER}, {more}")
     rows = [(f"{place}:{number}", line) for number, line in enumerate(lines[1:], 2) if line.strip()]
     if not rows:
         raise WorkloadError(f"{place}:{len(lines) + 1}: no layer after the header; accepted: a row for every layer")
     start = 1 if rows[0][1].split(",")[0].strip() == "1" else 0
-    layers = tuple(_layer(where, line, index) for index, (where, line) in enumerate(rows, start))
+    layers = tuple(_layer(where, line, index, columns) for index, (where, line) in enumerate(rows, start))
     return Workload(name_of_file(Path(place).stem), layers)
 
 
@@ -234,7 +278,15 @@ def write_csv(workload: Workload, path: str | os.PathLike[str]) -> None:
         f"{index},{layer.params},{_nanoseconds(layer.forward_ps)},{_nanoseconds(layer.backward_ps)}"
         for index, layer in enumerate(workload.layers)
     ]
-    write_atomic(path, "\n".join([_HEADER, *rows, ""]))
+    header = _HEADER
+    if any(layer.table for layer in workload.layers):
+        header = _SPARSE_HEADER
+        rows = [f"{row},{_sparse_cells(layer)}" for row, layer in zip(rows, workload.layers, strict=True)]
+    write_atomic(path, "\n".join([header, *rows, ""]))
+
+
+def _sparse_cells(layer: Layer) -> str:
+    return ",".join("" if layer.table is None else repr(getattr(layer, name)) for name in _SPARSE_COLUMNS)
 
 
 def _text(place: str) -> str:
@@ -257,19 +309,35 @@ def _text(place: str) -> str:
         ) from None
 
 
-def _layer(where: str, line: str, index: int) -> Layer:
+def _layer(where: str, line: str, index: int, columns: tuple[str, ...]) -> Layer:
     fields = [field.strip() for field in line.split(",")]
-    if len(fields) != len(_COLUMNS):
-        raise WorkloadError(f"{where}: {shown(line)} has {len(fields)} of {len(_COLUMNS)} columns; accepted: {_HEADER}")
+    if len(fields) != len(columns):
+        accepted = ",".join(columns)
+        raise WorkloadError(f"{where}: {shown(line)} has {len(fields)} of {len(columns)} columns; accepted: {accepted}")
     if not _INTEGER.fullmatch(fields[0]) or int(fields[0]) != index:
         raise WorkloadError(
             f"{where}: layer_index is {shown(fields[0])}; accepted: {index}, as rows count up by one from 0 or 1"
         )
     params = _params(where, fields[1])
     forward_ps, backward_ps = (
-        _picoseconds(where, column, field) for column, field in zip(_COLUMNS[2:], fields[2:], strict=True)
+        _picoseconds(where, column, field) for column, field in zip(_COLUMNS[2:], fields[2:4], strict=True)
     )
-    return Layer(f"layer{index}", params, forward_ps, backward_ps)
+    table = _table(where, fields[len(_COLUMNS) :])
+    try:
+        return Layer(f"layer{index}", params, forward_ps, backward_ps, *table)
+    except WorkloadError as error:
+        raise WorkloadError(f"{where}: {error}") from None
+
+
+def _table(where: str, fields: list[str]) -> tuple[int, int, int, float] | tuple[()]:
+    if not any(fields):
+        return ()
+    for column, field in zip(_SPARSE_COLUMNS, fields, strict=True):
+        number = _FLOAT if column == "skew" else _INTEGER
+        if not number.fullmatch(field):
+            accepted = "a number from 0 on" if column == "skew" else "a whole number from 1 on"
+            raise WorkloadError(f"{where}: {column} is {shown(field)}; accepted: {accepted}, or all four columns empty")
+    return int(fields[0]), int(fields[1]), int(fields[2]), float(fields[3])
 
 
 def _params(where: str, field: str) -> int:

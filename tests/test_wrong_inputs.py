@@ -156,6 +156,46 @@ MODELS = [
     ("models show a b", INPUT, "found 'b' beyond the arguments that are accepted"),
 ]
 
+HOT = [
+    ("hot", INPUT, "--keys is missing; accepted: a file of lookups, or --keys and --lookups of a table"),
+    ("hot missing.csv", INPUT, "cannot read 'missing.csv': No such file"),
+    ("hot folder", INPUT, "cannot read 'folder': Is a directory; accepted: a CSV file with the header key,count or"),
+    ("hot empty", INPUT, "empty: is empty; accepted: a CSV file with the header key,count or batch,key"),
+    ("hot binary", INPUT, "binary:1: header is "),
+    (
+        "hot layers.csv",
+        INPUT,
+        "layers.csv:1: header is 'layer_index,numel,forward_ns,backward_ns'; accepted: ",
+    ),
+    ("hot negative.csv --lookups 5", INPUT, "negative.csv:3: count is '-4'; accepted: a whole number from 0 on"),
+    ("hot twice.csv --lookups 5", INPUT, "twice.csv:4: key 7 stands here again; accepted: every key once"),
+    ("hot arabic.csv", INPUT, "arabic.csv:2: byte 0xd9 is no part of a number"),
+    ("hot header.csv", INPUT, "header.csv:2: no row after the header; accepted: a row for every batch"),
+    ("hot counts.csv", INPUT, "--lookups is missing: 'counts.csv' has counts and no batches"),
+    ("hot batches.csv --lookups 9", INPUT, "--lookups 9: found beside batches in 'batches.csv', which say it"),
+    ("hot batches.csv --keys 9", INPUT, "--keys 9: found beside 'batches.csv'; accepted: a file, or a model"),
+    ("hot batches.csv --skew 1.5", INPUT, "--skew 1.5: found beside 'batches.csv'"),
+    ("hot batches.csv counts.csv", INPUT, "found 'counts.csv' beyond the arguments that are accepted"),
+    ("hot --keys 9", INPUT, "--lookups is missing; accepted: a file of lookups"),
+    ("hot --keys 0 --lookups 9", INPUT, "--keys: found 0; accepted: a whole number from 1 to 1000000000000"),
+    ("hot --keys 9 --lookups -1", INPUT, "--lookups: found -1; accepted: a whole number from 1 to"),
+    ("hot --keys 9 --lookups 9 --skew nan", INPUT, "--skew: found nan; accepted: a number from 0 to 10"),
+    ("hot --keys 9 --lookups 9 --skew 11", INPUT, "--skew: found 11"),
+    ("hot --keys 9 --lookups 9 -o keys.csv", INPUT, "--output: found without a file of lookups; accepted: with one"),
+    ("hot batches.csv --width 0", INPUT, "--width: found 0; accepted: a whole number from 1 to 1048576"),
+    ("hot batches.csv --workers 0", INPUT, "--workers: found 0; accepted: a whole number from 1"),
+    ("hot batches.csv --servers none", INPUT, "--servers: found 'none'; accepted: a whole number from 1"),
+    ("hot batches.csv --mtu 9", INPUT, "--mtu: found 9; accepted: a whole number from 576 to 65535"),
+    ("hot batches.csv --memory much", INPUT, "--memory: 'much' is not a size"),
+    ("hot batches.csv --memory '1 KB'", INPUT, "--memory: found 1 KB; accepted: 2112 B or more, a slot of 256 values"),
+    ("hot batches.csv --memory '-1 MB'", INPUT, "--memory: '-1 MB' is negative"),
+    ("hot batches.csv --plot hot.gif", INPUT, "its ending is '.gif'; accepted: .png, .svg, .pdf"),
+    ("hot batches.csv --plot -", INPUT, "--plot -: goes to no standard output"),
+    ("hot batches.csv --json - -o -", INPUT, "2 outputs are to go to - (standard output)"),
+    ("hot batches.csv --json nowhere/a.json", INPUT, "cannot write 'nowhere/a.json'"),
+    ("hot batches.csv -o folder", INPUT, "cannot write 'folder': it is a directory"),
+]
+
 PLAN = [
     ("plan --policy switchml --set cluster.switch_memory='2 KB'", INPUT, "room for 0 slots of 2112 bytes, and 1 pool"),
     ("plan --set cluster.switch_memory=-1", INPUT, "-1 is negative; a size is zero or more"),
@@ -408,6 +448,7 @@ BY_VERB = {
     "sweep": SWEEP,
     "explain": EXPLAIN,
     "models": MODELS,
+    "hot": HOT,
     "plan": PLAN,
     "switch": SWITCH,
     "deploy": DEPLOY,
@@ -431,6 +472,12 @@ def folder(tmp_path_factory):
     (here / "layers.csv").write_text("layer_index,numel,forward_ns,backward_ns\n0,20000,200000,400000\n")
     (here / "idle.csv").write_text("layer_index,numel,forward_ns,backward_ns\n0,20000,0,0\n")
     (here / "small.toml").write_text('policies = ["fifo"]\n[job]\ncsv = "layers.csv"\nworkers = 2\nservers = 1\n')
+    (here / "counts.csv").write_text("key,count\n7,3\n8,1\n")
+    (here / "batches.csv").write_text("batch,key\n0,7\n1,7\n")
+    (here / "negative.csv").write_text("key,count\n7,3\n8,-4\n")
+    (here / "twice.csv").write_text("key,count\n7,3\n8,1\n7,2\n")
+    (here / "arabic.csv").write_text("batch,key\n0,٣\n")
+    (here / "header.csv").write_text("batch,key\n")
     for name in ("empty", "empty.toml", "empty.json"):
         (here / name).touch()
     (here / "binary").write_bytes(b"\xff\x00\xfe" * 50)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import cache, partial
 
 from tensorexpress.errors import WorkloadError, unknown
@@ -50,6 +51,8 @@ _ZOO: dict[str, Callable[[], ModelArchitecture]] = {
     "llama3-8b": llamas.llama3_8b,
     "mixtral-8x7b": llamas.mixtral_8x7b,
     "dlrm": recommenders.dlrm,
+    "dlrm-sparse": recommenders.dlrm_sparse,
+    "dlrm-mlperf": recommenders.dlrm_mlperf,
 }
 
 #: Beside any spelling of the names themselves, with other case, hyphens, spaces or underscores.
@@ -88,7 +91,7 @@ def architecture(name: str) -> ModelArchitecture:
     """Return a model's layers, with parameters and FLOPs per sample, by its name in any usual spelling.
 
     >>> architecture("VGG-16").layers[-3]
-    LayerCost(name='fc1', params=102764544, flops=205520896, family=<Family.DENSE: 'dense'>)
+    LayerCost(name='fc1', params=102764544, flops=205520896, family=<Family.DENSE: 'dense'>, table=None)
     """
     found = _BY_PLAIN_NAME.get(_plain(name))
     if found is None:
@@ -129,5 +132,7 @@ def load(name: str, batch: int = 0, device: str = "v100", dtype: str = "") -> Wo
     layers = []
     for layer in model.layers:
         forward_ps = round(layer.flops * samples * PS_PER_SECOND / rates.of(layer.family))
-        layers.append(Layer(layer.name, layer.params, forward_ps, 2 * forward_ps))
+        table = layer.table
+        sparse = {} if table is None else asdict(table) | {"lookups": samples * table.lookups}
+        layers.append(Layer(layer.name, layer.params, forward_ps, 2 * forward_ps, **sparse))
     return Workload(model.name, tuple(layers), chosen, samples)

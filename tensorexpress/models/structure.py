@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from tensorexpress.sparse import SparseTable
+
 
 class Family(Enum):
     """What a layer computes, on which devices reach different rates; a value names a field of `ComputeRates`."""
@@ -31,6 +33,8 @@ class LayerCost:
     #: Floating-point operations of the forward pass for one sample; a multiply-accumulate is two.
     flops: int
     family: Family
+    #: Its parameters as a sparse table, with the lookups of one sample.
+    table: SparseTable | None = None
 
 
 @dataclass(frozen=True)

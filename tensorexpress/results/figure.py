@@ -70,7 +70,8 @@ def save_figure(figure: Figure, path: str | os.PathLike[str], made_by: Provenanc
 def _metadata(suffix: str, made_by: Provenance) -> dict[str, str | None]:
     """Return what a file says of itself, in the words of its format; the time of drawing is none of it."""
     creator, title = f"tensorexpress {made_by.version}", made_by.scenario
-    subject = f"{made_by.line}, policies {'; '.join(made_by.policies)}"
+    policies = f", policies {'; '.join(made_by.policies)}" if made_by.policies else ""
+    subject = f"{made_by.line}{policies}"
     words: dict[str, dict[str, str | None]] = {
         ".png": {"Software": creator, "Title": title, "Description": subject},
         ".svg": {"Creator": creator, "Title": title, "Description": subject, "Date": None},

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
+from tensorexpress.confidence import student_t
 from tensorexpress.errors import InputError
 from tensorexpress.results.side_by_side import SideBySide
 from tensorexpress.text import grid
 from tensorexpress.units import PS_PER_MS
-
-#: Student's t for 95 % and 1, 2, ... degrees of freedom; beyond, the last will do.
-_T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10)
 
 
 @dataclass(frozen=True)
@@ -31,9 +29,8 @@ class Estimate:
         >>> round(estimate.mean, 2), round(estimate.within, 2)
         (10.0, 2.48)
         """
-        freedom = len(values) - 1
-        t = _T_95[min(freedom, len(_T_95)) - 1]
-        return cls(fmean(values), t * stdev(values) / len(values) ** 0.5)
+        within = student_t(len(values) - 1) * stdev(values) / len(values) ** 0.5
+        return cls(fmean(values), within)
 
     def to_json(self) -> dict[str, float]:
         """Return it as a JSON object."""
