@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import simpy
 
 from tensorexpress.queueing import Slice
-from tensorexpress.recovery import backed_off, smoothed, timeout_after, timer_sleep_ps
+from tensorexpress.recovery import Gaps, backed_off, smoothed, timeout_after, timer_sleep_ps
 from tensorexpress.sim.flat_plan import TIMER
 from tensorexpress.sim.packet import Packet
 from tensorexpress.sim.record import ADDEND, TOTAL
@@ -114,6 +114,7 @@ class Stream:
         self.waiting: list[int] = []
         self.under_way: dict[int, int] = {}
         self.sent_again: set[int] = set()
+        self.gaps = Gaps[int](program.newer_sums)
         self.round_trip_ps = self.deviation_ps = 0
         self.timeout_ps = program.rto_min_ps
         self.timer_armed = False
@@ -168,6 +169,7 @@ class Stream:
         now, message = int(self.model.env.now), self.message_of(number)
         self.under_way.pop(number, None)
         self.under_way[number] = now
+        self.gaps.sent(number)
         size, slack_ps = self.model.program.full_packet_bytes, message.deadline_ps - message.lead_ps - now
         packet = Packet(ADDEND, self, self.path, size, message.switch_rank, slack_ps)
         packet.message, packet.iteration, packet.chunk = message, message.iteration, number % self.packets
@@ -183,6 +185,8 @@ class Stream:
         if number not in self.under_way:
             return
         sent_ps, message = self.under_way.pop(number), self.message_of(number)
+        for lost in self.gaps.came(number):
+            self._send_again(lost)
         if number in self.sent_again:
             # It may answer either packet.
             self.sent_again.remove(number)
@@ -203,7 +207,12 @@ class Stream:
             answer.iteration, answer.deadline_ps = message.iteration, message.deadline_ps
             model.arrived(answer)
 
-    # Time-out
+    # Loss
+
+    def _send_again(self, number: int) -> None:
+        self.model.record.retransmissions += 1
+        self.sent_again.add(number)
+        self.model.hosts[self.src].send(self._sent(number))
 
     def _arm(self, delay_ps: int) -> None:
         self.timer_armed = True
@@ -211,7 +220,7 @@ class Stream:
         self.model.at(sleep_ps, TIMER, self.index).callbacks.append(self._timer)
 
     def _timer(self, _: simpy.Event) -> None:
-        """Send again all that has waited for a time-out: a lost packet holds up its slot, and no other tells."""
+        """Send again all that has waited for a time-out: not every loss has newer sums to tell of it."""
         now = int(self.model.env.now)
         self.timer_armed = False
         if not self.under_way:
@@ -222,8 +231,6 @@ class Stream:
             self.model.record.timeouts += 1
             self.timeout_ps = backed_off(self.timeout_ps)
         for number in overdue:
-            self.model.record.retransmissions += 1
-            self.sent_again.add(number)
-            self.model.hosts[self.src].send(self._sent(number))
+            self._send_again(number)
         oldest_ps = next(iter(self.under_way.values()))
         self._arm(oldest_ps + self.timeout_ps - now)

@@ -12,8 +12,8 @@ NONE = -1
 # Fields at the start of the memory.
 (NOW, EVENTS, EVENT_COUNT, TOP_IS_FREE, STACK, FREE, FREE_COUNT, LOGGED, RUNNING, RETRANSMISSIONS, TIMEOUTS,
  TRANSMISSIONS, SEQUENCE, STATUS, DISCIPLINE, QUEUES, OWN, COMMON, SLACK_MODE, ECN, LOSS, SEED, HOST_ORDER, CREDIT,
- PAYLOAD, HEADER, ACK_SIZE, ACKS, ACK_EVERY, LARGEST_WINDOW, RTO_MIN, REORDERING, ROUNDS, OTHER_RANK, OTHER_SLACK,
- LOGGING, SOURCES, TRAINS, QUEUE_SHARE, CHUNK, HEAD_BYTES, SPARE, HEAD) = range(43)  # fmt: skip
+ PAYLOAD, HEADER, ACK_SIZE, ACKS, ACK_EVERY, LARGEST_WINDOW, RTO_MIN, REORDERING, NEWER_SUMS, ROUNDS, OTHER_RANK,
+ OTHER_SLACK, LOGGING, SOURCES, TRAINS, QUEUE_SHARE, CHUNK, HEAD_BYTES, SPARE, HEAD) = range(44)  # fmt: skip
 
 # Packets. NEXT links a queue, a link or the free list; a PIFO's heap uses NEXT and RIGHT as its children. What a hop
 # touches comes first, so that it shares a cache line. Where switches sum, TRANSMISSION is its number in the stream,
@@ -42,7 +42,8 @@ Q_HEAD, Q_TAIL, Q_BYTES, Q_BOUND, QUEUE_COLUMNS = range(5)
 # What a flow has beside where it is a stream, whose packets switches sum; its slots, of which those under way are
 # linked in the order of sending; the adders of switches, their children and what they hold of every slot and set.
 (R_SLOTS, R_PACKETS, R_ADDER, R_CHILD, R_FIRST_SLOT, R_MESSAGES, R_MESSAGES_END, STREAM_COLUMNS) = range(8)
-Z_NUMBER, Z_SENT, Z_UNDER_WAY, Z_AGAIN, Z_EARLIER, Z_LATER, SLOT_COLUMNS = range(7)
+(Z_NUMBER, Z_SENT, Z_UNDER_WAY, Z_AGAIN, Z_FIRST, Z_LAST, Z_NEWER, Z_EARLIER, Z_LATER,
+ SLOT_COLUMNS) = range(10)  # fmt: skip
 (A_SLOTS, A_SETS, A_EVERYBODY, A_UP, A_PARENT, A_CHILD, A_STREAM, A_CHILDREN, A_CHILDREN_END,
  ADDER_COLUMNS) = range(10)  # fmt: skip
 D_LINK, D_STREAM, D_BELOW, CHILD_COLUMNS = range(4)

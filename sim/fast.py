@@ -252,9 +252,10 @@ class _Layout:
             ECN: p.ecn_bytes, LOSS: loss_threshold(p.loss), SEED: p.seed, HOST_ORDER: host_order,
             CREDIT: p.credit_bytes, PAYLOAD: p.payload_bytes, HEADER: p.header_bytes, ACK_SIZE: p.ack_bytes,
             ACKS: p.acks, ACK_EVERY: p.ack_every, LARGEST_WINDOW: p.window_bytes or NO_LIMIT, RTO_MIN: p.rto_min_ps,
-            REORDERING: p.reordering, ROUNDS: p.iterations, OTHER_RANK: p.background_rank,
-            OTHER_SLACK: p.background_slack_ps, LOGGING: log_rows > 0, TRAINS: p.grain > 1, CHUNK: p.chunk_bytes,
-            HEAD_BYTES: p.head_bytes, QUEUE_SHARE: p.queue_share, SPARE: self.spare_packets,
+            REORDERING: p.reordering, NEWER_SUMS: p.newer_sums, ROUNDS: p.iterations,
+            OTHER_RANK: p.background_rank, OTHER_SLACK: p.background_slack_ps, LOGGING: log_rows > 0,
+            TRAINS: p.grain > 1, CHUNK: p.chunk_bytes, HEAD_BYTES: p.head_bytes, QUEUE_SHARE: p.queue_share,
+            SPARE: self.spare_packets,
         }.items():  # fmt: skip
             m[field] = value
         # What is sorted is a heap.

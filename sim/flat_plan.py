@@ -18,7 +18,7 @@ from tensorexpress.framing import ETHERNET_BYTES
 from tensorexpress.graph import NODE_KINDS, SUM, Edges, Graph, index_of, kind_of
 from tensorexpress.plan import Plan, own_slacks_ps, slice_leads_ps
 from tensorexpress.queueing import DISCIPLINES
-from tensorexpress.recovery import reordering_of
+from tensorexpress.recovery import newer_sums_of, reordering_of
 from tensorexpress.scenario import Scenario
 from tensorexpress.sim.flows import Ints as Ints
 from tensorexpress.sim.flows import flows
@@ -100,6 +100,8 @@ class FlatPlan:
     rto_min_ps: int
     #: A chunk counts as lost when one that was sent this many transmissions later in its flow is acknowledged.
     reordering: int
+    #: Newer sums that tell the loss of a packet that switches sum (`recovery.Gaps`).
+    newer_sums: int
 
     # Messages; their switch rank is the queue for strict priority, otherwise the tensor's rank.
     message_flow: Ints
@@ -314,6 +316,7 @@ def _hosts(plan: Plan, grain: int) -> dict[str, Any]:
         "window_bytes": window_bytes,
         "initial_window_bytes": widened(transport.initial_window_bytes),
         "reordering": reordering_of(policy) or NO_LIMIT,
+        "newer_sums": newer_sums_of(policy),
     }
 
 

@@ -16,6 +16,7 @@ from tensorexpress.cluster import Cluster
 from tensorexpress.errors import InputError
 from tensorexpress.plan import Plan, link_loads, make_plan
 from tensorexpress.policy import POLICIES, parse_policy
+from tensorexpress.recovery import Gaps, newer_sums_of
 from tensorexpress.scenario import Job, Scenario, Transport
 from tensorexpress.sim import fast, model
 from tensorexpress.sim.adding import Adder
@@ -176,6 +177,76 @@ class TestLoss:
         plan = summed(star(2, "10 Gbps", "1 us", buffer=0), 2)
         slow = replace(plan.scenario, stragglers=((0, 100.0),), transport=Transport(rto_min_ps=US))
         assert simulate(make_plan(slow, plan.policy), "fast").timeouts == 0
+
+
+class TestGaps:
+    """A packet counts as lost when three newer ones of its stream have their sums; no time-out is needed for that."""
+
+    def under_way(self, packets: int, newer_sums: int = 3) -> Gaps[int]:
+        gaps = Gaps[int](newer_sums)
+        for packet in range(packets):
+            gaps.sent(packet)
+        return gaps
+
+    def test_three_newer_sums_tell_a_loss_once(self) -> None:
+        gaps = self.under_way(8)
+        assert [gaps.came(packet) for packet in (1, 2, 3, 4, 5)] == [[], [], [0], [], []]
+
+    def test_older_sums_tell_nothing(self) -> None:
+        gaps = self.under_way(8)
+        assert [gaps.came(packet) for packet in range(7)] == [[]] * 7
+
+    def test_every_transmission_needs_three_of_its_own(self) -> None:
+        gaps = self.under_way(8)
+        assert [gaps.came(packet) for packet in (1, 2, 3)][-1] == [0]
+        gaps.sent(0)
+        # First sent before it was sent again.
+        assert [gaps.came(packet) for packet in (4, 5, 6, 7)] == [[]] * 4
+        for packet in (8, 9, 10):
+            gaps.sent(packet)
+        assert [gaps.came(packet) for packet in (8, 9, 10)] == [[], [], [0]]
+
+    def test_what_is_sent_again_is_no_newer(self) -> None:
+        gaps = self.under_way(5)
+        for packet in (2, 3, 4):
+            gaps.sent(packet)
+        assert [gaps.came(packet) for packet in (2, 3, 4)] == [[], [], [0, 1]]
+        gaps.sent(0)
+        gaps.sent(1)
+        assert gaps.came(1) == []
+
+    def test_tell_several_losses_in_the_order_of_sending(self) -> None:
+        gaps = self.under_way(8)
+        assert [gaps.came(packet) for packet in (1, 3, 4, 6)] == [[], [], [0], [2]]
+
+    def test_tell_nothing_where_switches_sort(self) -> None:
+        gaps = self.under_way(8, newer_sums_of(parse_policy("switchml:switch=sp-pifo")))
+        assert [gaps.came(packet) for packet in range(1, 8)] == [[]] * 7
+
+    @pytest.mark.parametrize("policy", ["switchml", "tensorexpress+sum"])
+    def test_recover_without_timeouts(self, policy: str) -> None:
+        workload = Workload("one", (Layer("all", 4000 * VALUES, 0, 0),))
+        scenario = summed(star(4, "10 Gbps", "1 us"), 4, workload).scenario
+        patient = replace(scenario, transport=Transport(rto_min_ps=10**12))
+        traces = [
+            simulate(make_plan(replace(patient, loss=loss), parse_policy(policy)), "fast") for loss in (0.0, 0.001)
+        ]
+        without_ps, with_loss_ps = (int(iterations_ps(trace.jobs[0])[-1]) for trace in traces)
+        assert traces[1].links["losses"].sum() > 20
+        assert traces[1].timeouts == 0
+        assert with_loss_ps < 1.1 * without_ps
+
+    @settings(max_examples=100)
+    @given(plans(summed=True))
+    def test_are_none_where_nothing_is_lost(self, plan: Plan) -> None:
+        # Whatever workers compute and strangers send. Who copies tensors by urgency may send a pool in another order.
+        scenario, copies_in_order = plan.scenario, not plan.policy.orders_in_hosts
+        transport = (
+            scenario.transport if copies_in_order else replace(scenario.transport, copy_rate_bps=0, message_ps=0)
+        )
+        cluster = replace(scenario.cluster, buffer_bytes=0)
+        lossless = replace(scenario, loss=0.0, cluster=cluster, transport=transport)
+        assert simulate(make_plan(lossless, plan.policy), "fast").retransmissions == 0
 
 
 class TestEnginesAreEqual:

@@ -136,8 +136,12 @@ def send_addend(m: Memory, flow: int, message: int, number: int) -> int:
     """Return a packet that goes out now."""
     now, stream = m[NOW], m[flow + F_STREAM]
     at = slot_at(m, stream, number)
+    m[flow + F_TRANSMISSIONS] += 1
     if m[at + Z_UNDER_WAY]:
         leave(m, flow, at)
+    else:
+        m[at + Z_FIRST] = m[flow + F_TRANSMISSIONS]
+    m[at + Z_LAST], m[at + Z_NEWER] = m[flow + F_TRANSMISSIONS], 0
     m[at + Z_SENT], m[at + Z_UNDER_WAY] = now, 1
     last = m[flow + F_NEWEST]
     m[at + Z_EARLIER], m[at + Z_LATER] = last, NONE
@@ -182,6 +186,7 @@ def receive_total(m: Memory, packet: int) -> int:
     if m[at + Z_NUMBER] != number or not m[at + Z_UNDER_WAY]:
         return NONE
     leave(m, flow, at)
+    came(m, flow, m[at + Z_FIRST])
     message = message_of(m, stream, number)
     if m[at + Z_AGAIN]:
         m[at + Z_AGAIN] = 0
@@ -207,8 +212,29 @@ def receive_total(m: Memory, packet: int) -> int:
 
 
 @compiled
+def came(m: Memory, flow: int, first: int) -> None:
+    """Send again what counts as lost by the sum of a packet whose first transmission was this one; see `Gaps`."""
+    at = m[flow + F_OLDEST]
+    while at != NONE and m[at + Z_LAST] <= first:
+        following = m[at + Z_LATER]
+        m[at + Z_NEWER] += 1
+        if m[at + Z_NEWER] == m[NEWER_SUMS]:
+            send_again(m, flow, at)
+        at = following
+
+
+@compiled
+def send_again(m: Memory, flow: int, at: int) -> None:
+    m[RETRANSMISSIONS] += 1
+    m[at + Z_AGAIN] = 1
+    number = m[at + Z_NUMBER]
+    message = message_of(m, m[flow + F_STREAM], number)
+    send_control(m, m[flow + F_SRC], send_addend(m, flow, message, number))
+
+
+@compiled
 def stream_timer(m: Memory, flow: int) -> None:
-    now, stream = m[NOW], m[flow + F_STREAM]
+    now = m[NOW]
     m[flow + F_ARMED] = 0
     at = m[flow + F_OLDEST]
     if at == NONE:
@@ -220,10 +246,7 @@ def stream_timer(m: Memory, flow: int) -> None:
     last = m[flow + F_NEWEST]
     while m[at + Z_SENT] <= overdue:
         following = m[at + Z_LATER]
-        m[RETRANSMISSIONS] += 1
-        m[at + Z_AGAIN] = 1
-        number = m[at + Z_NUMBER]
-        send_control(m, m[flow + F_SRC], send_addend(m, flow, message_of(m, stream, number), number))
+        send_again(m, flow, at)
         if at == last:
             break
         at = following

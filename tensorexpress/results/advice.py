@@ -11,6 +11,7 @@ from tensorexpress.graph import ARCHITECTURES
 from tensorexpress.plan import Plan, link_loads
 from tensorexpress.policy import POLICIES
 from tensorexpress.queueing import DISCIPLINES
+from tensorexpress.recovery import newer_sums_of
 from tensorexpress.results.side_by_side import Result, SideBySide
 from tensorexpress.slots import needed_slots, throughput_share
 from tensorexpress.software import lane_work_ps
@@ -349,6 +350,12 @@ def _about_grain(compared: SideBySide) -> Iterator[str]:
         yield f"What moved as one was dropped as one ({', '.join(dropped)}): only --grain 1 tells single losses."
 
 
+def _only_timeouts_tell(plan: Plan) -> bool:
+    """Whether switches sum, and for some pool nothing else says that a packet is lost."""
+    pools = [pool for job in plan.jobs for tree in job.sums for pool in tree.pools]
+    return bool(pools) and (newer_sums_of(plan.policy) == 0 or min(pool.slots for pool in pools) == 1)
+
+
 def _about_network(compared: SideBySide) -> Iterator[str]:
     for name, result in compared.results.items():
         drops, retransmissions = int(result.trace.links["drops"].sum()), result.trace.retransmissions
@@ -364,7 +371,7 @@ def _about_network(compared: SideBySide) -> Iterator[str]:
                 f"({'for slower workers' if result.plan.policy.in_switches else 'starved in a low queue'}); a larger "
                 "transport.rto_min would avoid it."
             )
-        if result.plan.policy.in_switches and result.trace.links["losses"].any() and retransmissions:
+        if _only_timeouts_tell(result.plan) and result.trace.links["losses"].any() and retransmissions:
             yield (
                 f"Under {name}, a slot stands still for transport.rto_min "
                 f"({format_time(result.plan.scenario.transport.rto_min_ps)}) at the least when a packet is lost: a few "
