@@ -26,6 +26,9 @@ LEAST_TIMEOUT_PS = 5 * 10**9
 #: The time-out no longer doubles beyond this, so that a flow goes on soon after a long interruption.
 LONGEST_TIMEOUT_PS = 10**12
 
+#: How long a part of a sum may keep its cell from others, where slots are found by hash.
+SUM_AGE_PS = 10**12
+
 #: Of so many round trips through switches that sum, one waited for nobody else.
 POOL_SAMPLES = 16
 

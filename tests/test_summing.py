@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import simpy
 from hypothesis import given, settings
-from support.strategies import US, plans
+from support.strategies import SUMMED, US, plans
 from test_engines import crowded, differences
 
 from tensorexpress.bound import make_demand, run_bound_ps
@@ -35,6 +36,9 @@ from tensorexpress.workload import Layer, Workload
 
 GBPS = 10**9
 
+#: Where every packet has a slot to itself.
+IN_POOLS = ("pool", "front")
+
 #: A gradient of so many packets, made in no time.
 PACKETS = 8000
 AT_ONCE = Workload("at once", (Layer("all", PACKETS * VALUES, 0, 0),))
@@ -46,8 +50,14 @@ def tree_of(plan: Plan, job: int = 0) -> SumPlan:
     return found
 
 
-def summed(cluster: Cluster, workers: int, workload: Workload = AT_ONCE, policy: str = "switchml") -> Plan:
-    job = Job("job", workload, tuple(range(workers)), architecture="ring")
+def summed(
+    cluster: Cluster,
+    workers: int,
+    workload: Workload = AT_ONCE,
+    policy: str = "switchml",
+    servers: tuple[int, ...] = (),
+) -> Plan:
+    job = Job("job", workload, tuple(range(workers)), servers, architecture="ps" if servers else "ring")
     return make_plan(Scenario("summed", cluster, (job,), iterations=1, warmup=0), parse_policy(policy))
 
 
@@ -89,6 +99,29 @@ class TestThroughput:
         # Each waits for the sum of the one before.
         assert took_ps == PACKETS * 2 * (packet_ps + 10**6)
 
+    @pytest.mark.parametrize("workers", [2, 8, 40])
+    @pytest.mark.parametrize("slots", [1, 3, 8, 64])
+    def test_in_front_of_a_server_counts_the_way_to_it(self, slots: int, workers: int) -> None:
+        cluster = cluster_of(workers + 1, 10 * GBPS, slots * SLOT_BYTES)
+        plan = summed(cluster, workers, policy="libra", servers=(workers,))
+        tree = tree_of(plan)
+        (pool,) = tree.pools
+        round_trip = round_trip_ps(tree, plan.scenario.directed()) / 10**12
+        line_rate = 10 * GBPS / 8 / SUM_FRAMING.full_packet_bytes * VALUES
+        expected = min(line_rate, pool.slots * VALUES / round_trip)
+        assert values_per_second(plan) == pytest.approx(expected, rel=0.01)
+        assert (expected < line_rate) == (slots < 64)
+
+    def test_in_front_of_a_server_is_exact_for_single_packets(self) -> None:
+        plan = summed(cluster_of(5, 10 * GBPS, SLOT_BYTES), 4, policy="libra", servers=(4,))
+        packet_ps = serialisation_ps(SUM_FRAMING.full_packet_bytes, 10 * GBPS)
+        assert iterations_ps(simulate(plan, "fast").jobs[0])[-1] == PACKETS * 4 * (packet_ps + 10**6)
+
+    def test_halves_where_the_only_server_is_a_worker_too(self) -> None:
+        # It sends what it has to be summed, and all sums.
+        plan = summed(cluster_of(4, 10 * GBPS), 4, policy="libra", servers=(0,))
+        assert values_per_second(plan) == pytest.approx(281.2e6 / 2, rel=0.02)
+
     def test_is_that_of_the_slowest_link(self) -> None:
         plan = summed(dumbbell(4, 4, "10 Gbps", "1 Gbps"), 8)
         assert values_per_second(plan) == pytest.approx(28.12e6, rel=0.01)
@@ -96,19 +129,23 @@ class TestThroughput:
 
 class TestConservation:
     @settings(max_examples=60)
-    @given(plans(disturbed=False, summed=True))
-    def test_every_link_of_a_tree_carries_the_model_once_each_way(self, plan: Plan) -> None:
+    @given(plans(disturbed=False, sums=IN_POOLS))
+    def test_every_link_of_a_tree_carries_its_tensors_once_each_way(self, plan: Plan) -> None:
         trace = simulate(plan, "fast")
         expected = np.zeros(len(trace.links), dtype=np.int64)
         for job in plan.jobs:
-            for link in job.sums[0].links:
-                expected[[link, link ^ 1]] += sum(packets_of(job.job.workload)) * SUM_FRAMING.full_packet_bytes
+            packets = packets_of(job.job.workload)
+            assert sorted(tensor for tree in job.sums for tensor in tree.tensors) == list(range(len(packets)))
+            for tree in job.sums:
+                size = sum(packets[tensor] for tensor in tree.tensors) * SUM_FRAMING.full_packet_bytes
+                for link in tree.links:
+                    expected[[link, link ^ 1]] += size
         assert np.array_equal(trace.links["bytes"], expected * plan.scenario.rounds)
         assert trace.transmissions == transmissions_of(build(plan))
         assert trace.retransmissions == 0
 
     @settings(max_examples=60)
-    @given(plans(disturbed=False, summed=True))
+    @given(plans(disturbed=False, sums=IN_POOLS))
     def test_loads_are_what_links_carry(self, plan: Plan) -> None:
         trace, rates = simulate(plan, "fast"), plan.scenario.directed().rate_bps
         loads = sum(np.sum(link_loads(job, plan.scenario, plan.paths), axis=(0, 2)) for job in plan.jobs)
@@ -116,21 +153,22 @@ class TestConservation:
         assert np.allclose(np.array(carried) / plan.scenario.rounds, loads, rtol=1e-6, atol=100)
 
     @settings(max_examples=40)
-    @given(plans(disturbed=False, summed=True))
+    @given(plans(disturbed=False, sums=IN_POOLS))
     def test_every_packet_passes_every_link_of_its_tree_once(self, plan: Plan) -> None:
         program = build(plan)
         record = execute(program, "fast", record_packets=True)
         job_of = program.flow_job[record.packets["flow"]]
         for number, job in enumerate(plan.jobs):
             own = record.packets[job_of == number]
-            packets = sum(packets_of(job.job.workload)) * plan.scenario.rounds
-            tree = tree_of(plan, number)
-            per_link = Counter(zip(own["link"].tolist(), own["kind"].tolist(), strict=True))
-            up = {(link, ADDEND): packets for link in tree.links}
-            assert per_link == {**up, **{(link ^ 1, TOTAL): packets for link in tree.links}}
+            expected: Counter[tuple[int, int]] = Counter()
+            for tree in job.sums:
+                packets = sum(pool.packets_per_iteration for pool in tree.pools) * plan.scenario.rounds
+                for link in tree.links:
+                    expected += {(link, ADDEND): packets, (link ^ 1, TOTAL): packets}
+            assert Counter(zip(own["link"].tolist(), own["kind"].tolist(), strict=True)) == expected
 
     @settings(max_examples=60)
-    @given(plans(summed=True))
+    @given(plans(sums=SUMMED))
     def test_sums_come_back_after_every_gradient(self, plan: Plan) -> None:
         for job in simulate(plan, "fast").jobs:
             assert (job.updated_ps >= job.gradient_ps.max(axis=1, keepdims=True)).all()
@@ -141,19 +179,20 @@ class TestConservation:
 
 
 class TestLoss:
-    @pytest.mark.parametrize("policy", ["switchml", "tensorexpress+sum:queues=equal", "switchml:host=random"])
+    @pytest.mark.parametrize("policy", ["switchml", "tensorexpress+sum:queues=equal", "switchml:host=random", "libra"])
     @pytest.mark.parametrize("loss", [0.01, 0.1])
     def test_is_recovered(self, loss: float, policy: str) -> None:
-        scenario = replace(crowded("ring", loss), background=())
+        scenario = replace(crowded("ps", loss), background=())
         plan = make_plan(scenario, parse_policy(policy))
         trace = simulate(plan, "fast")
         assert trace.links["losses"].sum() > 0
         assert trace.retransmissions > 0
         assert (trace.jobs[0].updated_ps >= 0).all()
-        packets = sum(packets_of(scenario.jobs[0].workload)) * scenario.rounds * SUM_FRAMING.full_packet_bytes
-        for link in tree_of(plan).links:
-            assert trace.links["bytes"][link] >= packets
-            assert trace.links["bytes"][link ^ 1] >= packets
+        for tree in plan.jobs[0].sums:
+            packets = sum(pool.packets_per_iteration for pool in tree.pools) * scenario.rounds
+            for link in tree.links:
+                assert trace.links["bytes"][link] >= packets * tree.framing.full_packet_bytes
+                assert trace.links["bytes"][link ^ 1] >= packets * tree.framing.full_packet_bytes
 
     def test_in_a_full_buffer_is_recovered(self) -> None:
         # Four times as much comes down as goes on to h1, where a stranger sends as well.
@@ -237,7 +276,7 @@ class TestGaps:
         assert with_loss_ps < 1.1 * without_ps
 
     @settings(max_examples=100)
-    @given(plans(summed=True))
+    @given(plans(sums=IN_POOLS))
     def test_are_none_where_nothing_is_lost(self, plan: Plan) -> None:
         # Whatever workers compute and strangers send. Who copies tensors by urgency may send a pool in another order.
         scenario, copies_in_order = plan.scenario, not plan.policy.orders_in_hosts
@@ -255,6 +294,8 @@ class TestEnginesAreEqual:
         [
             "switchml",
             "switchml:host=random",
+            "libra",
+            "tensorexpress+sum:queues=equal,sum=front",
             "tensorexpress+sum:queues=equal",
             "tensorexpress+sum:switch=fifo,queues=optimal",
             "tensorexpress+sum:switch=pifo,queues=slack",
@@ -264,7 +305,10 @@ class TestEnginesAreEqual:
     @pytest.mark.parametrize("loss", [0.0, 0.02])
     @pytest.mark.parametrize("architecture", ["ps", "ring", "tree"])
     def test_on_every_discipline_and_loss(self, architecture: str, loss: float, policy: str) -> None:
-        program = build(make_plan(crowded(architecture, loss, ecn_bytes=1500), parse_policy(policy)))
+        chosen = parse_policy(policy)
+        if chosen.sums_end_at_servers:
+            architecture = "ps"
+        program = build(make_plan(crowded(architecture, loss, ecn_bytes=1500), chosen))
         reference = model.run(program, record_packets=True)
         assert differences(reference, fast.run(program, record_packets=True)) == []
         assert reference.transmissions == len(reference.packets) > 500
@@ -276,13 +320,13 @@ class TestEnginesAreEqual:
 class _Switch:
     """An adder of a plan, and what it sends: kind, link and number."""
 
-    def __init__(self, plan: Plan, switch: int):
+    def __init__(self, plan: Plan, adder: int):
         model = Model(build(plan))
         self.sent: list[tuple[int, int, int]] = []
         model.enqueue = lambda packet: self.sent.append(  # type: ignore[method-assign]
             (packet.kind, packet.path[0], packet.transmission)
         )
-        self._model, self.adder = model, model.adders[switch]
+        self._model, self.adder = model, model.adders[adder]
         assert isinstance(self.adder, Adder)
 
     def take(self, number: int, child: int) -> list[tuple[int, int, int]]:
@@ -292,6 +336,10 @@ class _Switch:
         self.sent.clear()
         self.adder.add(packet)
         return list(self.sent)
+
+    def wait(self, time_ps: int) -> None:
+        """Let so much time pass, and nothing else."""
+        self._model.env = simpy.Environment(initial_time=int(self._model.env.now) + time_ps)
 
 
 class TestSlotRules:
@@ -342,6 +390,43 @@ class TestSlotRules:
         assert switch.take(0, child=0) == []
         assert switch.take(0, child=1) == [(ADDEND, below.up, 0)]
         assert switch.take(0, child=0) == [(ADDEND, below.up, 0)]
+
+
+class TestServerRules:
+    """A server behind one switch, with a pool of two slots."""
+
+    def server(self) -> _Switch:
+        plan = summed(star(3, "10 Gbps", "1 us", switch_memory=2 * SLOT_BYTES), 2, policy="libra", servers=(2,))
+        server = _Switch(plan, 1)
+        assert (server.adder.slots, server.adder.up) == (2, -1)
+        assert server.adder.round_trip_ps == round_trip_ps(tree_of(plan), plan.scenario.directed())
+        return server
+
+    def test_a_sum_is_answered_by_its_own_link(self) -> None:
+        # To the switch, which hands it down to all workers.
+        assert self.server().take(0, child=0) == [(TOTAL, 4, 0)]
+
+    def test_a_sum_that_comes_again_is_answered_again_but_not_within_a_round_trip(self) -> None:
+        server = self.server()
+        server.take(0, child=0)
+        server.wait(server.adder.round_trip_ps - 1)
+        assert server.take(0, child=0) == []
+        server.wait(1)
+        assert server.take(0, child=0) == [(TOTAL, 4, 0)]
+        assert server.take(0, child=0) == []
+
+    def test_the_sum_of_the_turn_before_is_kept_and_older_ones_are_dropped(self) -> None:
+        server = self.server()
+        for number in (0, 2, 4):
+            assert server.take(number, child=0) == [(TOTAL, 4, number)]
+        server.wait(server.adder.round_trip_ps)
+        assert server.take(0, child=0) == []
+        assert server.take(2, child=0) == [(TOTAL, 4, 2)]
+
+    def test_the_root_sends_its_sum_up_and_again_when_asked(self) -> None:
+        root = _Switch(summed(star(3), 2, policy="libra", servers=(2,)), 0)
+        assert root.take(0, child=0) == []
+        assert root.take(0, child=1) == root.take(0, child=0) == [(ADDEND, 5, 0)]
 
 
 class TestOrder:
