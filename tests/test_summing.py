@@ -18,9 +18,12 @@ from tensorexpress.errors import InputError
 from tensorexpress.plan import Plan, link_loads, make_plan
 from tensorexpress.policy import POLICIES, parse_policy
 from tensorexpress.recovery import Gaps, newer_sums_of
-from tensorexpress.scenario import Job, Scenario, Transport
-from tensorexpress.sim import fast, model
+from tensorexpress.results.advice import notes
+from tensorexpress.results.side_by_side import SideBySide
+from tensorexpress.scenario import Job, Scenario, Transport, read_scenario
+from tensorexpress.sim import fast, model, predict
 from tensorexpress.sim.adding import Adder
+from tensorexpress.sim.explain import explain
 from tensorexpress.sim.flat_plan import build, transmissions_of
 from tensorexpress.sim.model import Model
 from tensorexpress.sim.packet import Packet
@@ -31,7 +34,7 @@ from tensorexpress.slots import SLOT_BYTES, round_trip_ps
 from tensorexpress.sums import SUM_FRAMING, VALUES, SumPlan, packets_of
 from tensorexpress.topologies import dumbbell, leaf_spine, star
 from tensorexpress.trace import Trace, iterations_ps
-from tensorexpress.units import serialisation_ps
+from tensorexpress.units import format_ms, serialisation_ps
 from tensorexpress.workload import Layer, Workload
 
 GBPS = 10**9
@@ -458,6 +461,61 @@ class TestOrder:
         assert took_ps == waits_ps + 2
         # Times on links are rounded down.
         assert took_ps - 10 <= run_bound_ps(make_demand(plan, 0), trace, 0) <= took_ps
+
+
+class TestNotes:
+    """What `predict` and `explain` say of sums that end at servers."""
+
+    small = ("job.model=alexnet", "job.workers=3", "job.servers=1", "iterations=1", "warmup=0")
+
+    def predicted(self, *policies: str, more: tuple[str, ...] = ()) -> SideBySide:
+        return predict(read_scenario(overrides=[*self.small, *more]), policies)
+
+    def test_tell_order_from_sums_by_policies_that_sum_in_the_same_way(self) -> None:
+        compared = self.predicted("fifo", "switchml", "atp", "tensorexpress+sum:sum=hashed")
+        fifo, _, hashed, both = (result.jobs[0].iteration_ps for result in compared.results.values())
+        (note,) = [note for note in notes(compared) if note.startswith("Sums in switches without any order")]
+        assert f"take off {format_ms(fifo - hashed)} (atp)" in note
+        assert f"on top of them {format_ms(hashed - both)} (tensorexpress+sum:sum=hashed)" in note
+        without = self.predicted("fifo", "switchml", "tensorexpress+sum:sum=front")
+        assert not any("without any order" in note for note in notes(without))
+
+    def test_say_what_was_left_to_servers(self) -> None:
+        said = {}
+        for memory in ("5 KB", "10 MB"):
+            compared = self.predicted("atp", more=(f"cluster.switch_memory={memory}",))
+            trace = compared.baseline.trace
+            (said[memory],) = [note for note in notes(compared) if "came whole from a switch" in note]
+            assert f"{trace.whole_sums / trace.server_sums:.1%} of sums" in said[memory]
+            assert f"{trace.server_packets / trace.server_sums:.2f} packets for a sum, where 1 is" in said[memory]
+        assert said["5 KB"].endswith(
+            "16 packets under way, and a switch has 4 cells; a larger cluster.switch_memory has more."
+        )
+        assert said["10 MB"].endswith("where 1 is the fewest and 3 is all of them.")
+
+    def test_speak_of_timeouts_where_only_these_tell_of_losses(self) -> None:
+        loss = ("loss=0.001", "transport.rto_min=100 us")
+        for policy, memory, is_said in (
+            ("switchml", 1, True),
+            ("switchml", 8, False),
+            ("switchml:switch=pifo", 8, True),
+        ):
+            more = (*loss, f"cluster.switch_memory={memory * SLOT_BYTES}")
+            said = notes(self.predicted("fifo", policy, more=more))
+            assert any("a slot stands still for transport.rto_min" in note for note in said) == is_said
+
+    @pytest.mark.parametrize("sums", ["front", "hashed"])
+    def test_explain_the_step_to_sums_in_the_switch(self, sums: str) -> None:
+        policy = f"tensorexpress+sum:sum={sums}"
+        scenario = read_scenario(overrides=[*self.small])
+        (job,) = explain(scenario, policy).jobs
+        assert [step.name for step in job.steps] == ["fifo", "host order", "switch order", "sums in the switch"]
+        assert sum(step.gain_ps for step in job.steps) + job.left_ps == job.possible_ps
+        results = predict(scenario, ["fifo", f"fifo:sum={sums}", policy, "tictac:switch=strict,queues=fewest"]).results
+        fifo, alone, last, ordered = (result.jobs[0].iteration_ps for result in results.values())
+        step = job.steps[-1]
+        assert (step.iteration_ps, step.alone_ps) == (last, fifo - alone)
+        assert step.gain_ps == step.last_ps == ordered - last
 
 
 class TestRefusals:
