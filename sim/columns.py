@@ -10,20 +10,28 @@ from tensorexpress.sim.flat_plan import NEVER as NEVER
 NONE = -1
 
 # Fields at the start of the memory.
-(NOW, EVENTS, EVENT_COUNT, TOP_IS_FREE, STACK, FREE, FREE_COUNT, LOGGED, RUNNING, RETRANSMISSIONS, TIMEOUTS,
- TRANSMISSIONS, SEQUENCE, STATUS, DISCIPLINE, QUEUES, OWN, COMMON, SLACK_MODE, ECN, LOSS, SEED, HOST_ORDER, CREDIT,
+(NOW, EVENTS, EVENT_COUNT, TOP_IS_FREE, TIMERS, TIMER_COUNT, STACK, FREE, FREE_COUNT, LOGGED, RUNNING,
+ RETRANSMISSIONS, TIMEOUTS, TRANSMISSIONS, SEQUENCE, STATUS, DISCIPLINE, QUEUES, OWN, COMMON, SLACK_MODE, ECN, LOSS,
+ SEED, HOST_ORDER, CREDIT,
  PAYLOAD, HEADER, ACK_SIZE, ACKS, ACK_EVERY, LARGEST_WINDOW, RTO_MIN, REORDERING, NEWER_SUMS, ROUNDS, OTHER_RANK,
  OTHER_SLACK, LOGGING, SOURCES, TRAINS, QUEUE_SHARE, CHUNK, HEAD_BYTES, SPARE, CELLS, CHECKSUMS, PREEMPTS,
- SERVER_SUMS, WHOLE_SUMS, SERVER_PACKETS, COLLISIONS, EVICTIONS, HEAD) = range(52)  # fmt: skip
+ SERVER_SUMS, WHOLE_SUMS, SERVER_PACKETS, COLLISIONS, EVICTIONS, HEAD) = range(54)  # fmt: skip
 
-# Packets. NEXT links a queue, a link or the free list; a PIFO's heap uses NEXT and RIGHT as its children. What a hop
-# touches comes first, so that it shares a cache line. Where switches sum, TRANSMISSION is its number in the stream,
-# ACKED_TO the adder to which it goes, and ASKS from which of its children; where slots are found by hash, SENT is whose
-# values are in it, and MARKED whether it was sent again.
-(P_NEXT, P_SIZE, P_HOP, P_END, P_KIND, P_RANK, P_ARRIVES, P_ENQUEUED, P_FLOW, P_MESSAGE, P_ITERATION, P_CHUNK,
- P_TRANSMISSION, P_SENT, P_ACKED_TO, P_MARKED, P_ASKS, P_SLACK, P_RIGHT, P_SEQUENCE,
- PACKET_COLUMNS) = range(21)  # fmt: skip
-P_NUMBER, P_ADDER, P_CHILD, P_WORKERS, P_AGAIN = P_TRANSMISSION, P_ACKED_TO, P_ASKS, P_SENT, P_MARKED
+# Words of a cache line. Rows that are many, and that every packet touches, start with one.
+LINE = 8
+
+# Packets. NEXT links a queue, a link or the free list; a PIFO's heap uses NEXT and RIGHT as its children. Two cache
+# lines: many packets wait in a large cluster, and a hop touches only the first. Of columns that share a place, one is
+# used at a time: a packet is on a link or in a queue; data ASKS, and an acknowledgement tells what is ACKED_TO. Where
+# switches sum, TRANSMISSION is its number in the stream, ADDER where it goes, ORIGIN from which of its children, twice,
+# and one more if it was sent again; where slots are found by hash, WORKERS is whose values are in it.
+(P_NEXT, P_SIZE, P_HOP, P_END, P_KIND, P_RANK, P_ARRIVES, P_MARKED, P_FLOW, P_MESSAGE, P_ITERATION, P_CHUNK,
+ P_TRANSMISSION, P_SENT, P_ACKED_TO, P_SLACK, PACKET_COLUMNS) = range(17)  # fmt: skip
+P_ENQUEUED, P_ASKS = P_ARRIVES, P_ACKED_TO
+P_NUMBER, P_ADDER, P_ORIGIN, P_WORKERS = P_TRANSMISSION, P_ACKED_TO, P_MARKED, P_SENT
+
+# Behind a packet if the discipline is a PIFO.
+P_RIGHT, P_SEQUENCE, PIFO_COLUMNS = PACKET_COLUMNS, PACKET_COLUMNS + 1, PACKET_COLUMNS + LINE
 
 # Ports, one per directed link; the columns from CONTROL on are a host's.
 (L_INDEX, L_RATE, L_DELAY, L_IS_PACED, L_IS_HOST, L_IDLE, L_BUSY_UNTIL, L_HEAD, L_TAIL, L_CARRIED, L_BACKLOG, L_COMMON,
@@ -35,11 +43,14 @@ S_NODE, S_BUSY, S_IS_OUT, S_TAKEN, S_HEAP, S_WAITING, LANE_COLUMNS = range(7)
 
 Q_HEAD, Q_TAIL, Q_BYTES, Q_BOUND, QUEUE_COLUMNS = range(5)
 
-# Flows; what choosing the next one to serve touches comes first.
-(F_CURRENT, F_KEY, F_SERVED, F_PLACE, F_AT, F_IN_FLIGHT, F_WINDOW, F_SRC, F_PENDING, F_PENDING_COUNT, F_OLDEST,
- F_NEWEST, F_TRANSMISSIONS, F_UNASKED, F_DEADLINE, F_TIMEOUT, F_ARMED, F_PATH, F_PATH_END, F_BACK, F_BACK_END, F_DST,
- F_INDEX, F_SLOW_UNTIL, F_CUT_AGAIN, F_ALPHA, F_ROUND, F_ROUND_MARKED, F_RTT, F_RTT_DEVIATION, F_PROBE, F_STOOD, F_ACK,
- F_LAST_ACK, F_STREAM, FLOW_COLUMNS) = range(36)  # fmt: skip
+# Flows, a cache line each for what is touched to choose the next one to serve, to send, to find the way there and
+# back, and by an acknowledgement; then the rest. OLDEST and NEWEST are the rows of their list of transmissions.
+(F_CURRENT, F_KEY, F_SERVED, F_PLACE, F_AT, F_IN_FLIGHT, F_WINDOW, F_SRC,
+ F_PENDING, F_PENDING_COUNT, F_TRANSMISSIONS, F_NEWEST, F_UNASKED, F_DEADLINE, F_TIMEOUT, F_ARMED,
+ F_STREAM, F_PATH, F_PATH_END, F_BACK, F_BACK_END, F_DST, F_INDEX, F_ACK,
+ F_OLDEST, F_UNSETTLED, F_SLOW_UNTIL, F_ROUND, F_RTT, F_RTT_DEVIATION, F_PROBE, F_STOOD,
+ F_CUT_AGAIN, F_ALPHA, F_ROUND_MARKED, F_LAST_ACK) = range(36)  # fmt: skip
+FLOW_COLUMNS = 5 * LINE
 
 # What a flow has beside where it is a stream, whose packets switches sum; its slots, of which those under way are
 # linked in the order of sending; the adders of switches, their children and what they hold of every slot and set.
@@ -54,15 +65,25 @@ V_NUMBER, V_SEEN, V_ANSWERED, SET_COLUMNS = range(4)
 K_ADDER, K_NUMBER, K_SEEN, K_TAKEN, K_RANK, K_SLACK, CELL_COLUMNS = range(7)
 NOBODY = 0
 
-# Messages; the columns from UNACKNOWLEDGED to EXPECTED start at zero in every iteration. Those that switches sum have a
-# FIRST packet by number, the iteration COPIED whose packets may be sent, and an ANSWER that brings the sum back.
-(M_INDEX, M_NODE, M_FLOW, M_BYTES, M_CHUNKS, M_SLICES, M_PACKETS, M_FIRST_CHUNK, M_RANK, M_SWITCH_RANK, M_LEAD, M_SLACK,
- M_TIMES, M_ITERATION, M_KEY, M_DEADLINE, M_UNACKNOWLEDGED, M_NEXT, M_LOST, M_LOST_FROM, M_RECEIVED, M_EXPECTED,
- M_FIRED, M_OUT, M_FIRST, M_COPIED, M_ANSWER, MESSAGE_COLUMNS) = range(28)  # fmt: skip
+# Messages, three cache lines: what every packet touches, what sending touches, the rest. The columns from RECEIVED to
+# LOST_FROM start at zero in every iteration. Those that switches sum have a FIRST packet by number, the iteration
+# COPIED whose packets may be sent, and an ANSWER that brings the sum back; they do without what is in these places
+# otherwise.
+(M_ITERATION, M_FIRST_CHUNK, M_CHUNKS, M_RECEIVED, M_EXPECTED, M_UNACKNOWLEDGED, M_NEXT, M_LOST,
+ M_LOST_FROM, M_KEY, M_BYTES, M_FLOW, M_SWITCH_RANK, M_DEADLINE, M_LEAD, M_TIMES,
+ M_INDEX, M_NODE, M_SLICES, M_PACKETS, M_SLACK, M_FIRED, M_OUT) = range(23)  # fmt: skip
+M_FIRST, M_COPIED, M_ANSWER, MESSAGE_COLUMNS = M_FIRST_CHUNK, M_UNACKNOWLEDGED, M_LOST_FROM, 3 * LINE
 
-# Chunks; those in flight are linked in the order of sending, per flow. HAS is a bit of the state: received.
-C_STATE, C_TRANSMISSION, C_EARLIER, C_LATER, C_MESSAGE, CHUNK_COLUMNS = range(6)
-STATE, HAS = 3, 4
+# Chunks are single words, because a program has many: the state, HAS (received), and from BY_TRANSMISSION on the number
+# of the transmission that is in flight.
+STATE, HAS, BY_TRANSMISSION = 3, 4, 8
+
+# What a flow has transmitted, from the oldest that may be in flight on, is a list of rows like those of packets: NEXT,
+# a free word, and message and chunk of some transmissions, whose numbers follow each other. Most are acknowledged in
+# the order of sending; an entry whose chunk has left the network meanwhile, or was sent again, is passed over.
+C_NEXT, C_FREE, C_FIRST = range(3)
+C_MESSAGE, C_CHUNK, C_COLUMNS = range(3)
+C_ENTRIES = (PACKET_COLUMNS - C_FIRST) // C_COLUMNS
 
 (N_KIND, N_THING, N_NEED, N_NEED_ALL, N_DEADLINE, N_SUCCESSORS, N_SUCCESSORS_END, N_DELAY, N_WORK, N_LANE,
  NODE_COLUMNS) = range(11)  # fmt: skip

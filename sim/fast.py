@@ -10,7 +10,7 @@ import numpy as np
 from tensorexpress.buffer import shares
 from tensorexpress.errors import SimulationError, StoppedError
 from tensorexpress.graph import NODE_KINDS
-from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS
+from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS, Pifo
 from tensorexpress.recovery import ALPHA_ONE
 from tensorexpress.sim.columns import *
 from tensorexpress.sim.flat_plan import BACKGROUND, COMPUTE, GAPS, NO_LIMIT, PHASE, FlatPlan, Ints
@@ -22,8 +22,14 @@ from tensorexpress.software import IN, LANES, OUT
 #: Events between two looks at whether to stop.
 BUDGET = 2_000_000
 
-#: Packets that one event can create at the most where no switch sums, and a little more.
+#: Rows for packets that one event can take at the most where no switch sums, and a little more.
 SPARE_PACKETS = 4
+
+#: Rows for packets at the start.
+FIRST_PACKETS = 4096
+
+#: At which word of a cache line large arrays of numpy start, behind what malloc keeps there; only speed depends on it.
+START = 2
 
 
 class _Table(NamedTuple):
@@ -40,8 +46,15 @@ class _Memory:
         self.size = HEAD
         self.parts: list[tuple[int, Ints]] = []
 
+    def align(self) -> int:
+        """Return where the next cache line starts, and go on there."""
+        self.size += -(self.size + START) % LINE
+        return self.size
+
     def table(self, rows: int, columns: int) -> _Table:
         """Return a new table of zeros."""
+        if columns % LINE == 0:
+            self.align()
         values = np.zeros((rows, columns), dtype=np.int64)
         return _Table(values, self.place(values) + np.arange(rows) * columns)
 
@@ -53,8 +66,10 @@ class _Memory:
         return at
 
     def room(self, words: int) -> int:
-        """Return where a number of free words lie."""
-        return self.place(np.zeros(words, dtype=np.int64))
+        """Return where a number of free words lie; nothing touches them before they are needed."""
+        at = self.size
+        self.size += words
+        return at
 
     def place_rows(self, table: Ints, column: int, start: Ints, addresses: Ints) -> None:
         """Place addresses; store in two columns of a table where each of its rows of them starts and ends."""
@@ -63,7 +78,8 @@ class _Memory:
 
     def filled(self) -> Ints:
         """Return the memory with everything in its place; the parts are let go one by one, to hold nothing twice."""
-        memory = np.zeros(self.size, dtype=np.int64)
+        memory = _with_reserve(np.zeros(0, dtype=np.int64), self.size)
+        memory[: self.size] = 0
         while self.parts:
             at, values = self.parts.pop()
             memory[at : at + values.size] = values.ravel()
@@ -96,7 +112,20 @@ class _Layout:
         self._fill_nodes()
         self._fill_workers()
         self._fill_sources()
-        self.memory = _with_packets(self._start(log_rows), 4096)
+        self.memory = self._start(log_rows)
+        self._used = memory.align()
+        self.add_packets(FIRST_PACKETS)
+
+    def add_packets(self, count: int) -> None:
+        """Free more rows for packets, behind all that is used."""
+        columns = PIFO_COLUMNS if self.memory[DISCIPLINE] == Pifo.code else PACKET_COLUMNS
+        first, self._used = self._used, self._used + count * columns
+        if self._used > self.memory.size:
+            self.memory = _with_reserve(self.memory, self._used)
+        m, addresses = self.memory, first + np.arange(count) * columns
+        m[addresses[:-1] + P_NEXT], m[addresses[-1] + P_NEXT] = addresses[1:], m[FREE]
+        m[FREE] = first
+        m[FREE_COUNT] += count
 
     def _fill_ports(self) -> None:
         p, memory, ports = self.program, self._layout, self.ports.rows
@@ -186,21 +215,19 @@ class _Layout:
     def _fill_messages(self) -> None:
         p, messages = self.program, self.messages.rows
         # What switches sum is kept by slots.
-        kept = np.where(p.stream_slots[p.message_flow] > 0, 0, p.message_chunks)
-        chunks = np.zeros((int(kept.sum()), CHUNK_COLUMNS), dtype=np.int64)
-        chunks[:, C_MESSAGE] = np.repeat(self.messages.at, kept)
-        first_chunk = np.cumsum(kept) - kept
-        messages[:, M_FIRST_CHUNK] = self._layout.place(chunks) + first_chunk * CHUNK_COLUMNS
+        summed = p.stream_slots[p.message_flow] > 0
+        kept = np.where(summed, 0, p.message_chunks)
+        messages[:, M_FIRST_CHUNK] = self._layout.room(int(kept.sum())) + np.cumsum(kept) - kept
         messages[:, M_INDEX], messages[:, M_NODE] = np.arange(p.messages), self.nodes.at[: p.messages]
         messages[:, M_FLOW], messages[:, M_BYTES] = self.flows.at[p.message_flow], p.message_bytes
-        messages[:, M_RANK], messages[:, M_SWITCH_RANK] = p.message_rank, p.message_switch_rank
+        messages[:, M_SWITCH_RANK] = p.message_switch_rank
         messages[:, M_LEAD], messages[:, M_SLACK] = p.message_lead_ps, p.message_slack_ps
         messages[:, M_OUT], messages[:, M_ITERATION] = p.message_out_ps, NONE
         # Before the first start all chunks are as good as sent and acknowledged.
         messages[:, M_CHUNKS] = messages[:, M_UNACKNOWLEDGED] = messages[:, M_NEXT] = p.message_chunks
         messages[:, M_SLICES], messages[:, M_PACKETS] = p.message_slices, p.message_packets
-        messages[:, M_FIRST], messages[:, M_COPIED] = p.message_first, NONE
-        messages[:, M_ANSWER] = _at(self.messages.at, p.message_answer)
+        messages[summed, M_FIRST], messages[summed, M_COPIED] = p.message_first[summed], NONE
+        messages[summed, M_ANSWER] = _at(self.messages.at, p.message_answer[summed])
         messages[:, M_TIMES] = self.message_times.at
         self.message_times.rows[:] = NONE
         self.message_times.rows.reshape(-1, TIMES_COLUMNS)[:, T_TIMED_OUT] = 0
@@ -243,10 +270,11 @@ class _Layout:
     def _start(self, log_rows: int) -> Ints:
         """Return the memory with the first events in it."""
         p, memory = self.program, self._layout
-        # Every port and flow has two events at the most, everything else one.
-        events = 2 * (len(self.ports.at) + len(self.flows.at)) + len(self.lanes.at) + p.workers + p.joins
+        # Every port has two events at the most, everything else one, and a flow a timer beside it.
+        events = 2 * len(self.ports.at) + len(self.flows.at) + len(self.lanes.at) + p.workers + p.joins
         events += len(self.sources.at) + 1
         checksums_at = memory.place(np.array([_checksum_step(byte) for byte in range(256)], dtype=np.int64))
+        timers_at = memory.room(2 * (len(self.flows.at) + 1))
         events_at, stack_at = memory.room(2 * events), memory.room(2 * (p.messages + p.joins + 1))
         m = memory.filled()
         discipline, host_order = DISCIPLINES[p.discipline].code, HOST_ORDERS[p.host_order].code
@@ -254,7 +282,7 @@ class _Layout:
         assert discipline is not None
         assert host_order is not None
         for field, value in {
-            EVENTS: events_at, STACK: stack_at, FREE: NONE, RUNNING: p.workers, QUEUES: p.queues,
+            EVENTS: events_at, TIMERS: timers_at, STACK: stack_at, FREE: NONE, RUNNING: p.workers, QUEUES: p.queues,
             DISCIPLINE: discipline, OWN: own_bytes, COMMON: common_bytes, SLACK_MODE: p.slack_mode,
             ECN: p.ecn_bytes, LOSS: loss_threshold(p.loss), SEED: p.seed, HOST_ORDER: host_order,
             CREDIT: p.credit_bytes, PAYLOAD: p.payload_bytes, HEADER: p.header_bytes, ACK_SIZE: p.ack_bytes,
@@ -321,15 +349,11 @@ def _checksum_step(byte: int) -> int:
     return byte
 
 
-def _with_packets(m: Ints, count: int) -> Ints:
-    """Return the memory with room for more packets at its end."""
-    packets = np.zeros((count, PACKET_COLUMNS), dtype=np.int64)
-    addresses = m.size + np.arange(count) * PACKET_COLUMNS
-    packets[:-1, P_NEXT], packets[-1, P_NEXT] = addresses[1:], m[FREE]
-    grown = np.concatenate([m, packets.ravel()])
-    grown[FREE] = addresses[0]
-    grown[FREE_COUNT] += count
-    return grown
+def _with_reserve(memory: Ints, words: int) -> Ints:
+    """Return the memory with room for some words, and half as many more: pages that nobody touches cost nothing."""
+    larger = np.empty(words + words // 2, dtype=np.int64)
+    larger[: memory.size] = memory
+    return larger
 
 
 def what_is_not_compiled(program: FlatPlan) -> str | None:
@@ -353,7 +377,7 @@ def run(
     """
     log = np.zeros((1 << 16 if record_packets else 0, LOG_COLUMNS), dtype=np.int64)
     layout = _Layout(program, len(log))
-    packets = 4096
+    packets = FIRST_PACKETS
     while True:
         m = layout.memory
         kernel(m.ctypes.data, log.ctypes.data, len(log), BUDGET)
@@ -365,7 +389,7 @@ def run(
         if m[STATUS] == STUCK:
             raise SimulationError("no packet can make progress any more; this is a defect, please report it")
         if m[STATUS] == GROW and m[FREE_COUNT] < m[SPARE]:
-            layout.memory = _with_packets(m, packets)
+            layout.add_packets(packets)
             packets *= 2
         elif m[STATUS] == GROW:
             log = np.concatenate([log, np.zeros_like(log)])

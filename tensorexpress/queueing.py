@@ -240,6 +240,8 @@ class HostOrder:
     key: Callable[[Slice], int]
     #: Whether it leaves slices in the order in which they became ready.
     keeps_order: bool = False
+    #: Whether workers that have the same slices ready send them in the same order.
+    is_same_for_all: bool = False
     #: Its number in the compiled engine; None: only SimPy runs it.
     code: int | None = None
 
@@ -255,7 +257,7 @@ def shuffled(iteration: int, number: int) -> int:
 #: Name -> host order. `priority` goes by deadlines, not by layers: a layer says nothing of the iteration, and where a
 #: host both works and serves, what it pushes for the next iteration would overtake what others still need of this one.
 HOST_ORDERS: dict[str, HostOrder] = {
-    "fifo": HostOrder(lambda piece: piece.ready_ps, keeps_order=True, code=0),
-    "priority": HostOrder(lambda piece: piece.deadline_ps, code=1),
+    "fifo": HostOrder(lambda piece: piece.ready_ps, keeps_order=True, is_same_for_all=True, code=0),
+    "priority": HostOrder(lambda piece: piece.deadline_ps, is_same_for_all=True, code=1),
     "random": HostOrder(lambda piece: shuffled(piece.iteration, piece.number), code=2),
 }

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable
 from typing import Generic, TypeVar
 
 from tensorexpress.policy import Policy
-from tensorexpress.queueing import DISCIPLINES
+from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS
 
 #: A packet counts as lost when one that was sent this many transmissions later in its flow has arrived.
 REORDERING = 3
@@ -43,13 +43,16 @@ def reordering_of(policy: Policy) -> int:
 
 
 def newer_sums_of(policy: Policy) -> int:
-    """Return how many newer sums tell a loss; 0: switches reorder what is in one pool, and only time-outs tell.
+    """Return how many newer sums tell a loss; 0: only time-outs tell.
+
+    That is so where workers send what is in one pool in different orders, or switches reorder it.
 
     >>> from tensorexpress.policy import POLICIES, parse_policy
     >>> newer_sums_of(POLICIES["tensorexpress+sum"]), newer_sums_of(parse_policy("switchml:switch=pifo"))
     (3, 0)
     """
-    return 0 if DISCIPLINES[policy.discipline].sorts() else NEWER_SUMS
+    in_order = HOST_ORDERS[policy.host_order].is_same_for_all and not DISCIPLINES[policy.discipline].sorts()
+    return NEWER_SUMS if in_order else 0
 
 
 _Packet = TypeVar("_Packet", bound=Hashable)

@@ -1,4 +1,8 @@
-"""Events, a binary heap of (time, place inside the instant), no two of which share both; and packets."""
+"""Events, binary heaps of (time, place inside the instant), no two of which share both; and packets.
+
+Timers have a heap of their own: there is one for every flow, and almost all sleep while packets come and go. So the
+heap of all other events is as small as the network.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +31,12 @@ def schedule(m: Memory, time: int, place: int) -> None:
     else:
         m[EVENT_COUNT] = n + 1
         sift_up(m, m[EVENTS], n, time, place)
+
+
+@compiled
+def schedule_timer(m: Memory, time: int, place: int) -> None:
+    m[TIMER_COUNT] += 1
+    sift_up(m, m[TIMERS], m[TIMER_COUNT] - 1, time, place)
 
 
 @compiled
@@ -92,10 +102,17 @@ def sift_down(m: Memory, heap: int, n: int, first: int, second: int) -> None:
 
 
 @compiled
-def new_packet(m: Memory, kind: int, flow: int, hop: int, end: int, size: int, rank: int, slack: int) -> int:
-    packet = m[FREE]
-    m[FREE] = m[packet + P_NEXT]
+def new_row(m: Memory) -> int:
+    """Return a free row: the one that became free last, which is still in a cache."""
+    row = m[FREE]
+    m[FREE] = m[row + P_NEXT]
     m[FREE_COUNT] -= 1
+    return row
+
+
+@compiled
+def new_packet(m: Memory, kind: int, flow: int, hop: int, end: int, size: int, rank: int, slack: int) -> int:
+    packet = new_row(m)
     m[packet + P_KIND] = kind
     m[packet + P_FLOW] = flow
     m[packet + P_HOP] = hop
@@ -112,7 +129,7 @@ def new_packet(m: Memory, kind: int, flow: int, hop: int, end: int, size: int, r
 
 
 @compiled
-def free_packet(m: Memory, packet: int) -> None:
-    m[packet + P_NEXT] = m[FREE]
-    m[FREE] = packet
+def free_row(m: Memory, row: int) -> None:
+    m[row + P_NEXT] = m[FREE]
+    m[FREE] = row
     m[FREE_COUNT] += 1

@@ -27,7 +27,7 @@ from tensorexpress.sim.flat_plan import (
 )
 from tensorexpress.sim.kernel.events import (
     drop_first_pair,
-    free_packet,
+    free_row,
     new_packet,
     schedule,
     send_control,
@@ -143,7 +143,7 @@ def deliver(m: Memory, port: int) -> None:
     m[port + L_CARRIED] += 1
     if m[LOSS] and is_lost(m[SEED], m[port + L_INDEX], m[port + L_CARRIED], m[LOSS]):
         m[port + L_LOSSES] += 1
-        free_packet(m, packet)
+        free_row(m, packet)
         return
     hop = m[packet + P_HOP] + 1
     m[packet + P_HOP] = hop
@@ -160,7 +160,7 @@ def deliver(m: Memory, port: int) -> None:
         add(m, packet)
     elif kind == TOTAL:
         arrive_total(m, packet)
-    free_packet(m, packet)
+    free_row(m, packet)
 
 
 @compiled
@@ -173,6 +173,22 @@ def background(m: Memory, source: int) -> None:
     m[source + B_SENT] += 1
     gap = m[m[source + B_GAPS] + m[source + B_SENT] % GAPS]
     schedule(m, m[NOW] + gap, BACKGROUND * PHASE + source)
+
+
+@compiled
+def timer_is_next(m: Memory) -> bool:
+    if m[TIMER_COUNT] == 0 or m[EVENT_COUNT] == 0:
+        return m[TIMER_COUNT] > 0
+    timers, events = m[TIMERS], m[EVENTS]
+    return m[timers] < m[events] or (m[timers] == m[events] and m[timers + 1] < m[events + 1])
+
+
+@compiled
+def take_timer(m: Memory) -> None:
+    flow = m[m[TIMERS] + 1] - TIMER * PHASE
+    m[TIMER_COUNT] -= 1
+    drop_first_pair(m, m[TIMERS], m[TIMER_COUNT])
+    timer(m, flow)
 
 
 def parts() -> list[Path]:
@@ -196,12 +212,16 @@ def _compiled_kernel(sources: int) -> Callable[[int, int, int, int], None]:
         events = m[EVENTS]
         m[STATUS], m[SOURCES] = RUN, sources
         for _ in range(budget):
-            if m[EVENT_COUNT] == 0:
+            if m[EVENT_COUNT] == 0 and m[TIMER_COUNT] == 0:
                 m[STATUS] = STUCK
                 return
             if m[FREE_COUNT] < m[SPARE] or (m[LOGGING] and m[LOGGED] == log_rows):
                 m[STATUS] = GROW
                 return
+            if timer_is_next(m):
+                m[NOW] = m[m[TIMERS]]
+                take_timer(m)
+                continue
             m[NOW] = m[events]
             place = m[events + 1]
             m[TOP_IS_FREE] = 1
@@ -217,8 +237,6 @@ def _compiled_kernel(sources: int) -> Callable[[int, int, int, int], None]:
                 computed(m, thing)
                 if m[STATUS] == FINISHED:
                     return
-            elif phase == TIMER:
-                timer(m, thing)
             elif phase == JOIN:
                 take_in(m, thing)
             elif phase == WORK:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, cast
 
+from llvmlite import ir
 from numba import njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 
@@ -29,6 +31,23 @@ def _pointer(context: Any, address: Any) -> Any:
 
 
 pointer: Callable[[int], Memory] = cast(Any, intrinsic(_pointer))
+
+
+def _prefetch(context: Any, memory: Any, at: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        address = builder.bitcast(builder.gep(arguments[0], [arguments[1]]), byte)
+        # To be written, too; to be kept in all caches; data.
+        builder.call(function, [address, word(1), word(3), word(1)])
+        return context.get_dummy_value()
+
+    return types.none(memory, types.int64), generate  # type: ignore[no-untyped-call]
+
+
+#: Asks for a cache line that will be needed soon, so that nobody waits for it then.
+prefetch: Callable[[Memory, int], None] = cast(Any, intrinsic(_prefetch))
 
 
 def compiled(function: _Function) -> _Function:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensorexpress import queueing
 from tensorexpress.queueing import HOST_ORDERS, Pifo, SpPifo, StrictPriority
 from tensorexpress.sim.columns import *
-from tensorexpress.sim.kernel.events import free_packet, kick
+from tensorexpress.sim.kernel.events import free_row, kick
 from tensorexpress.sim.kernel.memory import Memory, compiled
 from tensorexpress.sim.record import DATA, OTHER
 
@@ -85,7 +85,7 @@ def enqueue(m: Memory, port: int, packet: int) -> None:
     common = m[port + L_COMMON] + beyond_own(m, found + size) - beyond_own(m, found)
     if common > m[COMMON]:
         m[port + (L_OTHER_DROPS if m[packet + P_KIND] == OTHER else L_DROPS)] += 1
-        free_packet(m, packet)
+        free_row(m, packet)
         return
     m[port + L_COMMON] = common
     if m[DISCIPLINE] == PIFO:

@@ -27,7 +27,7 @@ def add(m: Memory, packet: int) -> None:
 
 @compiled
 def add_in_pool(m: Memory, packet: int) -> None:
-    adder, bit = m[packet + P_ADDER], 1 << m[packet + P_CHILD]
+    adder, bit = m[packet + P_ADDER], 1 << (m[packet + P_ORIGIN] >> 1)
     at = set_at(m, adder, m[packet + P_NUMBER])
     late = is_late(m, packet, at)
     is_new = not late and m[at + V_SEEN] & bit == 0
@@ -43,7 +43,7 @@ def add_in_pool(m: Memory, packet: int) -> None:
     elif is_new:
         answer(m, adder, packet, at)
     else:
-        answer_again(m, adder, packet, at, m[adder + A_CHILDREN] + m[packet + P_CHILD] * CHILD_COLUMNS)
+        answer_again(m, adder, packet, at, m[adder + A_CHILDREN] + (m[packet + P_ORIGIN] >> 1) * CHILD_COLUMNS)
 
 
 @compiled
@@ -94,8 +94,8 @@ def hand_down(m: Memory, adder: int, packet: int) -> None:
 @compiled
 def pass_up(m: Memory, adder: int, packet: int, workers: int, again: int) -> None:
     copy = copied_packet(m, packet, ADDEND, m[adder + A_STREAM], adder + A_UP)
-    m[copy + P_ADDER], m[copy + P_CHILD] = m[adder + A_PARENT], m[adder + A_CHILD]
-    m[copy + P_WORKERS], m[copy + P_AGAIN] = workers, again
+    m[copy + P_ADDER], m[copy + P_ORIGIN] = m[adder + A_PARENT], 2 * m[adder + A_CHILD] + again
+    m[copy + P_WORKERS] = workers
     enqueue(m, m[adder + A_UP], copy)
 
 
@@ -139,7 +139,7 @@ def owns(m: Memory, adder: int, cell: int, packet: int) -> bool:
 
 @compiled
 def add_in_cell(m: Memory, packet: int) -> None:
-    adder, workers, again = m[packet + P_ADDER], m[packet + P_WORKERS], m[packet + P_AGAIN]
+    adder, workers, again = m[packet + P_ADDER], m[packet + P_WORKERS], m[packet + P_ORIGIN] & 1
     cell = cell_at(m, adder, m[packet + P_NUMBER])
     if owns(m, adder, cell, packet):
         add_to_cell(m, adder, cell, packet)
@@ -171,7 +171,7 @@ def take_cell(m: Memory, adder: int, cell: int, packet: int) -> None:
 
 @compiled
 def add_to_cell(m: Memory, adder: int, cell: int, packet: int) -> None:
-    workers, again, seen = m[packet + P_WORKERS], m[packet + P_AGAIN], m[cell + K_SEEN]
+    workers, again, seen = m[packet + P_WORKERS], m[packet + P_ORIGIN] & 1, m[cell + K_SEEN]
     is_apart, is_known = workers & seen == 0, workers & seen == workers
     if again and (is_apart or is_known):
         pass_up(m, adder, packet, seen | workers, 1)
@@ -192,8 +192,8 @@ def pass_up_cell(m: Memory, cell: int) -> None:
     packets, size = m[m[flow + F_STREAM] + R_PACKETS], m[PAYLOAD] + m[HEADER]
     copy = new_packet(m, ADDEND, flow, adder + A_UP, adder + A_UP + 1, size, m[cell + K_RANK], m[cell + K_SLACK])
     m[copy + P_ITERATION], m[copy + P_CHUNK], m[copy + P_NUMBER] = number // packets, number % packets, number
-    m[copy + P_ADDER], m[copy + P_CHILD] = m[adder + A_PARENT], m[adder + A_CHILD]
-    m[copy + P_WORKERS], m[copy + P_AGAIN] = m[cell + K_SEEN], 1
+    m[copy + P_ADDER], m[copy + P_ORIGIN] = m[adder + A_PARENT], 2 * m[adder + A_CHILD] + 1
+    m[copy + P_WORKERS] = m[cell + K_SEEN]
     enqueue(m, m[adder + A_UP], copy)
 
 
@@ -306,8 +306,8 @@ def send_addend(m: Memory, flow: int, message: int, number: int) -> int:
     m[packet + P_ITERATION] = m[message + M_ITERATION]
     m[packet + P_CHUNK] = number % m[stream + R_PACKETS]
     m[packet + P_NUMBER] = number
-    m[packet + P_ADDER], m[packet + P_CHILD] = m[stream + R_ADDER], m[stream + R_CHILD]
-    m[packet + P_WORKERS], m[packet + P_AGAIN] = 1 << m[stream + R_CHILD], m[at + Z_AGAIN]
+    m[packet + P_ADDER], m[packet + P_ORIGIN] = m[stream + R_ADDER], 2 * m[stream + R_CHILD] + m[at + Z_AGAIN]
+    m[packet + P_WORKERS] = 1 << m[stream + R_CHILD]
     return packet
 
 

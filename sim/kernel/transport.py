@@ -5,7 +5,15 @@ from __future__ import annotations
 from tensorexpress.recovery import ALPHA_ONE, ALPHA_SHIFT
 from tensorexpress.sim.columns import *
 from tensorexpress.sim.flat_plan import ACKNOWLEDGE, PHASE
-from tensorexpress.sim.kernel.events import free_packet, kick, new_packet, schedule, send_control, serialisation
+from tensorexpress.sim.kernel.events import (
+    free_row,
+    kick,
+    new_packet,
+    new_row,
+    schedule,
+    send_control,
+    serialisation,
+)
 from tensorexpress.sim.kernel.lanes import add_work, append_work
 from tensorexpress.sim.kernel.memory import Memory, compiled
 from tensorexpress.sim.kernel.queues import PIFO, SP_PIFO, host_key
@@ -100,11 +108,11 @@ def timer(m: Memory, flow: int) -> None:
 
 @compiled
 def send_probe(m: Memory, flow: int) -> None:
-    at = m[flow + F_NEWEST]
+    newest = newest_in_flight(m, flow)
+    message, chunk = m[newest + C_MESSAGE], m[newest + C_CHUNK]
     m[flow + F_PROBE] = m[flow + F_TRANSMISSIONS]
-    m[at + C_TRANSMISSION] = m[flow + F_PROBE]
-    message = m[at + C_MESSAGE]
-    packet = packet_of(m, flow, message, (at - m[message + M_FIRST_CHUNK]) // CHUNK_COLUMNS)
+    packet = packet_of(m, flow, message, chunk)
+    enter_network(m, flow, message, chunk, m[flow + F_PROBE])
     m[packet + P_ASKS] = 1
     m[RETRANSMISSIONS] += 1
     send_control(m, m[flow + F_SRC], packet)
@@ -148,14 +156,14 @@ def start_message(m: Memory, message: int, deadline: int) -> bool:
         append_work(m, m[node + N_LANE], node)
         return False
     for chunk in range(m[message + M_UNACKNOWLEDGED], m[message + M_NEXT]):
-        if m[chunk_at(m, message, chunk) + C_STATE] & STATE == IN_FLIGHT:
+        if m[chunk_at(m, message, chunk)] & STATE == IN_FLIGHT:
             left_network(m, message, chunk)
     for chunk in range(chunks):
-        m[chunk_at(m, message, chunk) + C_STATE] = UNSENT
+        m[chunk_at(m, message, chunk)] = UNSENT
     m[message + M_ITERATION] = iteration
     m[message + M_DEADLINE] = deadline
     m[message + M_KEY] = host_key(m, message)
-    for column in range(M_UNACKNOWLEDGED, M_FIRED):
+    for column in range(M_RECEIVED, M_LOST_FROM + 1):
         m[message + column] = 0
     if m[message + M_OUT] == 0:
         copied(m, message)
@@ -182,7 +190,7 @@ def copied(m: Memory, message: int) -> None:
 
 @compiled
 def chunk_at(m: Memory, message: int, chunk: int) -> int:
-    return m[message + M_FIRST_CHUNK] + chunk * CHUNK_COLUMNS
+    return m[message + M_FIRST_CHUNK] + chunk
 
 
 @compiled
@@ -192,7 +200,7 @@ def send_chunk(m: Memory, flow: int, message: int) -> int:
     again = m[message + M_LOST] > 0
     if again:
         chunk = m[message + M_LOST_FROM]
-        while m[chunk_at(m, message, chunk) + C_STATE] & STATE != LOST:
+        while m[chunk_at(m, message, chunk)] & STATE != LOST:
             chunk += 1
         m[message + M_LOST] -= 1
         m[message + M_LOST_FROM] = chunk + 1
@@ -204,18 +212,8 @@ def send_chunk(m: Memory, flow: int, message: int) -> int:
             m[m[message + M_TIMES] + iteration * TIMES_COLUMNS + T_SENT] = now
     packet = packet_of(m, flow, message, chunk)
     if m[ACKS]:
-        size, transmission = m[packet + P_SIZE], m[packet + P_TRANSMISSION]
-        at = chunk_at(m, message, chunk)
-        m[at + C_STATE] = (m[at + C_STATE] & HAS) | IN_FLIGHT
-        m[at + C_TRANSMISSION] = transmission
-        last = m[flow + F_NEWEST]
-        m[at + C_EARLIER] = last
-        m[at + C_LATER] = NONE
-        if last == NONE:
-            m[flow + F_OLDEST] = at
-        else:
-            m[last + C_LATER] = at
-        m[flow + F_NEWEST] = at
+        size = m[packet + P_SIZE]
+        enter_network(m, flow, message, chunk, m[packet + P_TRANSMISSION])
         m[flow + F_DEADLINE] = now + m[flow + F_TIMEOUT]
         if not m[flow + F_ARMED]:
             arm(m, flow, m[flow + F_TIMEOUT])
@@ -258,18 +256,59 @@ def asks_for_acks(m: Memory, flow: int, message: int, chunk: int) -> int:
 
 
 @compiled
+def enter_network(m: Memory, flow: int, message: int, chunk: int, transmission: int) -> None:
+    """Note a chunk as in flight, in what is now the newest transmission of the flow."""
+    at, place = chunk_at(m, message, chunk), transmission % C_ENTRIES
+    m[at] = (m[at] & HAS) | IN_FLIGHT | transmission * BY_TRANSMISSION
+    if place == 0:
+        row, newest = new_row(m), m[flow + F_NEWEST]
+        m[row + C_NEXT] = NONE
+        if newest == NONE:
+            m[flow + F_OLDEST] = row
+        else:
+            m[newest + C_NEXT] = row
+        m[flow + F_NEWEST] = row
+    entry = m[flow + F_NEWEST] + C_FIRST + place * C_COLUMNS
+    m[entry + C_MESSAGE], m[entry + C_CHUNK] = message, chunk
+
+
+@compiled
+def settle_oldest(m: Memory, flow: int) -> None:
+    """Forget the oldest transmission of a flow."""
+    m[flow + F_UNSETTLED] += 1
+    if m[flow + F_UNSETTLED] % C_ENTRIES == 0:
+        row = m[flow + F_OLDEST]
+        m[flow + F_OLDEST] = m[row + C_NEXT]
+        if m[row + C_NEXT] == NONE:
+            m[flow + F_NEWEST] = NONE
+        free_row(m, row)
+
+
+@compiled
+def is_in_flight(m: Memory, entry: int, transmission: int) -> bool:
+    word = m[chunk_at(m, m[entry + C_MESSAGE], m[entry + C_CHUNK])]
+    return word & STATE == IN_FLIGHT and word // BY_TRANSMISSION == transmission
+
+
+@compiled
+def newest_in_flight(m: Memory, flow: int) -> int:
+    """Return the entry of the last transmission that is in flight."""
+    row, found = m[flow + F_OLDEST], NONE
+    for transmission in range(m[flow + F_UNSETTLED], m[flow + F_TRANSMISSIONS]):
+        place = transmission % C_ENTRIES
+        entry = row + C_FIRST + place * C_COLUMNS
+        if is_in_flight(m, entry, transmission):
+            found = entry
+        if place == C_ENTRIES - 1:
+            row = m[row + C_NEXT]
+    return found
+
+
+@compiled
 def left_network(m: Memory, message: int, chunk: int) -> None:
     """Account for a chunk that is acknowledged or given up."""
     at, flow = chunk_at(m, message, chunk), m[message + M_FLOW]
-    earlier, later = m[at + C_EARLIER], m[at + C_LATER]
-    if earlier == NONE:
-        m[flow + F_OLDEST] = later
-    else:
-        m[earlier + C_LATER] = later
-    if later == NONE:
-        m[flow + F_NEWEST] = earlier
-    else:
-        m[later + C_EARLIER] = earlier
+    m[at] &= STATE | HAS
     size = wire_bytes(m, message, chunk)
     m[flow + F_IN_FLIGHT] -= size
     m[m[flow + F_SRC] + L_IN_FLIGHT] -= size
@@ -279,14 +318,14 @@ def left_network(m: Memory, message: int, chunk: int) -> None:
 def acknowledge_chunk(m: Memory, message: int, chunk: int) -> int:
     """Note a chunk as acknowledged; return its bytes if that is news."""
     at = chunk_at(m, message, chunk)
-    state = m[at + C_STATE] & STATE
+    state = m[at] & STATE
     if state == ACKED:
         return 0
     if state == IN_FLIGHT:
         left_network(m, message, chunk)
     elif state == LOST:
         m[message + M_LOST] -= 1
-    m[at + C_STATE] |= ACKED
+    m[at] |= ACKED
     return wire_bytes(m, message, chunk)
 
 
@@ -321,12 +360,12 @@ def acknowledge(m: Memory, ack: int) -> None:
 @compiled
 def lose_until(m: Memory, flow: int, last_transmission: int) -> bool:
     found = False
-    at = m[flow + F_OLDEST]
-    while at != NONE and m[at + C_TRANSMISSION] <= last_transmission:
-        message = m[at + C_MESSAGE]
-        lose(m, message, (at - m[message + M_FIRST_CHUNK]) // CHUNK_COLUMNS)
-        found = True
-        at = m[flow + F_OLDEST]
+    for transmission in range(m[flow + F_UNSETTLED], last_transmission + 1):
+        entry = m[flow + F_OLDEST] + C_FIRST + transmission % C_ENTRIES * C_COLUMNS
+        if is_in_flight(m, entry, transmission):
+            lose(m, m[entry + C_MESSAGE], m[entry + C_CHUNK])
+            found = True
+        settle_oldest(m, flow)
     return found
 
 
@@ -336,7 +375,7 @@ def lose(m: Memory, message: int, chunk: int) -> None:
         push_pending(m, m[message + M_FLOW], m[message + M_KEY], message)
     left_network(m, message, chunk)
     at = chunk_at(m, message, chunk)
-    m[at + C_STATE] = (m[at + C_STATE] & HAS) | LOST
+    m[at] = (m[at] & HAS) | LOST
     if m[message + M_LOST] == 0 or chunk < m[message + M_LOST_FROM]:
         m[message + M_LOST_FROM] = chunk
     m[message + M_LOST] += 1
@@ -351,13 +390,13 @@ def receive(m: Memory, packet: int) -> bool:
         return False
     chunk, chunks = m[packet + P_CHUNK], m[message + M_CHUNKS]
     at = chunk_at(m, message, chunk)
-    duplicate = m[at + C_STATE] & HAS != 0
+    duplicate = m[at] & HAS != 0
     complete = False
     if not duplicate:
-        m[at + C_STATE] |= HAS
+        m[at] |= HAS
         m[message + M_RECEIVED] += 1
         expected = m[message + M_EXPECTED]
-        while expected < chunks and m[chunk_at(m, message, expected) + C_STATE] & HAS:
+        while expected < chunks and m[chunk_at(m, message, expected)] & HAS:
             expected += 1
         m[message + M_EXPECTED] = expected
         complete = m[message + M_RECEIVED] == chunks
@@ -421,4 +460,4 @@ def acknowledge_beside(m: Memory, flow: int) -> None:
     if following != NONE:
         schedule(m, m[following + P_ARRIVES], ACKNOWLEDGE * PHASE + flow)
     acknowledge(m, ack)
-    free_packet(m, ack)
+    free_row(m, ack)
