@@ -79,7 +79,6 @@ class _Memory:
     def filled(self) -> Ints:
         """Return the memory with everything in its place; the parts are let go one by one, to hold nothing twice."""
         memory = _with_reserve(np.zeros(0, dtype=np.int64), self.size)
-        memory[: self.size] = 0
         while self.parts:
             at, values = self.parts.pop()
             memory[at : at + values.size] = values.ravel()
@@ -350,8 +349,8 @@ def _checksum_step(byte: int) -> int:
 
 
 def _with_reserve(memory: Ints, words: int) -> Ints:
-    """Return the memory with room for some words, and half as many more: pages that nobody touches cost nothing."""
-    larger = np.empty(words + words // 2, dtype=np.int64)
+    """Return the memory with room for some words, and half as many more: what nobody touches needs no memory."""
+    larger = np.zeros(words + words // 2, dtype=np.int64)
     larger[: memory.size] = memory
     return larger
 

@@ -33,7 +33,7 @@ from tensorexpress.sim.kernel.events import (
     send_control,
     serialisation,
 )
-from tensorexpress.sim.kernel.memory import Memory, compiled, pointer
+from tensorexpress.sim.kernel.memory import Memory, compiled, pointer, prefetch
 from tensorexpress.sim.kernel.queues import enqueue, next_packet_of_switch
 from tensorexpress.sim.kernel.sums import add, hand_down, receive_total
 from tensorexpress.sim.kernel.training import computed, take_in, work
@@ -77,6 +77,31 @@ def passing_ps(m: Memory, port: int, packet: int, occupied: int) -> int:
 
 
 @compiled
+def expect(m: Memory, packet: int) -> None:
+    """Fetch what a packet on its last link will need where it arrives."""
+    flow, message = m[packet + P_FLOW], m[packet + P_MESSAGE]
+    prefetch(m, message)
+    if m[packet + P_KIND] == ACK:
+        prefetch(m, message + LINE)
+        prefetch(m, flow)
+        prefetch(m, flow + LINE)
+        prefetch(m, flow + F_OLDEST)
+    else:
+        prefetch(m, flow + F_STREAM)
+
+
+@compiled
+def expect_chunk(m: Memory, packet: int) -> None:
+    """Fetch the rest of that, whose addresses the first part tells; it has come while another packet was sent."""
+    message = m[packet + P_MESSAGE]
+    if message == NONE or m[packet + P_HOP] + 1 < m[packet + P_END]:
+        return
+    prefetch(m, m[message + M_FIRST_CHUNK] + m[packet + P_CHUNK])
+    if m[packet + P_KIND] == ACK:
+        prefetch(m, m[m[packet + P_FLOW] + F_OLDEST] + LINE)
+
+
+@compiled
 def transmit(m: Memory, log: Memory, port: int) -> None:
     """Send the port's next packet, or leave the port idle."""
     if m[NOW] < m[port + L_BUSY_UNTIL]:
@@ -107,6 +132,10 @@ def transmit(m: Memory, log: Memory, port: int) -> None:
         log[row + 5] = m[packet + P_ITERATION]
         log[row + 6] = m[packet + P_CHUNK]
         log[row + 7] = size
+    if m[packet + P_HOP] + 1 == m[packet + P_END]:
+        expect(m, packet)
+    else:
+        prefetch(m, m[packet + P_HOP] + 1)
     # Packets on one link arrive in the order of sending: only the first needs an event.
     arrives = now + m[port + L_DELAY] + passing_ps(m, port, packet, occupied)
     m[packet + P_ARRIVES] = arrives
@@ -116,6 +145,7 @@ def transmit(m: Memory, log: Memory, port: int) -> None:
         schedule(m, arrives, ARRIVE * PHASE + port)
     else:
         m[m[port + L_TAIL] + P_NEXT] = packet
+        expect_chunk(m, m[port + L_TAIL])
     m[port + L_TAIL] = packet
     m[port + L_BUSY_UNTIL] = now + occupied
     schedule(m, now + occupied, TRANSMIT * PHASE + port)
@@ -222,6 +252,9 @@ def _compiled_kernel(sources: int) -> Callable[[int, int, int, int], None]:
                 m[NOW] = m[m[TIMERS]]
                 take_timer(m)
                 continue
+            # One of the next two in the heap follows, often a packet that arrives.
+            prefetch(m, m[m[events + 3] % PHASE + L_HEAD])
+            prefetch(m, m[m[events + 5] % PHASE + L_HEAD])
             m[NOW] = m[events]
             place = m[events + 1]
             m[TOP_IS_FREE] = 1

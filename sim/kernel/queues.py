@@ -6,7 +6,7 @@ from tensorexpress import queueing
 from tensorexpress.queueing import HOST_ORDERS, Pifo, SpPifo, StrictPriority
 from tensorexpress.sim.columns import *
 from tensorexpress.sim.kernel.events import free_row, kick
-from tensorexpress.sim.kernel.memory import Memory, compiled
+from tensorexpress.sim.kernel.memory import Memory, compiled, prefetch
 from tensorexpress.sim.record import DATA, OTHER
 
 STRICT, SP_PIFO, PIFO = StrictPriority.code, SpPifo.code, Pifo.code
@@ -127,7 +127,11 @@ def next_packet_of_switch(m: Memory, port: int) -> int:
         while m[queue + Q_HEAD] == NONE:
             queue += QUEUE_COLUMNS
         packet = m[queue + Q_HEAD]
-        m[queue + Q_HEAD] = m[packet + P_NEXT]
+        following = m[packet + P_NEXT]
+        m[queue + Q_HEAD] = following
+        # It has waited long enough to be in no cache any more.
+        prefetch(m, following)
+        prefetch(m, following + LINE)
     size = m[packet + P_SIZE]
     held = m[queue + Q_BYTES]
     m[queue + Q_BYTES] = held - size

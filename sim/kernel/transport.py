@@ -15,7 +15,7 @@ from tensorexpress.sim.kernel.events import (
     serialisation,
 )
 from tensorexpress.sim.kernel.lanes import add_work, append_work
-from tensorexpress.sim.kernel.memory import Memory, compiled
+from tensorexpress.sim.kernel.memory import Memory, compiled, prefetch
 from tensorexpress.sim.kernel.queues import PIFO, SP_PIFO, host_key
 from tensorexpress.sim.kernel.ready import has_unsent, pop_pending, push_pending, refresh
 from tensorexpress.sim.kernel.sums import copied_sum, next_addend, start_stream, stream_timer
@@ -50,7 +50,17 @@ def next_packet_of_host(m: Memory, port: int) -> int:
     if not has_unsent(m, message):
         m[flow + F_CURRENT] = NONE
     refresh(m, flow)
+    expect_flow(m, m[m[port + L_READY]])
     return packet
+
+
+@compiled
+def expect_flow(m: Memory, flow: int) -> None:
+    """Fetch what sending from a flow will need."""
+    prefetch(m, flow + F_PENDING)
+    prefetch(m, flow + F_STREAM)
+    prefetch(m, m[flow + F_CURRENT])
+    prefetch(m, m[flow + F_CURRENT] + LINE)
 
 
 # Flows
@@ -256,11 +266,17 @@ def asks_for_acks(m: Memory, flow: int, message: int, chunk: int) -> int:
 
 
 @compiled
+def entry_of(row: int, transmission: int) -> int:
+    return row + C_FIRST + transmission % C_ENTRIES * C_COLUMNS
+
+
+@compiled
 def enter_network(m: Memory, flow: int, message: int, chunk: int, transmission: int) -> None:
     """Note a chunk as in flight, in what is now the newest transmission of the flow."""
-    at, place = chunk_at(m, message, chunk), transmission % C_ENTRIES
+    at = chunk_at(m, message, chunk)
+    prefetch(m, at + LINE)
     m[at] = (m[at] & HAS) | IN_FLIGHT | transmission * BY_TRANSMISSION
-    if place == 0:
+    if transmission % C_ENTRIES == 0:
         row, newest = new_row(m), m[flow + F_NEWEST]
         m[row + C_NEXT] = NONE
         if newest == NONE:
@@ -268,7 +284,7 @@ def enter_network(m: Memory, flow: int, message: int, chunk: int, transmission: 
         else:
             m[newest + C_NEXT] = row
         m[flow + F_NEWEST] = row
-    entry = m[flow + F_NEWEST] + C_FIRST + place * C_COLUMNS
+    entry = entry_of(m[flow + F_NEWEST], transmission)
     m[entry + C_MESSAGE], m[entry + C_CHUNK] = message, chunk
 
 
@@ -295,11 +311,10 @@ def newest_in_flight(m: Memory, flow: int) -> int:
     """Return the entry of the last transmission that is in flight."""
     row, found = m[flow + F_OLDEST], NONE
     for transmission in range(m[flow + F_UNSETTLED], m[flow + F_TRANSMISSIONS]):
-        place = transmission % C_ENTRIES
-        entry = row + C_FIRST + place * C_COLUMNS
+        entry = entry_of(row, transmission)
         if is_in_flight(m, entry, transmission):
             found = entry
-        if place == C_ENTRIES - 1:
+        if transmission % C_ENTRIES == C_ENTRIES - 1:
             row = m[row + C_NEXT]
     return found
 
@@ -335,6 +350,7 @@ def acknowledge(m: Memory, ack: int) -> None:
     if m[ack + P_ITERATION] != m[message + M_ITERATION]:
         return
     flow = m[ack + P_FLOW]
+    prefetch(m, entry_of(m[flow + F_OLDEST], m[flow + F_UNSETTLED]))
     acked_to = m[ack + P_ACKED_TO]
     newly = 0
     for below in range(m[message + M_UNACKNOWLEDGED], acked_to):
@@ -361,7 +377,7 @@ def acknowledge(m: Memory, ack: int) -> None:
 def lose_until(m: Memory, flow: int, last_transmission: int) -> bool:
     found = False
     for transmission in range(m[flow + F_UNSETTLED], last_transmission + 1):
-        entry = m[flow + F_OLDEST] + C_FIRST + transmission % C_ENTRIES * C_COLUMNS
+        entry = entry_of(m[flow + F_OLDEST], transmission)
         if is_in_flight(m, entry, transmission):
             lose(m, m[entry + C_MESSAGE], m[entry + C_CHUNK])
             found = True
