@@ -213,9 +213,9 @@ def test_switches_that_forget_everything_in_the_middle_are_survived(levels: int,
 # One worker, and a switch that says what the test wants
 
 
-def sender(workers: int = 2, first_exponent: int = 1, slots: int = 2, tensors: tuple[int, ...] = (1,)) -> PoolSender:
-    member = Membership(0, 1, workers, 4, LAYERS, EPOCH, rto_min_ps=5 * MS, first_exponent=first_exponent)
-    return PoolSender(Pool(0, first_slot=10, slots=slots, tensors=tensors, packets=(3,) * len(tensors)), member)
+def sender(slots: int = 2, tensors: tuple[int, ...] = (1,), packets: int = 3, **options: Any) -> PoolSender:
+    member = Membership(0, 1, 2, 4, LAYERS, EPOCH, rto_min_ps=5 * MS, **options)
+    return PoolSender(Pool(0, first_slot=10, slots=slots, tensors=tensors, packets=(packets,) * len(tensors)), member)
 
 
 def offered(values: Any = 1.0, iteration: int = 0, **options: Any) -> PoolSender:
@@ -225,8 +225,9 @@ def offered(values: Any = 1.0, iteration: int = 0, **options: Any) -> PoolSender
 
 
 def give(to: PoolSender, values: Any = 1.0, iteration: int = 0, tensor: int = 1) -> None:
-    gradient = np.full(3 * VALUES, values, dtype=np.float32)
-    tag = Tag(0, 1, iteration, tensor, chunks=3, queue=6, traffic=TrafficClass(40, 6), deadline_ps=2 * MS)
+    packets = to.packets_of(tensor)
+    gradient = np.full(packets * VALUES, values, dtype=np.float32)
+    tag = Tag(0, 1, iteration, tensor, chunks=packets, queue=6, traffic=TrafficClass(40, 6), deadline_ps=2 * MS)
     to.offer(tag, gradient, 77)
 
 
@@ -401,6 +402,47 @@ def test_time_outs_double_and_send_the_same_packet_again() -> None:
     answer(second, pool, now_ps + 30 * MS)
     pool.next_burst(now_ps, 64)
     assert pool.deadline_ps == now_ps + 4 * 30 * MS
+
+
+def test_a_packet_is_lost_when_three_are_back_that_were_first_sent_after_it_was_last_sent() -> None:
+    pool = offered(slots=8, packets=16)
+    sent = [pool.next_burst(0, 64) for _ in range(8)]
+    for packet in sent[1:3]:
+        answer(packet, pool, MS)
+    later = [pool.next_burst(MS, 64) for _ in range(2)]
+    assert [packet.header.chunk for packet in later] == [9, 10]
+    assert pool.head() is None
+    answer(sent[3], pool, MS)
+    # The third: packet 0 goes before all others, and is no time-out.
+    again = pool.next_burst(2 * MS, 64)
+    assert (again.header.chunk, again.header.flags, again.payload) == (0, Flag.RETRANSMITTED, sent[0].payload)
+    assert (pool.timeouts, pool.retransmissions, pool.in_flight_bytes) == (0, 1, 7 * 1138)
+    assert pool.next_burst(2 * MS, 64).header.chunk == 11
+    # Those that were first sent before it was sent again say nothing about that; its time-out has not doubled.
+    for packet in (*sent[4:], *later):
+        answer(packet, pool, 2 * MS)
+    assert turns_sent(pool, 2 * MS) == [(14, 1), (15, 1), (16, 1), (17, 1)]
+    assert pool.deadline_ps == 7 * MS
+
+
+def test_every_transmission_takes_three_sums_of_later_packets_to_be_lost() -> None:
+    pool = offered(slots=4, packets=16)
+    under_way = [pool.next_burst(0, 64) for _ in range(4)]
+    for _ in range(3):
+        for packet in under_way[1:]:
+            answer(packet, pool)
+        under_way = [pool.next_burst(0, 64) for _ in range(4)]
+        assert under_way[0].header.chunk == 0
+        assert under_way[1].header.flags == 0
+    assert (pool.retransmissions, pool.timeouts) == (3, 0)
+
+
+def test_where_switches_reorder_a_time_out_alone_tells_a_loss() -> None:
+    pool = offered(slots=8, packets=16, gap=0)
+    for packet in [pool.next_burst(0, 64) for _ in range(8)][1:]:
+        answer(packet, pool)
+    assert len(turns_sent(pool, 0)) == 7
+    assert pool.retransmissions == 0
 
 
 def turns_sent(pool: PoolSender, now_ps: int) -> list[tuple[int, int]]:

@@ -8,7 +8,8 @@ lets the slot take its next packet, in its next *turn*. What all workers decide 
     a redo          if the exponent turns out too low for somebody, or far too high for all, the slot's next turn is for
                     the same packet with the exponent that the sum names
 
-Time-outs send a packet again (recovery.py). After three in a row the worker also *recalls* what it sent in the turn
+A packet counts as lost when the sums of three are here that were first sent later, and after a time-out (recovery.py):
+then it is sent again. After three time-outs in a row the worker also *recalls* what it sent in the turn
 before, in this slot and in all that wait for nothing, of every pool of the job: a switch that was started again has
 forgotten those sums, and others may still wait for them. docs/aggregation.md has all of it in words.
 """
@@ -38,7 +39,7 @@ from tensorexpress.fixed_point import (
     to_integers,
 )
 from tensorexpress.host.tagging import Tag, TrafficClass
-from tensorexpress.recovery import LEAST_TIMEOUT_PS, POOL_SAMPLES, backed_off, timeout_of_pool
+from tensorexpress.recovery import LEAST_TIMEOUT_PS, POOL_GAP, POOL_SAMPLES, backed_off, timeout_of_pool
 from tensorexpress.sums import SUM_FRAMING, Pool
 from tensorexpress.wire.header import Flag, Header, Kind, clamp_slack_us
 from tensorexpress.wire.sum_header import SumFlag, SumHeader, check_of
@@ -76,6 +77,8 @@ class Membership:
     rto_min_ps: int = LEAST_TIMEOUT_PS
     #: The exponent with which packets are tried in the first iteration.
     first_exponent: int = MARGIN
+    #: How many sums of later packets tell a loss; 0: switches reorder, and a time-out alone tells.
+    gap: int = POOL_GAP
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +124,8 @@ class _Slot:
     """What goes through a slot at present."""
 
     __slots__ = (
-        "before", "damaged", "exponent", "is_queued", "number", "packet", "payload", "sent_ps", "timeout_ps",
-        "transmissions", "turn",
+        "before", "damaged", "exponent", "first_sent", "is_queued", "number", "overtaken", "packet", "payload",
+        "sent_ps", "timeout_ps", "timeouts", "transmissions", "turn",
     )  # fmt: skip
 
     def __init__(self, number: int):
@@ -135,6 +138,12 @@ class _Slot:
         self.is_queued = False
         #: How often it was sent in this turn, and since when it waits for the sum.
         self.transmissions, self.sent_ps, self.timeout_ps = 0, 0, 0
+        #: Which transmission of the pool was its first one in this turn.
+        self.first_sent = 0
+        #: Sums that have come of packets that were first sent after its last transmission.
+        self.overtaken = 0
+        #: Time-outs in this turn.
+        self.timeouts = 0
         self.packet: Header | None = None
         self.payload = b""
         #: What was sent in the turn before.
@@ -170,6 +179,9 @@ class PoolSender:
         self._ready: list[tuple[int, int, int, bool]] = []
         #: (time, place of the slot, turn, transmissions); likewise.
         self._timers: list[tuple[int, int, int, int]] = []
+        #: Places whose packets wait for their sums -> their last transmission, in the order of these.
+        self._under_way: dict[int, int] = {}
+        self._transmissions = 0
         self._round_trips_ps: deque[int] = deque(maxlen=POOL_SAMPLES)
         #: All pools of the job, and when slots of this one that wait for nothing were last recalled.
         self.pools: Sequence[PoolSender] = (self,)
@@ -235,12 +247,15 @@ class PoolSender:
         gradient = self._gradients[self._first_of(slot.number)]
         if slot.transmissions == 0:
             self._prepare(place, slot, gradient)
-            slot.sent_ps, slot.timeout_ps = now_ps, self.timeout_ps
+            slot.sent_ps, slot.timeout_ps, slot.first_sent = now_ps, self.timeout_ps, self._transmissions
             if gradient.sent_ps < 0:
                 gradient.sent_ps = now_ps
         else:
             self.retransmissions += 1
         slot.transmissions += 1
+        slot.overtaken = 0
+        self._under_way[place] = self._transmissions
+        self._transmissions += 1
         self.in_flight_bytes += _FULL_BYTES
         heapq.heappush(self._timers, (now_ps + slot.timeout_ps, place, slot.turn, slot.transmissions))
         return self._contribution(slot, gradient, now_ps)
@@ -291,7 +306,26 @@ class PoolSender:
         flags = Flag.RETRANSMITTED if slot.transmissions > 1 else 0
         return Contribution(_with(slot.packet, slack_us, flags), slot.payload, gradient.tag.traffic)
 
-    # Time-outs
+    # Losses
+
+    def _find_gaps(self, first_sent: int) -> None:
+        """Count a sum for all packets that were last sent before its own was first; some may be lost."""
+        lost = []
+        for place, last_sent in self._under_way.items():
+            if last_sent > first_sent:
+                break
+            slot = self._slots[place]
+            slot.overtaken += 1
+            if slot.overtaken == self.member.gap:
+                lost.append(place)
+        for place in lost:
+            self._give_up(place)
+            self._queue(place)
+
+    def _give_up(self, place: int) -> None:
+        """Wait no longer for the sum of what was sent last."""
+        del self._under_way[place]
+        self.in_flight_bytes -= _FULL_BYTES
 
     @property
     def deadline_ps(self) -> int:
@@ -316,8 +350,9 @@ class PoolSender:
     def _strike(self, place: int, now_ps: int) -> None:
         slot = self._slots[place]
         self.timeouts += 1
-        self.in_flight_bytes -= _FULL_BYTES
-        if slot.transmissions >= _FORGOTTEN_AFTER:
+        slot.timeouts += 1
+        self._give_up(place)
+        if slot.timeouts >= _FORGOTTEN_AFTER:
             self._recall(place)
             for pool in self.pools:
                 pool.recall(now_ps, slot.timeout_ps)
@@ -369,7 +404,8 @@ class PoolSender:
             return None
         self._measure_round_trip(slot, now_ps)
         if not slot.is_queued:
-            self.in_flight_bytes -= _FULL_BYTES
+            self._give_up(place)
+        self._find_gaps(slot.first_sent)
         packet, exponent = slot.packet, slot.exponent
         first_sent_ps = self._gradients[self._first_of(slot.number)].sent_ps
         again = redo_exponent(exponent, sums.needed)
@@ -413,7 +449,7 @@ class PoolSender:
         again = _with(slot.packet, 0, Flag.RETRANSMITTED)
         slot.before = Contribution(again, slot.payload, self._gradients[first].tag.traffic)
         slot.turn += 1
-        slot.transmissions = slot.damaged = 0
+        slot.transmissions = slot.timeouts = slot.damaged = 0
         slot.is_queued, slot.exponent = False, exponent
 
     def _end_packet(self, place: int, slot: _Slot, needed: int) -> None:

@@ -21,6 +21,7 @@ from tensorexpress.host.pool import Membership, PoolSender, Summed
 from tensorexpress.host.tagging import Tag, Tagger
 from tensorexpress.host.training import Station, slice_tags
 from tensorexpress.plan import Plan
+from tensorexpress.recovery import POOL_GAP
 from tensorexpress.sums import VALUES, SumPlan
 from tensorexpress.wire.header import Kind
 
@@ -56,6 +57,7 @@ class PoolExchange:
             layers=tuple(layer.name for layer in layers),
             epoch=epoch,
             rto_min_ps=plan.scenario.transport.rto_min_ps,
+            gap=POOL_GAP if plan.policy.keeps_flows_in_order else 0,
         )
         self.pools = [PoolSender(pool, member) for pool in sums.pools]
         self._pool_of = {tensor: pool for pool in self.pools for tensor in pool.pool.tensors}
