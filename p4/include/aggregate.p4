@@ -1,5 +1,6 @@
-// Packets of the children of this switch become one: their values are added up in slots. The root of a tree of switches
-// sends the sum down to all, any other switch sends it up as a child of the next. docs/aggregation.md says why that is safe.
+// Packets of the children of this switch become one: their values are added up in slots. A switch sends the sum up, to
+// the next switch or to a server, as a child of it; the root of a tree without a server sends it down to all instead.
+// docs/aggregation-switch.md says why that is safe.
 #ifndef TENSOREXPRESS_AGGREGATE
 #define TENSOREXPRESS_AGGREGATE
 
@@ -39,6 +40,24 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta, inout standard_met
         exit;
     }
 
+    // Which tree of which job has a slot, by its number in the whole plan.
+    action of_tree(bit<16> tree) {
+        meta.tree = tree;
+    }
+
+    table slots {
+        key = {
+            hdr.tensor.job: exact @name("job");
+            hdr.sum.slot: exact @name("slot");
+        }
+        actions = {
+            of_tree;
+            @defaultonly NoAction;
+        }
+        default_action = NoAction();
+        size = SUM_OWNED;
+    }
+
     // A child of the root, which sends sums to a group of all children, or to one by its copy.
     action add_at_root(bit<64> mask, bit<64> all, bit<16> copy, bit<16> group) {
         own = mask;
@@ -48,7 +67,7 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta, inout standard_met
         standard_metadata.mcast_grp = group;
     }
 
-    // A child of a switch that has another one above it.
+    // A child of a switch that has another one above it, or a server.
     action add_below(bit<64> mask, bit<64> all, bit<9> up) {
         own = mask;
         everyone = all;
@@ -60,7 +79,7 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta, inout standard_met
     table members {
         key = {
             standard_metadata.ingress_port: exact @name("ingress_port");
-            hdr.tensor.job: exact @name("job");
+            meta.tree: exact @name("tree");
             hdr.tensor.worker: exact @name("worker");
         }
         actions = {
@@ -72,28 +91,15 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta, inout standard_met
         size = SUM_MEMBERS;
     }
 
-    // Which slots are a job's.
-    table slots {
-        key = {
-            hdr.tensor.job: exact @name("job");
-            hdr.sum.slot: exact @name("slot");
-        }
-        actions = {
-            NoAction;
-        }
-        const default_action = NoAction();
-        size = SUM_OWNED;
-    }
-
     action hand_down(bit<16> group) {
         standard_metadata.mcast_grp = group;
     }
 
-    // Where sums of a job come from above.
+    // Where sums of a tree come from: the switch above, or the server.
     table from_above {
         key = {
             standard_metadata.ingress_port: exact @name("ingress_port");
-            hdr.tensor.job: exact @name("job");
+            meta.tree: exact @name("tree");
         }
         actions = {
             hand_down;
@@ -123,6 +129,9 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta, inout standard_met
         if (!meta.trusted) {
             refuse(SUM_STRANGER);
         }
+        if (!slots.apply().hit) {
+            refuse(SUM_OUT_OF_RANGE);
+        }
         if (hdr.sum.flags & SUM_RESULT != 0) {
             if (!from_above.apply().hit) {
                 refuse(SUM_STRANGER);
@@ -131,9 +140,6 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta, inout standard_met
         } else {
             if (!members.apply().hit) {
                 refuse(SUM_STRANGER);
-            }
-            if (!slots.apply().hit) {
-                refuse(SUM_OUT_OF_RANGE);
             }
             bit<32> cell = (bit<32>)(hdr.sum.slot ++ hdr.sum.turn[0:0]);
             bit<88> identity = hdr.tensor.iteration ++ hdr.tensor.tensor ++ hdr.tensor.chunk ++ hdr.sum.exponent;
@@ -222,7 +228,6 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta, inout standard_met
                 }
             }
             hdr.tensor.flags = 0;
-            hdr.udp.source = TENSOR_PORT;
             bit<16> checksum;
             hash(checksum, HashAlgorithm.csum16, 16w0, { UDP_SUM }, 17w65536);
             hdr.udp.checksum = checksum;
@@ -241,23 +246,25 @@ control Address(inout headers_t hdr, inout metadata_t meta, inout standard_metad
         mark_to_drop(standard_metadata);
     }
 
-    // The checksum is mended (RFC 1624): each copy differs from the others in no more than this.
+    // The checksum is mended (RFC 1624): each copy differs from the others, and from what a server sent, in this alone.
     action readdress(mac_t mac_from, mac_t mac_to, ipv4_t ipv4_from, ipv4_t ipv4_to, bit<16> worker) {
         bit<16> checksum;
         hash(checksum, HashAlgorithm.csum16, 16w0,
-             { ~hdr.udp.checksum, ~hdr.ipv4.source, ~hdr.ipv4.destination, ~hdr.tensor.worker, ipv4_from, ipv4_to, worker },
+             { ~hdr.udp.checksum, ~hdr.ipv4.source, ~hdr.ipv4.destination, ~hdr.udp.source, ~hdr.tensor.worker,
+               ipv4_from, ipv4_to, TENSOR_PORT, worker },
              17w65536);
         hdr.udp.checksum = checksum;
         hdr.ethernet.source = mac_from;
         hdr.ethernet.destination = mac_to;
         hdr.ipv4.source = ipv4_from;
         hdr.ipv4.destination = ipv4_to;
+        hdr.udp.source = TENSOR_PORT;
         hdr.tensor.worker = worker;
     }
 
     table copies {
         key = {
-            hdr.tensor.job: exact @name("job");
+            meta.tree: exact @name("tree");
             meta.copy: exact @name("copy");
         }
         actions = {

@@ -158,8 +158,9 @@ struct metadata_t {
     bool demoted;
     // Sent by the controller, which names its queue.
     bool from_controller;
-    // Made by this switch of what others sent, or handed down by it: `copy` says to whom.
+    // Made by this switch of what others sent, or handed down by it: `copy` says to whom in which tree.
     bool made;
+    bit<16> tree;
     bit<16> copy;
     // Nobody writes it: what a checksum comes to if it is right.
     bit<16> zero;

@@ -83,6 +83,23 @@ def tree_plan(workers: int = 4, first_slot: int = 4, slots: int = 8) -> Plan:
     return replace(plan, jobs=(replace(plan.jobs[0], sums=(sums,)),))
 
 
+@cache
+def served_plan(*words: str, policy: str = "libra") -> Plan:
+    """Return a plan whose sums end at servers; the last of its hosts has nothing to do, unless words say otherwise."""
+    return make_plan(read_scenario(overrides=["job.model=alexnet", *words]), parse_policy(policy))
+
+
+#: Workers are hosts 0 to 2, then come the servers, and one host that has no business there.
+ONE_SERVER = ("job.workers=3", "job.servers=1", "cluster.hosts=5")
+TWO_SERVERS = ("job.workers=3", "job.servers=2", "cluster.hosts=6")
+COLOCATED = ("job.workers=3", "job.servers=2", "job.colocated=true", "cluster.hosts=4")
+#: Hosts 0 and 1 are at s0, worker 2 and the server at s1; s2 joins the two.
+TWO_LEAVES = (
+    *("job.workers=3", "job.servers=1", "cluster.topology=leaf-spine", "cluster.leaves=2", "cluster.spines=1"),
+    "cluster.hosts_per_leaf=2",
+)
+
+
 @dataclass(frozen=True)
 class SumPacket:
     """What a packet to sum says."""
