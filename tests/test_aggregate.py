@@ -40,7 +40,7 @@ from tensorexpress.control.reconcile import difference, reconcile, steps
 from tensorexpress.control.report import status_json, status_table
 from tensorexpress.control.status import read_status
 from tensorexpress.errors import PlanError
-from tensorexpress.framing import SUM_BYTES
+from tensorexpress.framing import SUM_BYTES, WORKERS_BYTES
 from tensorexpress.p4 import define
 from tensorexpress.plan import Plan
 from tensorexpress.sums import MOST_CHILDREN, VALUE_BYTES, VALUES, SummingSwitch, SumPlan
@@ -49,7 +49,7 @@ from tensorexpress.switch.operations import DeleteEntry, ReadRegister, SetEntry
 from tensorexpress.switch.p4runtime import service
 from tensorexpress.wire.checksum import checksum
 from tensorexpress.wire.frame import FrameEnd, build_frame
-from tensorexpress.wire.header import HEADER_BYTES, Kind
+from tensorexpress.wire.header import HEADER_BYTES, Flag, Kind
 from tensorexpress.wire.sum_header import CHECK_MODULUS, SumFlag, check_of
 
 WORKERS = 3
@@ -89,13 +89,17 @@ def slots_held(network: SummingNetwork, name: str = "s0") -> list[Any]:
 
 
 def test_the_constants_of_the_program_are_those_of_hosts() -> None:
-    assert define.TENSOR_SUM == Kind.SUM
+    assert (define.TENSOR_SUM, define.TENSOR_PART, define.TENSOR_RETRANSMITTED) == (
+        Kind.SUM,
+        Kind.PART,
+        Flag.RETRANSMITTED,
+    )
     assert (define.SUM_RESULT, define.SUM_OVERFLOW, define.SUM_MODULUS) == (RESULT, OVERFLOW, CHECK_MODULUS)
     assert define.SUM_PAYLOAD_BYTES == SUM_BYTES + VALUES * VALUE_BYTES
+    assert define.PART_PAYLOAD_BYTES == define.SUM_PAYLOAD_BYTES + WORKERS_BYTES
     assert define.SUM_UDP_BYTES == define.UDP_BYTES + HEADER_BYTES + define.SUM_PAYLOAD_BYTES
-    assert (
-        define.SUM_FRAME_BYTES == 14 + define.SUM_IPV4_BYTES == HEADERS_BYTES + HEADER_BYTES + define.SUM_PAYLOAD_BYTES
-    )
+    assert define.PART_UDP_BYTES == define.UDP_BYTES + HEADER_BYTES + define.PART_PAYLOAD_BYTES
+    assert define.ETHERNET_BYTES + define.IPV4_BYTES + define.UDP_BYTES == HEADERS_BYTES
     assert SCHEMA.find("register", aggregate.OWNERS).size == 2 * define.SUM_SLOTS
     assert list(aggregate.EVENT_NAMES) == list(range(define.SUM_EVENTS))
 
@@ -287,7 +291,7 @@ def with_udp_checksum(frame: bytes, value: int) -> bytes:
     return frame[:40] + value.to_bytes(2, "big") + frame[42:]
 
 
-@given(st.integers(34, 14 + define.SUM_IPV4_BYTES - 1), st.integers(0, 7))
+@given(st.integers(34, HEADERS_BYTES + HEADER_BYTES + define.SUM_PAYLOAD_BYTES - 1), st.integers(0, 7))
 def test_a_damaged_packet_never_touches_a_slot(place: int, bit: int) -> None:
     star = shared_star()
     contribute(star, 1)

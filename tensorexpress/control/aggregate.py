@@ -9,6 +9,7 @@ from itertools import combinations
 
 from tensorexpress.addresses import GATEWAY_IPV4, GATEWAY_MAC
 from tensorexpress.cluster import Cluster
+from tensorexpress.control import hashed
 from tensorexpress.control.controls import P4Control
 from tensorexpress.control.entities import (
     MULTICAST_GROUPS,
@@ -27,6 +28,7 @@ from tensorexpress.errors import PlanError
 from tensorexpress.p4 import define
 from tensorexpress.plan import Plan
 from tensorexpress.sums import MOST_CHILDREN, SummingSwitch, SumPlan
+from tensorexpress.wire.header import Kind
 
 MEMBERS = "aggregate.members"
 SLOTS = "aggregate.slots"
@@ -57,6 +59,11 @@ EVENT_NAMES = {
     define.SUM_OVERFLOWED: "overflows",
     define.SUM_HANDED_DOWN: "handed down",
     define.SUM_MALFORMED: "malformed",
+    define.SUM_PASSED: "passed on as they were",
+    define.SUM_COLLISION: "collisions",
+    define.SUM_EVICTED: "evictions",
+    define.SUM_FLUSHED: "flushed",
+    define.SUM_FREED: "freed by results",
 }
 
 #: Bits of an owner below the slot of its job: epoch and turn.
@@ -92,12 +99,11 @@ def _of_tree(intent: Intent, tree: Tree, own: SummingSwitch) -> Iterator[Entity]
     group, key = FIRST_GROUP + tree.number, ("tree", tree.number)
     ports = [intent.port_of_link[link ^ 1] for link in own.children]
     yield MulticastEntry(group, frozenset((port, child + 1) for child, port in enumerate(ports)))
-    for slot in sorted(_slots_of(tree.sums)):
-        yield TableEntry(SLOTS, (("job", tree.job), ("slot", slot)), Call("aggregate.of_tree", (key,)))
+    yield from _slots_of_tree(intent, tree)
     for child, (port, link) in enumerate(zip(ports, own.children, strict=True)):
         yield _copy(intent, tree, child + 1, intent.cluster.directed().source[link], child)
         member = (("ingress_port", port), key, ("worker", child))
-        yield TableEntry(MEMBERS, member, _adding(intent, own, child, group))
+        yield TableEntry(MEMBERS, member, _adding(intent, tree, own, child))
     if own.up >= 0:
         above_key = (("ingress_port", intent.port_of_link[own.up]), key)
         yield TableEntry(FROM_ABOVE, above_key, Call("aggregate.hand_down", (("group", group),)))
@@ -105,10 +111,28 @@ def _of_tree(intent: Intent, tree: Tree, own: SummingSwitch) -> Iterator[Entity]
         yield _copy(intent, tree, define.SUM_COPY_UP, above, _number_above(tree.sums, own))
 
 
-def _adding(intent: Intent, own: SummingSwitch, child: int, group: int) -> Call:
-    adds = (("mask", 1 << child), ("all", (1 << len(own.children)) - 1))
+def _slots_of_tree(intent: Intent, tree: Tree) -> Iterator[TableEntry]:
+    """Yield whose slots are a tree's, or pools where cells are found by hash."""
+    kind, of_tree = Kind.SUM, Call("aggregate.of_tree", (("tree", tree.number),))
+    calls = dict.fromkeys(sorted(_slots_of(tree.sums)), of_tree)
+    if tree.sums.cells:
+        preempts = intent.plan.policy.orders_in_switches
+        kind = Kind.PART
+        calls = {
+            pool.first_slot: hashed.of_pool(tree.number, tree.sums, pool, preempts=preempts) for pool in tree.sums.pools
+        }
+    for slot, call in calls.items():
+        yield TableEntry(SLOTS, (("kind", kind), ("job", tree.job), ("slot", slot)), call)
+
+
+def _adding(intent: Intent, tree: Tree, own: SummingSwitch, child: int) -> Call:
+    masks = [1 << place for place in range(len(own.children))]
+    if tree.sums.cells:
+        workers, links = intent.plan.jobs[tree.job].job.workers, intent.cluster.directed()
+        masks = [hashed.workers_behind(link, tree.sums, workers, links) for link in own.children]
+    adds = (("mask", masks[child]), ("all", sum(masks)))
     if own.up < 0:
-        return Call("aggregate.add_at_root", (*adds, ("copy", child + 1), ("group", group)))
+        return Call("aggregate.add_at_root", (*adds, ("copy", child + 1), ("group", FIRST_GROUP + tree.number)))
     return Call("aggregate.add_below", (*adds, ("up", intent.port_of_link[own.up])))
 
 
@@ -129,7 +153,9 @@ def _copy(intent: Intent, tree: Tree, copy: int, node: int, worker: int) -> Tabl
 
 
 def _slots_of(sums: SumPlan) -> set[int]:
-    """Return the slots of a tree."""
+    """Return the slots of a tree; none where cells are found by hash."""
+    if sums.cells:
+        return set()
     return {slot for pool in sums.pools for slot in range(pool.first_slot, pool.first_slot + pool.slots)}
 
 
@@ -149,7 +175,7 @@ def check(plan: Plan, options: Options, schema: ProgramSchema) -> None:
         )
     for name, sums, workers in summed:
         _check_tree(plan.scenario.cluster, name, sums, workers)
-        for pool in sums.pools:
+        for pool in () if sums.cells else sums.pools:
             if not 0 <= pool.first_slot < pool.first_slot + pool.slots <= room:
                 raise PlanError(
                     f"job {name!r} sums in {pool.slots} slots from slot {pool.first_slot} on; accepted: slots 0 to "
@@ -157,6 +183,11 @@ def check(plan: Plan, options: Options, schema: ProgramSchema) -> None:
                 )
     for (name, sums, _), (other, others, _) in combinations(summed, 2):
         switches = {each.switch for each in sums.switches} & {each.switch for each in others.switches}
+        if switches and bool(sums.cells) != bool(others.cells):
+            raise PlanError(
+                f"jobs {name!r} and {other!r} meet in switch {plan.scenario.cluster.switches[min(switches)]}, and only "
+                "one finds its slots by hash; accepted: both or neither; plan again"
+            )
         slots = _slots_of(sums) & _slots_of(others)
         if switches and slots:
             raise PlanError(
