@@ -3,7 +3,9 @@
 Follow a packet: a gradient's message lets its packets wait for their slots (`Stream.copied`); the NIC takes the first
 (`Stream.next_chunk`); the worker's switch adds it (`Adder.add`); the last one of all children makes a packet to the
 switch above, or at the root one for every child, which switches below hand down; a sum at the worker (`Stream.receive`)
-frees the slot for the next packet, and the last one of a tensor ends its message.
+frees the slot for the next packet, and the last one of a tensor ends its message. Where sums end at servers, the root
+sends its sum on, and the server behind it answers (`Adder` as well). Where slots are found by hash, switches have
+`CellAdder`s, which pass on what finds no cell, and servers are `PartAdder`s, which put parts together.
 
 `tensorexpress.sums` says how packets find slots, and docs/aggregation.md what a switch does with which.
 """
@@ -14,12 +16,14 @@ import heapq
 from bisect import bisect_right
 from functools import partial
 from itertools import takewhile
+from struct import pack
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import simpy
 
 from tensorexpress.queueing import Slice
-from tensorexpress.recovery import backed_off, smoothed, timeout_after, timer_sleep_ps
+from tensorexpress.recovery import SUM_AGE_PS, Gaps, backed_off, smoothed, timeout_after, timer_sleep_ps
 from tensorexpress.sim.flat_plan import TIMER
 from tensorexpress.sim.packet import Packet
 from tensorexpress.sim.record import ADDEND, TOTAL
@@ -28,47 +32,81 @@ from tensorexpress.software import OUT
 if TYPE_CHECKING:
     from tensorexpress.sim.model import Message, Model
 
+#: Sets of children or workers are numbers of so many bits, which arrays hold as signed ones.
+_ALL = (1 << 64) - 1
+
 
 class Adder:
-    """The slots of one pool in one switch."""
+    """The slots of one pool in one switch, or at a server to which switches send sums."""
 
     def __init__(self, model: Model, index: int):
         program = model.program
-        self.model = model
+        self.model, self.index = model, index
         self.slots = int(program.adder_slots[index])
         self.up, self.child = int(program.adder_up[index]), int(program.adder_child[index])
         self.parent = int(program.adder_parent[index])
         self.stream = int(program.adder_stream[index])
+        self.everybody = int(program.adder_everybody[index]) & _ALL
+        self.round_trip_ps = int(program.adder_round_trip_ps[index])
+        self.is_server = int(program.adder_switch[index]) < 0
         children = slice(*program.adder_children_start[index : index + 2].tolist())
         #: Link, stream and adder of every child.
         self.children = [
             tuple(column[children].tolist())
             for column in (program.adder_links, program.adder_streams, program.adder_below)
         ]
-        self.everybody = (1 << len(self.children[0])) - 1
-        #: Of every slot and set: the packet that it adds up, and who has sent it.
+        #: Of every slot and set: the packet that it adds up, who has sent it, and when it was last answered.
         self.number = [-1] * (2 * self.slots)
         self.seen = [0] * (2 * self.slots)
+        self.answered_ps = [0] * (2 * self.slots)
+
+    def place_of(self, number: int) -> int:
+        """Return the set of the slot through which a packet goes."""
+        turn, slot = divmod(number, self.slots)
+        return 2 * slot + turn % 2
 
     def add(self, packet: Packet) -> None:
         """Take a packet of a child: add it, or answer what is there already; what is too late counts no more."""
-        number, bit = packet.transmission, 1 << packet.child
-        turn, slot = divmod(number, self.slots)
-        place = 2 * slot + turn % 2
-        if number < self.number[place]:
+        place, bit = self.place_of(packet.transmission), 1 << packet.child
+        is_late = self._is_late(packet, place)
+        is_new = not is_late and not self.seen[place] & bit
+        if self.is_server:
+            self._count_at_server(is_new, is_new)
+        if is_late:
             return
-        if number > self.number[place]:
-            # Everybody has the sum that was there: nobody sends a packet before the one two turns ago is summed.
-            self.number[place], self.seen[place] = number, 0
-        is_new = not self.seen[place] & bit
         self.seen[place] |= bit
         if self.seen[place] != self.everybody:
             return
         if self.up >= 0:
             self._pass_up(packet)
         elif is_new:
-            self.hand_down(packet)
+            self._answer(packet, place)
         else:
+            self._answer_again(packet, place)
+
+    def _is_late(self, packet: Packet, place: int) -> bool:
+        """Whether a packet is older than what its place has; a newer one begins it anew."""
+        number = packet.transmission
+        if number > self.number[place]:
+            # Everybody has the sum that was there: nobody sends a packet before the one two turns ago is summed.
+            self.number[place], self.seen[place] = number, 0
+        return number < self.number[place]
+
+    def _answer(self, packet: Packet, place: int) -> None:
+        self.answered_ps[place] = int(self.model.env.now)
+        self.hand_down(packet)
+
+    def _count_at_server(self, is_complete: bool, is_whole: bool) -> None:
+        record = self.model.record
+        record.server_packets += 1
+        record.server_sums += is_complete
+        record.whole_sums += is_whole
+
+    def _answer_again(self, packet: Packet, place: int) -> None:
+        """Answer a child, unless it cannot have seen the last answer."""
+        now = int(self.model.env.now)
+        if now >= self.answered_ps[place] + self.round_trip_ps:
+            self.answered_ps[place] = now
             self._pass_down(packet, packet.child)
 
     def hand_down(self, packet: Packet) -> None:
@@ -76,9 +114,10 @@ class Adder:
         for child in range(len(self.children[0])):
             self._pass_down(packet, child)
 
-    def _pass_up(self, packet: Packet) -> None:
+    def _pass_up(self, packet: Packet, workers: int = 0, again: bool = False) -> None:
         copy = self._copy(packet, ADDEND, self.stream, self.up)
         copy.adder, copy.child = self.model.adders[self.parent], self.child
+        copy.workers, copy.again = workers, again
         self.model.enqueue(copy)
 
     def _pass_down(self, packet: Packet, child: int) -> None:
@@ -92,6 +131,116 @@ class Adder:
         copy = Packet(kind, self.model.streams[stream], [link], packet.size, packet.rank, packet.slack_ps)
         copy.iteration, copy.chunk, copy.transmission = packet.iteration, packet.chunk, packet.transmission
         return copy
+
+
+class Cell:
+    """What a cell of a switch holds: a sum of one packet of some workers."""
+
+    def __init__(self, adder: CellAdder, packet: Packet, taken_ps: int):
+        #: Whose it is, and the packet that took it, which says all but the sum's own.
+        self.adder, self.packet, self.taken_ps = adder, packet, taken_ps
+        self.seen = packet.workers
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the sum has gone up; it is kept until the result comes, for late duplicates to find it."""
+        return self.seen == self.adder.everybody
+
+
+class CellAdder(Adder):
+    """One pool in a switch whose cells all jobs share; packets say whose values are in them."""
+
+    def __init__(self, model: Model, index: int):
+        super().__init__(model, index)
+        program = model.program
+        self.cells = model.cells[int(program.adder_switch[index])]
+        self.queue, self.hash = int(program.adder_queue[index]), int(program.adder_hash[index])
+
+    def cell_of(self, number: int) -> int:
+        """Return the cell of a packet; see `sums.cell_of`."""
+        return crc32(pack(">I", number & 0xFFFFFFFF), self.hash) % len(self.cells)
+
+    def add(self, packet: Packet) -> None:
+        """Take a packet from below: hold it, add it to what is held of its sum, or pass on one or the other."""
+        place = self.cell_of(packet.transmission)
+        cell = self.cells[place]
+        if cell is not None and self._owns(cell, packet):
+            self._add_to(cell, place, packet)
+        elif packet.again or packet.workers == self.everybody:
+            self._pass_up(packet, packet.workers, packet.again)
+        elif cell is None:
+            self._take(place, packet)
+        elif self._may_evict(cell):
+            self.model.record.evictions += 1
+            if not cell.is_complete:
+                cell.adder._pass_up(cell.packet, cell.seen, again=True)
+            self._take(place, packet)
+        else:
+            self.model.record.collisions += 1
+            self._pass_up(packet, packet.workers, again=False)
+
+    def _owns(self, cell: Cell, packet: Packet) -> bool:
+        return cell.adder is self and cell.packet.transmission == packet.transmission
+
+    def _may_evict(self, cell: Cell) -> bool:
+        is_more_urgent = self.model.program.preempts and self.queue < cell.adder.queue
+        return is_more_urgent or int(self.model.env.now) - cell.taken_ps > SUM_AGE_PS
+
+    def _take(self, place: int, packet: Packet) -> None:
+        self.cells[place] = Cell(self, packet, int(self.model.env.now))
+
+    def _add_to(self, cell: Cell, place: int, packet: Packet) -> None:
+        """Take a packet whose sum is under way in its cell."""
+        is_apart = not packet.workers & cell.seen
+        is_known = packet.workers & cell.seen == packet.workers
+        if packet.again and (is_apart or is_known):
+            # Whatever is missing of this sum, the rest does not wait here any longer.
+            self._pass_up(packet, cell.seen if is_known else cell.seen | packet.workers, again=True)
+            self.cells[place] = None
+        elif is_apart:
+            cell.seen |= packet.workers
+            if cell.is_complete:
+                self._pass_up(packet, cell.seen, again=False)
+        elif packet.again or not is_known:
+            self._pass_up(packet, packet.workers, packet.again)
+
+    def hand_down(self, packet: Packet) -> None:
+        """Send a sum to all children; nobody needs its cell any more."""
+        place = self.cell_of(packet.transmission)
+        cell = self.cells[place]
+        if cell is not None and self._owns(cell, packet):
+            self.cells[place] = None
+        super().hand_down(packet)
+
+
+class PartAdder(Adder):
+    """One pool at a server to which switches send whole sums, or parts where these found no cell."""
+
+    def place_of(self, number: int) -> int:
+        """Return the place of a packet: there are two for each that a worker may have under way."""
+        return number % (2 * self.slots)
+
+    def add(self, packet: Packet) -> None:
+        """Take a sum or a part of it, unless some of it is there already; answer when all is there, and when asked."""
+        place = self.place_of(packet.transmission)
+        is_late = self._is_late(packet, place)
+        was_complete = not is_late and self.seen[place] == self.everybody
+        is_apart = not is_late and not packet.workers & self.seen[place]
+        if is_apart:
+            self.seen[place] |= packet.workers
+        is_complete = is_apart and self.seen[place] == self.everybody
+        self._count_at_server(is_complete, is_complete and packet.workers == self.everybody)
+        if is_complete:
+            self._answer(packet, place)
+        elif was_complete:
+            self._answer_again(packet, place)
+
+
+def make_adder(model: Model, index: int) -> Adder:
+    """Return an adder of the kind that the program has there."""
+    if not model.program.cells:
+        return Adder(model, index)
+    return (PartAdder if int(model.program.adder_switch[index]) < 0 else CellAdder)(model, index)
 
 
 class Stream:
@@ -114,6 +263,7 @@ class Stream:
         self.waiting: list[int] = []
         self.under_way: dict[int, int] = {}
         self.sent_again: set[int] = set()
+        self.gaps = Gaps[int](program.newer_sums)
         self.round_trip_ps = self.deviation_ps = 0
         self.timeout_ps = program.rto_min_ps
         self.timer_armed = False
@@ -168,11 +318,13 @@ class Stream:
         now, message = int(self.model.env.now), self.message_of(number)
         self.under_way.pop(number, None)
         self.under_way[number] = now
+        self.gaps.sent(number)
         size, slack_ps = self.model.program.full_packet_bytes, message.deadline_ps - message.lead_ps - now
         packet = Packet(ADDEND, self, self.path, size, message.switch_rank, slack_ps)
         packet.message, packet.iteration, packet.chunk = message, message.iteration, number % self.packets
         packet.transmission = number
         packet.adder, packet.child = self.model.adders[self.adder], self.child
+        packet.workers, packet.again = 1 << self.child, number in self.sent_again
         return packet
 
     # Sums
@@ -183,6 +335,8 @@ class Stream:
         if number not in self.under_way:
             return
         sent_ps, message = self.under_way.pop(number), self.message_of(number)
+        for lost in self.gaps.came(number):
+            self._send_again(lost)
         if number in self.sent_again:
             # It may answer either packet.
             self.sent_again.remove(number)
@@ -203,7 +357,12 @@ class Stream:
             answer.iteration, answer.deadline_ps = message.iteration, message.deadline_ps
             model.arrived(answer)
 
-    # Time-out
+    # Loss
+
+    def _send_again(self, number: int) -> None:
+        self.model.record.retransmissions += 1
+        self.sent_again.add(number)
+        self.model.hosts[self.src].send(self._sent(number))
 
     def _arm(self, delay_ps: int) -> None:
         self.timer_armed = True
@@ -211,7 +370,7 @@ class Stream:
         self.model.at(sleep_ps, TIMER, self.index).callbacks.append(self._timer)
 
     def _timer(self, _: simpy.Event) -> None:
-        """Send again all that has waited for a time-out: a lost packet holds up its slot, and no other tells."""
+        """Send again all that has waited for a time-out: not every loss has newer sums to tell of it."""
         now = int(self.model.env.now)
         self.timer_armed = False
         if not self.under_way:
@@ -222,8 +381,6 @@ class Stream:
             self.model.record.timeouts += 1
             self.timeout_ps = backed_off(self.timeout_ps)
         for number in overdue:
-            self.model.record.retransmissions += 1
-            self.sent_again.add(number)
-            self.model.hosts[self.src].send(self._sent(number))
+            self._send_again(number)
         oldest_ps = next(iter(self.under_way.values()))
         self._arm(oldest_ps + self.timeout_ps - now)

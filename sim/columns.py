@@ -12,16 +12,18 @@ NONE = -1
 # Fields at the start of the memory.
 (NOW, EVENTS, EVENT_COUNT, TOP_IS_FREE, STACK, FREE, FREE_COUNT, LOGGED, RUNNING, RETRANSMISSIONS, TIMEOUTS,
  TRANSMISSIONS, SEQUENCE, STATUS, DISCIPLINE, QUEUES, OWN, COMMON, SLACK_MODE, ECN, LOSS, SEED, HOST_ORDER, CREDIT,
- PAYLOAD, HEADER, ACK_SIZE, ACKS, ACK_EVERY, LARGEST_WINDOW, RTO_MIN, REORDERING, ROUNDS, OTHER_RANK, OTHER_SLACK,
- LOGGING, SOURCES, TRAINS, QUEUE_SHARE, CHUNK, HEAD_BYTES, SPARE, HEAD) = range(43)  # fmt: skip
+ PAYLOAD, HEADER, ACK_SIZE, ACKS, ACK_EVERY, LARGEST_WINDOW, RTO_MIN, REORDERING, NEWER_SUMS, ROUNDS, OTHER_RANK,
+ OTHER_SLACK, LOGGING, SOURCES, TRAINS, QUEUE_SHARE, CHUNK, HEAD_BYTES, SPARE, CELLS, CHECKSUMS, PREEMPTS,
+ SERVER_SUMS, WHOLE_SUMS, SERVER_PACKETS, COLLISIONS, EVICTIONS, HEAD) = range(52)  # fmt: skip
 
 # Packets. NEXT links a queue, a link or the free list; a PIFO's heap uses NEXT and RIGHT as its children. What a hop
 # touches comes first, so that it shares a cache line. Where switches sum, TRANSMISSION is its number in the stream,
-# ACKED_TO the adder to which it goes, and ASKS from which of its children.
+# ACKED_TO the adder to which it goes, and ASKS from which of its children; where slots are found by hash, SENT is whose
+# values are in it, and MARKED whether it was sent again.
 (P_NEXT, P_SIZE, P_HOP, P_END, P_KIND, P_RANK, P_ARRIVES, P_ENQUEUED, P_FLOW, P_MESSAGE, P_ITERATION, P_CHUNK,
  P_TRANSMISSION, P_SENT, P_ACKED_TO, P_MARKED, P_ASKS, P_SLACK, P_RIGHT, P_SEQUENCE,
  PACKET_COLUMNS) = range(21)  # fmt: skip
-P_NUMBER, P_ADDER, P_CHILD = P_TRANSMISSION, P_ACKED_TO, P_ASKS
+P_NUMBER, P_ADDER, P_CHILD, P_WORKERS, P_AGAIN = P_TRANSMISSION, P_ACKED_TO, P_ASKS, P_SENT, P_MARKED
 
 # Ports, one per directed link; the columns from CONTROL on are a host's.
 (L_INDEX, L_RATE, L_DELAY, L_IS_PACED, L_IS_HOST, L_IDLE, L_BUSY_UNTIL, L_HEAD, L_TAIL, L_CARRIED, L_BACKLOG, L_COMMON,
@@ -42,11 +44,15 @@ Q_HEAD, Q_TAIL, Q_BYTES, Q_BOUND, QUEUE_COLUMNS = range(5)
 # What a flow has beside where it is a stream, whose packets switches sum; its slots, of which those under way are
 # linked in the order of sending; the adders of switches, their children and what they hold of every slot and set.
 (R_SLOTS, R_PACKETS, R_ADDER, R_CHILD, R_FIRST_SLOT, R_MESSAGES, R_MESSAGES_END, STREAM_COLUMNS) = range(8)
-Z_NUMBER, Z_SENT, Z_UNDER_WAY, Z_AGAIN, Z_EARLIER, Z_LATER, SLOT_COLUMNS = range(7)
-(A_SLOTS, A_SETS, A_EVERYBODY, A_UP, A_PARENT, A_CHILD, A_STREAM, A_CHILDREN, A_CHILDREN_END,
- ADDER_COLUMNS) = range(10)  # fmt: skip
+(Z_NUMBER, Z_SENT, Z_UNDER_WAY, Z_AGAIN, Z_FIRST, Z_LAST, Z_NEWER, Z_EARLIER, Z_LATER,
+ SLOT_COLUMNS) = range(10)  # fmt: skip
+(A_SLOTS, A_SETS, A_EVERYBODY, A_UP, A_PARENT, A_CHILD, A_STREAM, A_CHILDREN, A_CHILDREN_END, A_ROUND_TRIP,
+ A_IS_SERVER, A_CELLS, A_QUEUE, A_HASH, ADDER_COLUMNS) = range(15)  # fmt: skip
 D_LINK, D_STREAM, D_BELOW, CHILD_COLUMNS = range(4)
-V_NUMBER, V_SEEN, SET_COLUMNS = range(3)
+V_NUMBER, V_SEEN, V_ANSWERED, SET_COLUMNS = range(4)
+# Cells of switches; one without an ADDER is free. RANK and SLACK are those of the packet that took it.
+K_ADDER, K_NUMBER, K_SEEN, K_TAKEN, K_RANK, K_SLACK, CELL_COLUMNS = range(7)
+NOBODY = 0
 
 # Messages; the columns from UNACKNOWLEDGED to EXPECTED start at zero in every iteration. Those that switches sum have a
 # FIRST packet by number, the iteration COPIED whose packets may be sent, and an ANSWER that brings the sum back.

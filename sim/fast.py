@@ -164,9 +164,15 @@ class _Layout:
         adders[:, A_SLOTS], adders[:, A_STREAM] = p.adder_slots, _at(self.flows.at, p.adder_stream)
         adders[:, A_SETS] = _at(sets.at, 2 * (np.cumsum(p.adder_slots) - p.adder_slots))
         adders[:, A_UP], adders[:, A_PARENT] = _at(self.ports.at, p.adder_up), _at(self.adders.at, p.adder_parent)
-        adders[:, A_CHILD] = p.adder_child
+        adders[:, A_CHILD], adders[:, A_EVERYBODY] = p.adder_child, p.adder_everybody
+        adders[:, A_ROUND_TRIP], adders[:, A_IS_SERVER] = p.adder_round_trip_ps, p.adder_switch < 0
+        adders[:, A_QUEUE], adders[:, A_HASH] = p.adder_queue, p.adder_hash
+        switches = np.unique(p.adder_switch[p.adder_switch >= 0])
+        cells = memory.table(len(switches) * p.cells, CELL_COLUMNS)
+        if p.cells:
+            own = np.searchsorted(switches, p.adder_switch) * p.cells
+            adders[:, A_CELLS] = np.where(p.adder_switch < 0, NONE, cells.at[np.minimum(own, len(cells.at) - 1)])
         first, end = p.adder_children_start[:-1], p.adder_children_start[1:]
-        adders[:, A_EVERYBODY] = (1 << (end - first)) - 1
         adders[:, A_CHILDREN] = _at(children.at, first)
         adders[:, A_CHILDREN_END] = adders[:, A_CHILDREN] + (end - first) * CHILD_COLUMNS
 
@@ -240,6 +246,7 @@ class _Layout:
         # Every port and flow has two events at the most, everything else one.
         events = 2 * (len(self.ports.at) + len(self.flows.at)) + len(self.lanes.at) + p.workers + p.joins
         events += len(self.sources.at) + 1
+        checksums_at = memory.place(np.array([_checksum_step(byte) for byte in range(256)], dtype=np.int64))
         events_at, stack_at = memory.room(2 * events), memory.room(2 * (p.messages + p.joins + 1))
         m = memory.filled()
         discipline, host_order = DISCIPLINES[p.discipline].code, HOST_ORDERS[p.host_order].code
@@ -252,9 +259,10 @@ class _Layout:
             ECN: p.ecn_bytes, LOSS: loss_threshold(p.loss), SEED: p.seed, HOST_ORDER: host_order,
             CREDIT: p.credit_bytes, PAYLOAD: p.payload_bytes, HEADER: p.header_bytes, ACK_SIZE: p.ack_bytes,
             ACKS: p.acks, ACK_EVERY: p.ack_every, LARGEST_WINDOW: p.window_bytes or NO_LIMIT, RTO_MIN: p.rto_min_ps,
-            REORDERING: p.reordering, ROUNDS: p.iterations, OTHER_RANK: p.background_rank,
-            OTHER_SLACK: p.background_slack_ps, LOGGING: log_rows > 0, TRAINS: p.grain > 1, CHUNK: p.chunk_bytes,
-            HEAD_BYTES: p.head_bytes, QUEUE_SHARE: p.queue_share, SPARE: self.spare_packets,
+            REORDERING: p.reordering, NEWER_SUMS: p.newer_sums, ROUNDS: p.iterations,
+            OTHER_RANK: p.background_rank, OTHER_SLACK: p.background_slack_ps, LOGGING: log_rows > 0,
+            TRAINS: p.grain > 1, CHUNK: p.chunk_bytes, HEAD_BYTES: p.head_bytes, QUEUE_SHARE: p.queue_share,
+            SPARE: self.spare_packets, CELLS: p.cells, CHECKSUMS: checksums_at, PREEMPTS: p.preempts,
         }.items():  # fmt: skip
             m[field] = value
         # What is sorted is a heap.
@@ -292,11 +300,25 @@ class _Layout:
         record.link_marks, record.link_peak_bytes = ports[:, L_MARKS].copy(), ports[:, L_PEAK].copy()
         record.retransmissions, record.timeouts = int(m[RETRANSMISSIONS]), int(m[TIMEOUTS])
         record.transmissions, record.end_ps = int(m[TRANSMISSIONS]), int(m[NOW])
+        record.server_sums, record.whole_sums = int(m[SERVER_SUMS]), int(m[WHOLE_SUMS])
+        record.server_packets = int(m[SERVER_PACKETS])
+        record.collisions, record.evictions = int(m[COLLISIONS]), int(m[EVICTIONS])
 
 
 def _at(addresses: Ints, index: Ints) -> Ints:
     """Return the addresses of things by index; NONE for those whose index is -1."""
     return np.append(addresses, NONE)[index]
+
+
+def _checksum_step(byte: int) -> int:
+    """Return the entry of a byte in the table by which CRC-32 goes on, eight bits at a time.
+
+    >>> hex(_checksum_step(1))
+    '0x77073096'
+    """
+    for _ in range(8):
+        byte = byte >> 1 ^ (0xEDB88320 if byte & 1 else 0)
+    return byte
 
 
 def _with_packets(m: Ints, count: int) -> Ints:

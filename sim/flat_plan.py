@@ -18,7 +18,7 @@ from tensorexpress.framing import ETHERNET_BYTES
 from tensorexpress.graph import NODE_KINDS, SUM, Edges, Graph, index_of, kind_of
 from tensorexpress.plan import Plan, own_slacks_ps, slice_leads_ps
 from tensorexpress.queueing import DISCIPLINES
-from tensorexpress.recovery import reordering_of
+from tensorexpress.recovery import newer_sums_of, reordering_of
 from tensorexpress.scenario import Scenario
 from tensorexpress.sim.flows import Ints as Ints
 from tensorexpress.sim.flows import flows
@@ -100,6 +100,8 @@ class FlatPlan:
     rto_min_ps: int
     #: A chunk counts as lost when one that was sent this many transmissions later in its flow is acknowledged.
     reordering: int
+    #: Newer sums that tell the loss of a packet that switches sum (`recovery.Gaps`).
+    newer_sums: int
 
     # Messages; their switch rank is the queue for strict priority, otherwise the tensor's rank.
     message_flow: Ints
@@ -118,11 +120,11 @@ class FlatPlan:
     message_kind: Ints
 
     # Sums in switches, if there are any. A stream is a flow: what one worker sends of one pool and gets back
-    # (`tensorexpress.sums`); an adder is one pool in one switch.
+    # (`tensorexpress.sums`); an adder is one pool in one switch, or at the server behind the root.
     #: By flow: slots, and packets of an iteration; no slots where it is no stream.
     stream_slots: Ints
     stream_packets: Ints
-    #: The adder to which it sends, and its number there.
+    #: The adder to which it sends, and its number there; where slots are found by hash, its number in the job.
     stream_adder: Ints
     stream_child: Ints
     #: Its messages in the order in which their packets are numbered.
@@ -132,17 +134,28 @@ class FlatPlan:
     message_first: Ints
     message_answer: Ints
     adder_slots: Ints
-    #: The link to the adder above, that adder, and its own number there; -1 at the root.
+    #: The link to the adder above, that adder, and its own number there; -1 where sums end.
     adder_up: Ints
     adder_parent: Ints
     adder_child: Ints
     #: A stream of its pool, as which transmissions between switches are noted.
     adder_stream: Ints
+    #: All that it adds up: its children, or where slots are found by hash the workers below it, a bit for each.
+    adder_everybody: Ints
+    #: At a server how soon nobody can have seen its answer; 0 in switches.
+    adder_round_trip_ps: Ints
+    #: Its switch, -1 at a server; the queue of its pool; and the checksum of job and pool, with which hashes begin.
+    adder_switch: Ints
+    adder_queue: Ints
+    adder_hash: Ints
     #: Its children: the links down to them, and of each the stream or the adder; the other one is -1.
     adder_children_start: Ints
     adder_links: Ints
     adder_streams: Ints
     adder_below: Ints
+    #: Cells of every switch where slots are found by hash, otherwise 0; whether urgent packets take those of others.
+    cells: int
+    preempts: bool
 
     # What the lanes of hosts have to do (`tensorexpress.software`); a lane's number is LANES * host + OUT or IN.
     message_out_ps: Ints
@@ -241,11 +254,11 @@ def _connect(graphs: Sequence[Graph], gates_per_job: Sequence[int]) -> tuple[int
 
 
 def _executed(graph: Graph) -> Iterator[Edges]:
-    """Yield the edges that nodes count each other down by; switches add packets, and know no messages."""
-    in_switch = np.append(graph.sum_host >= graph.first_switch, False)
+    """Yield the edges that nodes count each other down by; who sums packets under way knows no messages."""
+    under_way = np.append(np.arange(len(graph.sum_host)) < graph.sums_under_way, False)
     for source, target in graph.edges:
         # Whatever is no sum looks up the last entry.
-        summed = (in_switch[np.where(kind_of(end) == kind_of(SUM), index_of(end), -1)] for end in (source, target))
+        summed = (under_way[np.where(kind_of(end) == kind_of(SUM), index_of(end), -1)] for end in (source, target))
         kept = ~np.logical_or(*summed)
         yield source[kept], target[kept]
 
@@ -283,8 +296,9 @@ def _network(scenario: Scenario) -> dict[str, Any]:
 
 def _hosts(plan: Plan, grain: int) -> dict[str, Any]:
     policy, transport = plan.policy, plan.scenario.transport
-    # Where nothing can be lost, nothing times out.
+    # Where nothing can be lost, nothing times out; but parts of sums can be left where slots are found by hash.
     buffer_bytes = plan.scenario.cluster.buffer_bytes if DISCIPLINES[policy.discipline].has_limit else 0
+    can_wait_forever = bool(buffer_bytes or plan.scenario.loss or policy.sums == "hashed")
     # A window in which a second train cannot start would make a flow wait for every acknowledgement. Flows then have
     # more in flight than at packet level; so that buffers hold as many windows, they are larger by the same factor, and
     # so is the least time-out.
@@ -301,7 +315,7 @@ def _hosts(plan: Plan, grain: int) -> dict[str, Any]:
         "queue_share": 10**6 * transport.window_bytes // window_bytes if window_bytes else 10**6,
         # At the least a train has room where a packet had.
         "buffer_bytes": max(widened(buffer_bytes), grain * buffer_bytes),
-        "rto_min_ps": widened(transport.rto_min_ps) if buffer_bytes or plan.scenario.loss else NEVER,
+        "rto_min_ps": widened(transport.rto_min_ps) if can_wait_forever else NEVER,
         "discipline": policy.discipline,
         "slack_mode": policy.by_slack,
         "host_order": policy.host_order,
@@ -314,6 +328,7 @@ def _hosts(plan: Plan, grain: int) -> dict[str, Any]:
         "window_bytes": window_bytes,
         "initial_window_bytes": widened(transport.initial_window_bytes),
         "reordering": reordering_of(policy) or NO_LIMIT,
+        "newer_sums": newer_sums_of(policy),
     }
 
 

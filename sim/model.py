@@ -35,7 +35,7 @@ from tensorexpress.recovery import (
     timeout_after,
     timer_sleep_ps,
 )
-from tensorexpress.sim.adding import Adder, Stream
+from tensorexpress.sim.adding import Cell, Stream, make_adder
 from tensorexpress.sim.flat_plan import (
     ACKNOWLEDGE,
     ARRIVE,
@@ -684,7 +684,11 @@ class Model:
             for link, source in enumerate(program.link_source.tolist())
         ]
         self.hosts: list[Host] = [self.ports[port] for port in program.host_port.tolist()]
-        self.adders = [Adder(self, index) for index in range(len(program.adder_slots))]
+        #: By switch, where slots are found by hash.
+        self.cells: dict[int, list[Cell | None]] = {
+            switch: [None] * program.cells for switch in set(program.adder_switch.tolist()) if switch >= 0
+        }
+        self.adders = [make_adder(self, index) for index in range(len(program.adder_slots))]
         self.streams = [Stream(self, index) for index in range(int(np.count_nonzero(program.stream_slots)))]
         # Streams come first; flows beside them are those of background traffic.
         others = [Flow(self, index) for index in range(len(self.streams), len(program.flow_src))]
@@ -769,10 +773,13 @@ class Model:
             (packet.message.receive if packet.kind == DATA else packet.message.acknowledge)(packet)
 
     def enqueue(self, packet: Packet) -> None:
-        """Let a packet wait in a switch for the next link on its path."""
+        """Let a packet wait for the next link on its path: in a switch, or at a server that answers."""
         port = self.ports[packet.path[packet.hop]]
-        assert isinstance(port, SwitchPort)
-        port.enqueue(packet)
+        if isinstance(port, Host):
+            port.send(packet)
+        else:
+            assert isinstance(port, SwitchPort)
+            port.enqueue(packet)
 
     def _background(self, index: int) -> Process:
         program = self.program

@@ -13,8 +13,8 @@ class Packet:
     """One packet on its way along `path`; `hop` is the index of the link it is on or waits for."""
 
     __slots__ = (
-        "acked_to", "adder", "asks", "child", "chunk", "enqueued_ps", "flow", "hop", "iteration", "kind", "marked",
-        "message", "path", "queue", "rank", "sent_ps", "size", "slack_ps", "transmission",
+        "acked_to", "adder", "again", "asks", "child", "chunk", "enqueued_ps", "flow", "hop", "iteration", "kind",
+        "marked", "message", "path", "queue", "rank", "sent_ps", "size", "slack_ps", "transmission", "workers",
     )  # fmt: skip
 
     def __init__(self, kind: int, flow: Flow | Stream, path: list[int], size: int, rank: int, slack_ps: int):
@@ -29,3 +29,6 @@ class Packet:
         #: Where switches sum: the adder to which it goes, and from which of its children.
         self.adder: Adder | None = None
         self.child = -1
+        #: And where slots are found by hash: whose values are in it, and whether it was sent again.
+        self.workers = 0
+        self.again = False

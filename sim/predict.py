@@ -147,7 +147,7 @@ def checked_policies(scenario: Scenario, policies: Sequence[Policy | str]) -> li
         raise PolicyError(f"policies: {', '.join(policy.name for policy in compared)}; accepted: each policy once")
     for path, problem in policy_problems(scenario, compared):
         raise PolicyError(f"{scenario.name}: {path}: {problem}")
-    if any(policy.in_switches for policy in compared):
+    for sums in dict.fromkeys(policy.sums for policy in compared if policy.in_switches):
         # Refuses what has no tree, before anything is simulated.
-        grow_trees(scenario)
+        grow_trees(scenario, sums)
     return compared

@@ -50,6 +50,14 @@ class Record:
     #: Packets that were put on a link.
     transmissions: int = 0
     end_ps: int = 0
+    #: Where sums end at servers: sums that these completed, those of them that came whole from a switch, and packets
+    #: that reached a server. Where slots are found by hash: packets that found another's cell and went on, and sums
+    #: that had to leave their cell to others.
+    server_sums: int = 0
+    whole_sums: int = 0
+    server_packets: int = 0
+    collisions: int = 0
+    evictions: int = 0
     #: Every transmission in order, if asked for.
     packets: NDArray[np.void] = field(default_factory=lambda: np.empty(0, PACKET))
 

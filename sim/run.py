@@ -97,7 +97,8 @@ def to_trace(plan: Plan, program: FlatPlan, record: Record) -> Trace:
     for name in LINK.names or ():
         links[name] = getattr(record, f"link_{name}")
     jobs = [_observed(number, plan, program, record) for number in range(len(plan.jobs))]
-    network = ObservedNetwork(links, record.transmissions, record.retransmissions, record.timeouts)
+    at_servers = (record.server_sums, record.whole_sums, record.server_packets)
+    network = ObservedNetwork(links, record.transmissions, record.retransmissions, record.timeouts, *at_servers)
     return make_trace(plan, "simulated", jobs, network, record.end_ps)
 
 

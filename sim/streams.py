@@ -1,106 +1,146 @@
-"""Streams and adders of a program: where switches sum, who sends to which of them, as flat arrays.
+"""Streams and adders of a program: where switches and servers sum, who sends to which of them, as flat arrays.
 
-A stream is a flow: what one worker sends of one pool, and gets back. An adder is one pool in one switch. `flat_plan`
-says what the arrays are.
+A stream is a flow: what one worker sends of one pool, and gets back. An adder is one pool in one switch, or at the
+server behind the root of its tree. `flat_plan` says what the arrays are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from struct import pack
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
 from tensorexpress.plan import JobPlan, Plan
+from tensorexpress.routing import DirectedLinks
 from tensorexpress.sim.flows import Ints, Links, flow_columns, rows
+from tensorexpress.slots import round_trip_ps
 from tensorexpress.sums import Pool, SumPlan
 
+_OF_STREAMS = ("slots", "packets", "adder", "child")
+_OF_ADDERS = ("slots", "up", "parent", "child", "stream", "everybody", "round_trip_ps", "switch", "queue", "hash")
 
-def no_streams(flows: int, messages: int) -> dict[str, Ints]:
+
+def no_streams(flows: int, messages: int) -> dict[str, Any]:
     """Return the arrays where no switch sums."""
     none, one = np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64)
-    of_adders = ("slots", "up", "parent", "child", "stream", "links", "streams", "below")
     return {
-        **{f"stream_{name}": np.zeros(flows, dtype=np.int64) for name in ("slots", "packets", "adder", "child")},
+        **{f"stream_{name}": np.zeros(flows, dtype=np.int64) for name in _OF_STREAMS},
         "stream_messages_start": np.zeros(flows + 1, dtype=np.int64),
         "stream_messages": none,
         "message_first": np.zeros(messages, dtype=np.int64),
         "message_answer": np.full(messages, -1),
-        **{f"adder_{name}": none for name in of_adders},
+        **{f"adder_{name}": none for name in (*_OF_ADDERS, "links", "streams", "below")},
         "adder_children_start": one,
+        "cells": 0,
+        "preempts": False,
     }
 
 
 class _Streams:
     """Puts the streams and adders of all jobs one after another."""
 
-    def __init__(self, hosts: int):
+    def __init__(self, hosts: int, directed: DirectedLinks):
+        self.directed = directed
         self.flows: list[tuple[int, int, int]] = []
         self.ways: list[tuple[Links, Links]] = []
         self.by_host: list[list[int]] = [[] for _ in range(hosts)]
-        self.stream: dict[str, list[int]] = {name: [] for name in ("slots", "packets", "adder", "child")}
+        self.stream: dict[str, list[int]] = {name: [] for name in _OF_STREAMS}
         self.messages: list[Ints] = []
-        self.adder: dict[str, list[int]] = {name: [] for name in ("slots", "up", "parent", "child", "stream")}
+        self.adder: dict[str, list[int]] = {name: [] for name in _OF_ADDERS}
         self.children: list[list[tuple[int, int, int]]] = []
         #: By message.
         self.first: list[Ints] = []
         self.flow_of: list[Ints] = []
 
-    def add_job(self, number: int, job: JobPlan, sums: SumPlan, source: Sequence[int], first_message: int) -> None:
-        """Add the streams of a job's workers, pool by pool, and its adders."""
+    def add_job(self, number: int, job: JobPlan, first_message: int) -> None:
+        """Add the streams of a job's workers, tree by tree and pool by pool, and its adders."""
         hosts, tensors = job.job.hosts, len(job.ranks)
-        workers, link_of = len(hosts), {source[link]: link for link in sums.links}
-        nics = {host: link_of[host] for host in hosts}
+        workers = len(hosts)
         # By way up and down, tensor and worker, as messages are: a slice is a tensor here.
         first, flow_of = np.zeros((2, 2, tensors, workers), dtype=np.int64)
-        for pool in sums.pools:
-            tensor = np.array(pool.tensors, dtype=np.int64)
-            first[0, tensor] = np.array([pool.first_packet[one] for one in pool.tensors])[:, None]
-            flow_of[:, tensor] = len(self.flows) + np.arange(workers)
-            self.messages += list(first_message + tensor * workers + np.arange(workers)[:, None])
-            self._add_adders(pool, sums, nics)
-            self._add_streams(number, pool, sums, nics)
+        for sums in job.sums:
+            link_of = {self.directed.source[link]: link for link in sums.links}
+            nics = {host: link_of[host] for host in hosts}
+            for pool in sums.pools:
+                tensor = np.array(pool.tensors, dtype=np.int64)
+                first[0, tensor] = np.array([pool.first_packet[one] for one in pool.tensors])[:, None]
+                flow_of[:, tensor] = len(self.flows) + np.arange(workers)
+                self.messages += list(first_message + tensor * workers + np.arange(workers)[:, None])
+                self._add_adders(number, pool, sums, nics)
+                self._add_streams(number, pool, sums, nics)
         self.first.append(first.ravel())
         self.flow_of.append(flow_of.ravel())
 
-    def _add_adders(self, pool: Pool, sums: SumPlan, nics: dict[int, int]) -> None:
+    def _add_adders(self, number: int, pool: Pool, sums: SumPlan, nics: dict[int, int]) -> None:
         """Add the adders of a pool, whose streams come next."""
         first_adder, first_stream = len(self.children), len(self.flows)
         place = {switch.switch: index for index, switch in enumerate(sums.switches)}
         stream_of = {link: first_stream + index for index, link in enumerate(nics.values())}
         adder_of = {switch.up: first_adder + place[switch.switch] for switch in sums.switches}
+        workers = _workers_above(sums, nics)
+        common = {
+            "slots": pool.slots, "stream": first_stream, "queue": pool.queue,
+            "hash": crc32(pack(">HH", number, pool.first_slot)),
+        }  # fmt: skip
+
+        def add(children: Sequence[int], everybody: int, **columns: int) -> None:
+            for name, value in {**common, "everybody": _signed(everybody), **columns}.items():
+                self.adder[name].append(value)
+            self.children.append([(link ^ 1, stream_of.get(link, -1), adder_of.get(link, -1)) for link in children])
+
         for switch in sums.switches:
             above = sums.above.get(switch.up)
-            self.adder["slots"].append(pool.slots)
-            self.adder["up"].append(switch.up)
-            self.adder["parent"].append(-1 if above is None else first_adder + place[above.switch])
-            self.adder["child"].append(-1 if above is None else above.children.index(switch.up))
-            self.adder["stream"].append(first_stream)
-            self.children.append(
-                [(link ^ 1, stream_of.get(link, -1), adder_of.get(link, -1)) for link in switch.children]
-            )
+            if above is not None:
+                parent, child = first_adder + place[above.switch], above.children.index(switch.up)
+            else:
+                parent, child = (-1, -1) if sums.server < 0 else (first_adder + len(sums.switches), 0)
+            everybody = workers[switch.up] if sums.cells else (1 << len(switch.children)) - 1
+            columns = {"up": switch.up, "parent": parent, "child": child, "switch": switch.switch, "round_trip_ps": 0}
+            add(switch.children, everybody, **columns)
+        if sums.server >= 0:
+            up = sums.switches[0].up
+            columns = {"up": -1, "parent": -1, "child": -1, "switch": -1}
+            back_ps = round_trip_ps(sums, self.directed)
+            add([up], workers[up] if sums.cells else 1, **columns, round_trip_ps=back_ps)
 
     def _add_streams(self, number: int, pool: Pool, sums: SumPlan, nics: dict[int, int]) -> None:
-        first_adder = len(self.children) - len(sums.switches)
+        first_adder = len(self.children) - len(sums.switches) - (sums.server >= 0)
         place = {switch.switch: index for index, switch in enumerate(sums.switches)}
-        for host, link in nics.items():
+        for worker, (host, link) in enumerate(nics.items()):
+            above = sums.above[link]
             self.by_host[host].append(len(self.flows))
             self.flows.append((number, host, host))
             self.ways.append(((link,), (link ^ 1,)))
             self.stream["slots"].append(pool.slots)
             self.stream["packets"].append(pool.packets_per_iteration)
-            self.stream["adder"].append(first_adder + place[sums.above[link].switch])
-            self.stream["child"].append(sums.above[link].children.index(link))
+            self.stream["adder"].append(first_adder + place[above.switch])
+            self.stream["child"].append(worker if sums.cells else above.children.index(link))
+
+
+def _workers_above(sums: SumPlan, nics: dict[int, int]) -> dict[int, int]:
+    """Return whose packets come over every link that leads up, as a set with a bit for each worker."""
+    workers = {link: 1 << worker for worker, link in enumerate(nics.values())}
+    # Whoever is above comes first in a plan.
+    for switch in reversed(sums.switches):
+        workers[switch.up] = sum(workers[link] for link in switch.children)
+    return workers
+
+
+def _signed(bits: int) -> int:
+    """Return a set of up to 64 as a signed number of 64 bits."""
+    return bits - (1 << 64) if bits >> 63 else bits
 
 
 def streams(plan: Plan) -> dict[str, Any]:
     """Find who sends to which adder, and by which way sums come back."""
-    scenario, source = plan.scenario, plan.scenario.cluster.directed().source
-    found, first_message = _Streams(len(scenario.cluster.hosts)), 0
+    scenario = plan.scenario
+    found, first_message = _Streams(len(scenario.cluster.hosts), scenario.directed()), 0
     answers: list[Ints] = []
     for number, job in enumerate(plan.jobs):
-        (tree,) = job.sums
-        found.add_job(number, job, tree, source, first_message)
+        found.add_job(number, job, first_message)
         messages = len(job.graph.kind)
         there = first_message + np.arange(messages // 2)
         answers += [there + messages // 2, np.full(messages // 2, -1)]
@@ -127,5 +167,7 @@ def streams(plan: Plan) -> dict[str, Any]:
         "adder_links": links,
         "adder_streams": stream,
         "adder_below": below,
+        "cells": plan.jobs[0].sums[0].cells,
+        "preempts": plan.policy.orders_in_switches,
         "background_flow": np.arange(streams, len(flows)),
     }

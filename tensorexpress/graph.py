@@ -97,6 +97,9 @@ class Graph:
     orders: tuple[Edges, ...] = ()
     #: Who sends, receives and sums is a host below this number, and a switch from it on, as in `Cluster.nodes`.
     first_switch: int = 1 << 40
+    #: How many of the sums, the first ones, are made packet by packet while messages are under way: in switches, and
+    #: at servers behind these. Nobody has such a message whole before sums of it come back.
+    sums_under_way: int = 0
 
     @cached_property
     def brings_sums(self) -> NDArray[np.bool_]:
@@ -249,16 +252,24 @@ def _pushes_and_pulls(cargo: Cargo) -> Graph:
     )
 
 
+def _before_servers(cargo: Cargo) -> Graph:
+    """Every worker sends every slice to its server, through switches that sum it, and gets the sum back from there.
+
+    Packet by packet: the first of a sum are back before the last have left.
+    """
+    graph = _pushes_and_pulls(cargo)
+    return replace(graph, sum_delay_ps=np.zeros_like(graph.sum_delay_ps), sums_under_way=len(graph.sum_host))
+
+
 def _in_switches(cargo: Cargo) -> Graph:
     """Every worker sends every slice to the root of the switches that sum it, and gets the sum back from there.
 
-    Packet by packet: the first of a sum are back before the last have left. `JobPlan.sums` has the switches between.
+    `JobPlan.sums` has the switches between.
     """
-    graph = _pushes_and_pulls(cargo)
+    graph = _before_servers(cargo)
     return replace(
         graph,
         kind=np.repeat([KINDS.index("reduce"), KINDS.index("gather")], len(graph.kind) // 2),
-        sum_delay_ps=np.zeros_like(graph.sum_delay_ps),
         first_switch=int(cargo.server.min()),
     )
 
@@ -464,7 +475,7 @@ ARCHITECTURES = {
 
 #: What a policy that has switches sum makes of any architecture, and of servers where sums end at these.
 IN_SWITCHES = Architecture(_in_switches, lambda n: 2 * n)
-BEFORE_SERVERS = Architecture(_pushes_and_pulls, lambda n: 2 * n, has_servers=True)
+BEFORE_SERVERS = Architecture(_before_servers, lambda n: 2 * n, has_servers=True)
 
 
 def _through_gpus(graph: Graph, cargo: Cargo) -> Graph:

@@ -37,6 +37,10 @@ class ObservedNetwork:
     transmissions: int
     retransmissions: int
     timeouts: int
+    #: Where sums end at servers; see `Trace`.
+    server_sums: int = 0
+    whole_sums: int = 0
+    server_packets: int = 0
 
 
 def make_trace(
@@ -57,6 +61,9 @@ def make_trace(
         transmissions=network.transmissions,
         retransmissions=network.retransmissions,
         timeouts=network.timeouts,
+        server_sums=network.server_sums,
+        whole_sums=network.whole_sums,
+        server_packets=network.server_packets,
     )
 
 

@@ -109,6 +109,11 @@ class Trace:
     transmissions: int
     retransmissions: int
     timeouts: int
+    #: Where sums end at servers: sums that these completed, those of them that came whole from a switch, and packets
+    #: that reached a server. Runs do not observe that, and have 0.
+    server_sums: int = 0
+    whole_sums: int = 0
+    server_packets: int = 0
 
     def __eq__(self, other: object) -> bool:
         return _same(self, other) if isinstance(other, Trace) else NotImplemented

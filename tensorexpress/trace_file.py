@@ -47,7 +47,10 @@ _MAKE_ONE = "make one with `tensorexpress run` or `tensorexpress predict --save`
 _PASSES = {"forward_ps": 1, "backward_ps": 0, "forward_start_ps": 1, "backward_start_ps": 0, "updated_ps": 0}
 
 #: Fields of `Trace` that are whole numbers.
-_COUNTS = ("warmup", "end_ps", "transmissions", "retransmissions", "timeouts")
+_COUNTS = (
+    *("warmup", "end_ps", "transmissions", "retransmissions", "timeouts"),
+    *("server_sums", "whole_sums", "server_packets"),
+)
 
 #: How numpy's files of version 1.0 start; the length of what the array says of itself follows in two bytes.
 _NPY_MAGIC = b"\x93NUMPY\x01\x00"

@@ -124,7 +124,7 @@ def test_no_policy_is_faster_than_what_is_shown_as_the_optimum(scenario: Scenari
 
 
 @settings(max_examples=40)
-@given(scenarios(summed=True))
+@given(scenarios(sums="pool"))
 def test_nor_is_one_that_sums_in_switches(scenario: Scenario) -> None:
     plans = [make_plan(scenario, POLICIES[name]) for name in ("fifo", "tensorexpress", "switchml", "tensorexpress+sum")]
     results = [Result.of(plan, simulate(plan, "fast")) for plan in plans]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.strategies import US, paced_plans, plans, policies, scenarios
+from support.strategies import SUMMED, US, paced_plans, plans, policies, scenarios
 
 from tensorexpress.errors import InputError
 from tensorexpress.plan import Plan, make_plan
@@ -87,14 +87,14 @@ def test_engines_are_equal_packet_for_packet_on_random_scenarios(plan: Plan, gra
 
 
 @settings(max_examples=200)
-@given(plans(summed=True) | paced_plans(summed=True))
+@given(plans(sums=SUMMED) | paced_plans(sums=SUMMED))
 def test_engines_are_equal_packet_for_packet_where_switches_sum(plan: Plan) -> None:
     program = build(plan)
     assert differences(model.run(program, record_packets=True), fast.run(program, record_packets=True)) == []
 
 
 @settings(max_examples=60)
-@given(plans() | plans(summed=True), st.sampled_from([US // 10, US, 20 * US]))
+@given(plans() | plans(sums=SUMMED), st.sampled_from([US // 10, US, 20 * US]))
 def test_engines_are_equal_when_most_timeouts_are_premature(plan: Plan, rto_min_ps: int) -> None:
     # No background: where the time-out is shorter than the round trip, a run is long.
     impatient = replace(plan.scenario.transport, rto_min_ps=rto_min_ps)

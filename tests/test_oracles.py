@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.bounds import forced_ps
-from support.strategies import US, paced_plans, plans, scenarios
+from support.strategies import SUMMED, US, paced_plans, plans, scenarios
 
 from tensorexpress.bound import make_demand
 from tensorexpress.cluster import Cluster
@@ -201,7 +201,7 @@ class TestLowerBound:
     """Nothing beats the bound: no iteration, and no stretch of them, with the times that were drawn for it."""
 
     @settings(max_examples=200 * int(os.environ.get("TENSOREXPRESS_BOUNDS", "1")))
-    @given(plans() | paced_plans() | plans(summed=True) | paced_plans(summed=True), st.integers(1, 5))
+    @given(plans() | paced_plans() | plans(sums=SUMMED) | paced_plans(sums=SUMMED), st.integers(1, 5))
     def test_is_never_beaten(self, plan: Plan, iterations: int) -> None:
         scenario = replace(plan.scenario, iterations=iterations)
         plan = make_plan(scenario, plan.policy)
@@ -467,7 +467,7 @@ class TestConservation:
                 assert piece["delivered_ps"] >= piece["sent_ps"] >= piece["ready_ps"] >= 0
 
     @settings(max_examples=80)
-    @given(plans() | plans(summed=True))
+    @given(plans() | plans(sums=SUMMED))
     def test_a_worker_computes_or_stands_still_for_parameters_and_nothing_else(self, plan: Plan) -> None:
         for job in simulate(plan, "fast").jobs:
             self.check_forward_waits_only_for_parameters(job)

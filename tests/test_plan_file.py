@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
-from support.strategies import plans
+from support.strategies import SUMMED, plans
 
 from tensorexpress import classify, p4, text
 from tensorexpress.cli import main
@@ -24,7 +24,7 @@ from tensorexpress.scenario import read_scenario
 from tensorexpress.sim.run import simulate
 
 
-@given(plans() | plans(summed=True))
+@given(plans() | plans(sums=SUMMED))
 def test_a_plan_read_back_is_the_plan(plan: Plan) -> None:
     assert plan_from_json(json.loads(plan_text(plan))) == plan
 

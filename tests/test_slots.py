@@ -43,7 +43,7 @@ def tree_of(plan: Plan, job: int = 0) -> SumPlan:
 
 
 class TestTrees:
-    @given(plans(summed=True))
+    @given(plans(sums=["pool"]))
     def test_join_every_worker_once_by_adjacent_switches(self, plan: Plan) -> None:
         cluster, directed = plan.scenario.cluster, plan.scenario.cluster.directed()
         for job in plan.jobs:
@@ -116,7 +116,7 @@ class TestTrees:
 
 
 class TestSlots:
-    @given(plans(summed=True))
+    @given(plans(sums=["pool"]))
     def test_of_every_plan_fit_and_are_given_away_once(self, plan: Plan) -> None:
         found = [tree_of(plan, job) for job in range(len(plan.jobs))]
         wanted = [tree for job in plan.jobs for tree in unlimited_sums(job, plan.scenario, plan.policy)]

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import simpy
 from hypothesis import given, settings
-from support.strategies import US, plans
+from support.strategies import SUMMED, US, plans
 from test_engines import crowded, differences
 
 from tensorexpress.bound import make_demand, run_bound_ps
@@ -16,9 +17,13 @@ from tensorexpress.cluster import Cluster
 from tensorexpress.errors import InputError
 from tensorexpress.plan import Plan, link_loads, make_plan
 from tensorexpress.policy import POLICIES, parse_policy
-from tensorexpress.scenario import Job, Scenario, Transport
-from tensorexpress.sim import fast, model
+from tensorexpress.recovery import Gaps, newer_sums_of
+from tensorexpress.results.advice import notes
+from tensorexpress.results.side_by_side import SideBySide
+from tensorexpress.scenario import Job, Scenario, Transport, read_scenario
+from tensorexpress.sim import fast, model, predict
 from tensorexpress.sim.adding import Adder
+from tensorexpress.sim.explain import explain
 from tensorexpress.sim.flat_plan import build, transmissions_of
 from tensorexpress.sim.model import Model
 from tensorexpress.sim.packet import Packet
@@ -29,10 +34,13 @@ from tensorexpress.slots import SLOT_BYTES, round_trip_ps
 from tensorexpress.sums import SUM_FRAMING, VALUES, SumPlan, packets_of
 from tensorexpress.topologies import dumbbell, leaf_spine, star
 from tensorexpress.trace import Trace, iterations_ps
-from tensorexpress.units import serialisation_ps
+from tensorexpress.units import format_ms, serialisation_ps
 from tensorexpress.workload import Layer, Workload
 
 GBPS = 10**9
+
+#: Where every packet has a slot to itself.
+IN_POOLS = ("pool", "front")
 
 #: A gradient of so many packets, made in no time.
 PACKETS = 8000
@@ -45,8 +53,14 @@ def tree_of(plan: Plan, job: int = 0) -> SumPlan:
     return found
 
 
-def summed(cluster: Cluster, workers: int, workload: Workload = AT_ONCE, policy: str = "switchml") -> Plan:
-    job = Job("job", workload, tuple(range(workers)), architecture="ring")
+def summed(
+    cluster: Cluster,
+    workers: int,
+    workload: Workload = AT_ONCE,
+    policy: str = "switchml",
+    servers: tuple[int, ...] = (),
+) -> Plan:
+    job = Job("job", workload, tuple(range(workers)), servers, architecture="ps" if servers else "ring")
     return make_plan(Scenario("summed", cluster, (job,), iterations=1, warmup=0), parse_policy(policy))
 
 
@@ -88,6 +102,29 @@ class TestThroughput:
         # Each waits for the sum of the one before.
         assert took_ps == PACKETS * 2 * (packet_ps + 10**6)
 
+    @pytest.mark.parametrize("workers", [2, 8, 40])
+    @pytest.mark.parametrize("slots", [1, 3, 8, 64])
+    def test_in_front_of_a_server_counts_the_way_to_it(self, slots: int, workers: int) -> None:
+        cluster = cluster_of(workers + 1, 10 * GBPS, slots * SLOT_BYTES)
+        plan = summed(cluster, workers, policy="libra", servers=(workers,))
+        tree = tree_of(plan)
+        (pool,) = tree.pools
+        round_trip = round_trip_ps(tree, plan.scenario.directed()) / 10**12
+        line_rate = 10 * GBPS / 8 / SUM_FRAMING.full_packet_bytes * VALUES
+        expected = min(line_rate, pool.slots * VALUES / round_trip)
+        assert values_per_second(plan) == pytest.approx(expected, rel=0.01)
+        assert (expected < line_rate) == (slots < 64)
+
+    def test_in_front_of_a_server_is_exact_for_single_packets(self) -> None:
+        plan = summed(cluster_of(5, 10 * GBPS, SLOT_BYTES), 4, policy="libra", servers=(4,))
+        packet_ps = serialisation_ps(SUM_FRAMING.full_packet_bytes, 10 * GBPS)
+        assert iterations_ps(simulate(plan, "fast").jobs[0])[-1] == PACKETS * 4 * (packet_ps + 10**6)
+
+    def test_halves_where_the_only_server_is_a_worker_too(self) -> None:
+        # It sends what it has to be summed, and all sums.
+        plan = summed(cluster_of(4, 10 * GBPS), 4, policy="libra", servers=(0,))
+        assert values_per_second(plan) == pytest.approx(281.2e6 / 2, rel=0.02)
+
     def test_is_that_of_the_slowest_link(self) -> None:
         plan = summed(dumbbell(4, 4, "10 Gbps", "1 Gbps"), 8)
         assert values_per_second(plan) == pytest.approx(28.12e6, rel=0.01)
@@ -95,19 +132,23 @@ class TestThroughput:
 
 class TestConservation:
     @settings(max_examples=60)
-    @given(plans(disturbed=False, summed=True))
-    def test_every_link_of_a_tree_carries_the_model_once_each_way(self, plan: Plan) -> None:
+    @given(plans(disturbed=False, sums=IN_POOLS))
+    def test_every_link_of_a_tree_carries_its_tensors_once_each_way(self, plan: Plan) -> None:
         trace = simulate(plan, "fast")
         expected = np.zeros(len(trace.links), dtype=np.int64)
         for job in plan.jobs:
-            for link in job.sums[0].links:
-                expected[[link, link ^ 1]] += sum(packets_of(job.job.workload)) * SUM_FRAMING.full_packet_bytes
+            packets = packets_of(job.job.workload)
+            assert sorted(tensor for tree in job.sums for tensor in tree.tensors) == list(range(len(packets)))
+            for tree in job.sums:
+                size = sum(packets[tensor] for tensor in tree.tensors) * SUM_FRAMING.full_packet_bytes
+                for link in tree.links:
+                    expected[[link, link ^ 1]] += size
         assert np.array_equal(trace.links["bytes"], expected * plan.scenario.rounds)
         assert trace.transmissions == transmissions_of(build(plan))
         assert trace.retransmissions == 0
 
     @settings(max_examples=60)
-    @given(plans(disturbed=False, summed=True))
+    @given(plans(disturbed=False, sums=IN_POOLS))
     def test_loads_are_what_links_carry(self, plan: Plan) -> None:
         trace, rates = simulate(plan, "fast"), plan.scenario.directed().rate_bps
         loads = sum(np.sum(link_loads(job, plan.scenario, plan.paths), axis=(0, 2)) for job in plan.jobs)
@@ -115,21 +156,22 @@ class TestConservation:
         assert np.allclose(np.array(carried) / plan.scenario.rounds, loads, rtol=1e-6, atol=100)
 
     @settings(max_examples=40)
-    @given(plans(disturbed=False, summed=True))
+    @given(plans(disturbed=False, sums=IN_POOLS))
     def test_every_packet_passes_every_link_of_its_tree_once(self, plan: Plan) -> None:
         program = build(plan)
         record = execute(program, "fast", record_packets=True)
         job_of = program.flow_job[record.packets["flow"]]
         for number, job in enumerate(plan.jobs):
             own = record.packets[job_of == number]
-            packets = sum(packets_of(job.job.workload)) * plan.scenario.rounds
-            tree = tree_of(plan, number)
-            per_link = Counter(zip(own["link"].tolist(), own["kind"].tolist(), strict=True))
-            up = {(link, ADDEND): packets for link in tree.links}
-            assert per_link == {**up, **{(link ^ 1, TOTAL): packets for link in tree.links}}
+            expected: Counter[tuple[int, int]] = Counter()
+            for tree in job.sums:
+                packets = sum(pool.packets_per_iteration for pool in tree.pools) * plan.scenario.rounds
+                for link in tree.links:
+                    expected += {(link, ADDEND): packets, (link ^ 1, TOTAL): packets}
+            assert Counter(zip(own["link"].tolist(), own["kind"].tolist(), strict=True)) == expected
 
     @settings(max_examples=60)
-    @given(plans(summed=True))
+    @given(plans(sums=SUMMED))
     def test_sums_come_back_after_every_gradient(self, plan: Plan) -> None:
         for job in simulate(plan, "fast").jobs:
             assert (job.updated_ps >= job.gradient_ps.max(axis=1, keepdims=True)).all()
@@ -140,19 +182,20 @@ class TestConservation:
 
 
 class TestLoss:
-    @pytest.mark.parametrize("policy", ["switchml", "tensorexpress+sum:queues=equal", "switchml:host=random"])
+    @pytest.mark.parametrize("policy", ["switchml", "tensorexpress+sum:queues=equal", "switchml:host=random", "libra"])
     @pytest.mark.parametrize("loss", [0.01, 0.1])
     def test_is_recovered(self, loss: float, policy: str) -> None:
-        scenario = replace(crowded("ring", loss), background=())
+        scenario = replace(crowded("ps", loss), background=())
         plan = make_plan(scenario, parse_policy(policy))
         trace = simulate(plan, "fast")
         assert trace.links["losses"].sum() > 0
         assert trace.retransmissions > 0
         assert (trace.jobs[0].updated_ps >= 0).all()
-        packets = sum(packets_of(scenario.jobs[0].workload)) * scenario.rounds * SUM_FRAMING.full_packet_bytes
-        for link in tree_of(plan).links:
-            assert trace.links["bytes"][link] >= packets
-            assert trace.links["bytes"][link ^ 1] >= packets
+        for tree in plan.jobs[0].sums:
+            packets = sum(pool.packets_per_iteration for pool in tree.pools) * scenario.rounds
+            for link in tree.links:
+                assert trace.links["bytes"][link] >= packets * tree.framing.full_packet_bytes
+                assert trace.links["bytes"][link ^ 1] >= packets * tree.framing.full_packet_bytes
 
     def test_in_a_full_buffer_is_recovered(self) -> None:
         # Four times as much comes down as goes on to h1, where a stranger sends as well.
@@ -178,12 +221,84 @@ class TestLoss:
         assert simulate(make_plan(slow, plan.policy), "fast").timeouts == 0
 
 
+class TestGaps:
+    """A packet counts as lost when three newer ones of its stream have their sums; no time-out is needed for that."""
+
+    def under_way(self, packets: int, newer_sums: int = 3) -> Gaps[int]:
+        gaps = Gaps[int](newer_sums)
+        for packet in range(packets):
+            gaps.sent(packet)
+        return gaps
+
+    def test_three_newer_sums_tell_a_loss_once(self) -> None:
+        gaps = self.under_way(8)
+        assert [gaps.came(packet) for packet in (1, 2, 3, 4, 5)] == [[], [], [0], [], []]
+
+    def test_older_sums_tell_nothing(self) -> None:
+        gaps = self.under_way(8)
+        assert [gaps.came(packet) for packet in range(7)] == [[]] * 7
+
+    def test_every_transmission_needs_three_of_its_own(self) -> None:
+        gaps = self.under_way(8)
+        assert [gaps.came(packet) for packet in (1, 2, 3)][-1] == [0]
+        gaps.sent(0)
+        # First sent before it was sent again.
+        assert [gaps.came(packet) for packet in (4, 5, 6, 7)] == [[]] * 4
+        for packet in (8, 9, 10):
+            gaps.sent(packet)
+        assert [gaps.came(packet) for packet in (8, 9, 10)] == [[], [], [0]]
+
+    def test_what_is_sent_again_is_no_newer(self) -> None:
+        gaps = self.under_way(5)
+        for packet in (2, 3, 4):
+            gaps.sent(packet)
+        assert [gaps.came(packet) for packet in (2, 3, 4)] == [[], [], [0, 1]]
+        gaps.sent(0)
+        gaps.sent(1)
+        assert gaps.came(1) == []
+
+    def test_tell_several_losses_in_the_order_of_sending(self) -> None:
+        gaps = self.under_way(8)
+        assert [gaps.came(packet) for packet in (1, 3, 4, 6)] == [[], [], [0], [2]]
+
+    def test_tell_nothing_where_switches_sort(self) -> None:
+        gaps = self.under_way(8, newer_sums_of(parse_policy("switchml:switch=sp-pifo")))
+        assert [gaps.came(packet) for packet in range(1, 8)] == [[]] * 7
+
+    @pytest.mark.parametrize("policy", ["switchml", "tensorexpress+sum"])
+    def test_recover_without_timeouts(self, policy: str) -> None:
+        workload = Workload("one", (Layer("all", 4000 * VALUES, 0, 0),))
+        scenario = summed(star(4, "10 Gbps", "1 us"), 4, workload).scenario
+        patient = replace(scenario, transport=Transport(rto_min_ps=10**12))
+        traces = [
+            simulate(make_plan(replace(patient, loss=loss), parse_policy(policy)), "fast") for loss in (0.0, 0.001)
+        ]
+        without_ps, with_loss_ps = (int(iterations_ps(trace.jobs[0])[-1]) for trace in traces)
+        assert traces[1].links["losses"].sum() > 20
+        assert traces[1].timeouts == 0
+        assert with_loss_ps < 1.1 * without_ps
+
+    @settings(max_examples=100)
+    @given(plans(sums=IN_POOLS))
+    def test_are_none_where_nothing_is_lost(self, plan: Plan) -> None:
+        # Whatever workers compute and strangers send. Who copies tensors by urgency may send a pool in another order.
+        scenario, copies_in_order = plan.scenario, not plan.policy.orders_in_hosts
+        transport = (
+            scenario.transport if copies_in_order else replace(scenario.transport, copy_rate_bps=0, message_ps=0)
+        )
+        cluster = replace(scenario.cluster, buffer_bytes=0)
+        lossless = replace(scenario, loss=0.0, cluster=cluster, transport=transport)
+        assert simulate(make_plan(lossless, plan.policy), "fast").retransmissions == 0
+
+
 class TestEnginesAreEqual:
     @pytest.mark.parametrize(
         "policy",
         [
             "switchml",
             "switchml:host=random",
+            "libra",
+            "tensorexpress+sum:queues=equal,sum=front",
             "tensorexpress+sum:queues=equal",
             "tensorexpress+sum:switch=fifo,queues=optimal",
             "tensorexpress+sum:switch=pifo,queues=slack",
@@ -193,7 +308,10 @@ class TestEnginesAreEqual:
     @pytest.mark.parametrize("loss", [0.0, 0.02])
     @pytest.mark.parametrize("architecture", ["ps", "ring", "tree"])
     def test_on_every_discipline_and_loss(self, architecture: str, loss: float, policy: str) -> None:
-        program = build(make_plan(crowded(architecture, loss, ecn_bytes=1500), parse_policy(policy)))
+        chosen = parse_policy(policy)
+        if chosen.sums_end_at_servers:
+            architecture = "ps"
+        program = build(make_plan(crowded(architecture, loss, ecn_bytes=1500), chosen))
         reference = model.run(program, record_packets=True)
         assert differences(reference, fast.run(program, record_packets=True)) == []
         assert reference.transmissions == len(reference.packets) > 500
@@ -205,13 +323,13 @@ class TestEnginesAreEqual:
 class _Switch:
     """An adder of a plan, and what it sends: kind, link and number."""
 
-    def __init__(self, plan: Plan, switch: int):
+    def __init__(self, plan: Plan, adder: int):
         model = Model(build(plan))
         self.sent: list[tuple[int, int, int]] = []
         model.enqueue = lambda packet: self.sent.append(  # type: ignore[method-assign]
             (packet.kind, packet.path[0], packet.transmission)
         )
-        self._model, self.adder = model, model.adders[switch]
+        self._model, self.adder = model, model.adders[adder]
         assert isinstance(self.adder, Adder)
 
     def take(self, number: int, child: int) -> list[tuple[int, int, int]]:
@@ -221,6 +339,10 @@ class _Switch:
         self.sent.clear()
         self.adder.add(packet)
         return list(self.sent)
+
+    def wait(self, time_ps: int) -> None:
+        """Let so much time pass, and nothing else."""
+        self._model.env = simpy.Environment(initial_time=int(self._model.env.now) + time_ps)
 
 
 class TestSlotRules:
@@ -273,6 +395,43 @@ class TestSlotRules:
         assert switch.take(0, child=0) == [(ADDEND, below.up, 0)]
 
 
+class TestServerRules:
+    """A server behind one switch, with a pool of two slots."""
+
+    def server(self) -> _Switch:
+        plan = summed(star(3, "10 Gbps", "1 us", switch_memory=2 * SLOT_BYTES), 2, policy="libra", servers=(2,))
+        server = _Switch(plan, 1)
+        assert (server.adder.slots, server.adder.up) == (2, -1)
+        assert server.adder.round_trip_ps == round_trip_ps(tree_of(plan), plan.scenario.directed())
+        return server
+
+    def test_a_sum_is_answered_by_its_own_link(self) -> None:
+        # To the switch, which hands it down to all workers.
+        assert self.server().take(0, child=0) == [(TOTAL, 4, 0)]
+
+    def test_a_sum_that_comes_again_is_answered_again_but_not_within_a_round_trip(self) -> None:
+        server = self.server()
+        server.take(0, child=0)
+        server.wait(server.adder.round_trip_ps - 1)
+        assert server.take(0, child=0) == []
+        server.wait(1)
+        assert server.take(0, child=0) == [(TOTAL, 4, 0)]
+        assert server.take(0, child=0) == []
+
+    def test_the_sum_of_the_turn_before_is_kept_and_older_ones_are_dropped(self) -> None:
+        server = self.server()
+        for number in (0, 2, 4):
+            assert server.take(number, child=0) == [(TOTAL, 4, number)]
+        server.wait(server.adder.round_trip_ps)
+        assert server.take(0, child=0) == []
+        assert server.take(2, child=0) == [(TOTAL, 4, 2)]
+
+    def test_the_root_sends_its_sum_up_and_again_when_asked(self) -> None:
+        root = _Switch(summed(star(3), 2, policy="libra", servers=(2,)), 0)
+        assert root.take(0, child=0) == []
+        assert root.take(0, child=1) == root.take(0, child=0) == [(ADDEND, 5, 0)]
+
+
 class TestOrder:
     def test_urgent_classes_do_not_wait_for_others(self) -> None:
         # The front layer is small and made last; the back one is large.
@@ -302,6 +461,61 @@ class TestOrder:
         assert took_ps == waits_ps + 2
         # Times on links are rounded down.
         assert took_ps - 10 <= run_bound_ps(make_demand(plan, 0), trace, 0) <= took_ps
+
+
+class TestNotes:
+    """What `predict` and `explain` say of sums that end at servers."""
+
+    small = ("job.model=alexnet", "job.workers=3", "job.servers=1", "iterations=1", "warmup=0")
+
+    def predicted(self, *policies: str, more: tuple[str, ...] = ()) -> SideBySide:
+        return predict(read_scenario(overrides=[*self.small, *more]), policies)
+
+    def test_tell_order_from_sums_by_policies_that_sum_in_the_same_way(self) -> None:
+        compared = self.predicted("fifo", "switchml", "atp", "tensorexpress+sum:sum=hashed")
+        fifo, _, hashed, both = (result.jobs[0].iteration_ps for result in compared.results.values())
+        (note,) = [note for note in notes(compared) if note.startswith("Sums in switches without any order")]
+        assert f"take off {format_ms(fifo - hashed)} (atp)" in note
+        assert f"on top of them {format_ms(hashed - both)} (tensorexpress+sum:sum=hashed)" in note
+        without = self.predicted("fifo", "switchml", "tensorexpress+sum:sum=front")
+        assert not any("without any order" in note for note in notes(without))
+
+    def test_say_what_was_left_to_servers(self) -> None:
+        said = {}
+        for memory in ("5 KB", "10 MB"):
+            compared = self.predicted("atp", more=(f"cluster.switch_memory={memory}",))
+            trace = compared.baseline.trace
+            (said[memory],) = [note for note in notes(compared) if "came whole from a switch" in note]
+            assert f"{trace.whole_sums / trace.server_sums:.1%} of sums" in said[memory]
+            assert f"{trace.server_packets / trace.server_sums:.2f} packets for a sum, where 1 is" in said[memory]
+        assert said["5 KB"].endswith(
+            "16 packets under way, and a switch has 4 cells; a larger cluster.switch_memory has more."
+        )
+        assert said["10 MB"].endswith("where 1 is the fewest and 3 is all of them.")
+
+    def test_speak_of_timeouts_where_only_these_tell_of_losses(self) -> None:
+        loss = ("loss=0.001", "transport.rto_min=100 us")
+        for policy, memory, is_said in (
+            ("switchml", 1, True),
+            ("switchml", 8, False),
+            ("switchml:switch=pifo", 8, True),
+        ):
+            more = (*loss, f"cluster.switch_memory={memory * SLOT_BYTES}")
+            said = notes(self.predicted("fifo", policy, more=more))
+            assert any("a slot stands still for transport.rto_min" in note for note in said) == is_said
+
+    @pytest.mark.parametrize("sums", ["front", "hashed"])
+    def test_explain_the_step_to_sums_in_the_switch(self, sums: str) -> None:
+        policy = f"tensorexpress+sum:sum={sums}"
+        scenario = read_scenario(overrides=[*self.small])
+        (job,) = explain(scenario, policy).jobs
+        assert [step.name for step in job.steps] == ["fifo", "host order", "switch order", "sums in the switch"]
+        assert sum(step.gain_ps for step in job.steps) + job.left_ps == job.possible_ps
+        results = predict(scenario, ["fifo", f"fifo:sum={sums}", policy, "tictac:switch=strict,queues=fewest"]).results
+        fifo, alone, last, ordered = (result.jobs[0].iteration_ps for result in results.values())
+        step = job.steps[-1]
+        assert (step.iteration_ps, step.alone_ps) == (last, fifo - alone)
+        assert step.gain_ps == step.last_ps == ordered - last
 
 
 class TestRefusals:

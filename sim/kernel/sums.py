@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tensorexpress.recovery import SUM_AGE_PS
 from tensorexpress.sim.columns import *
 from tensorexpress.sim.kernel.events import kick, new_packet, send_control
 from tensorexpress.sim.kernel.lanes import add_work
@@ -16,36 +17,85 @@ from tensorexpress.sim.record import ADDEND, TOTAL
 
 @compiled
 def add(m: Memory, packet: int) -> None:
-    adder, number, bit = m[packet + P_ADDER], m[packet + P_NUMBER], 1 << m[packet + P_CHILD]
-    slots = m[adder + A_SLOTS]
-    turn = number // slots
-    at = m[adder + A_SETS] + (2 * (number - turn * slots) + turn % 2) * SET_COLUMNS
-    if number < m[at + V_NUMBER]:
+    if m[CELLS] == 0:
+        add_in_pool(m, packet)
+    elif m[m[packet + P_ADDER] + A_IS_SERVER]:
+        add_part(m, packet)
+    else:
+        add_in_cell(m, packet)
+
+
+@compiled
+def add_in_pool(m: Memory, packet: int) -> None:
+    adder, bit = m[packet + P_ADDER], 1 << m[packet + P_CHILD]
+    at = set_at(m, adder, m[packet + P_NUMBER])
+    late = is_late(m, packet, at)
+    is_new = not late and m[at + V_SEEN] & bit == 0
+    if m[adder + A_IS_SERVER]:
+        count_at_server(m, is_new, is_new)
+    if late:
         return
-    if number > m[at + V_NUMBER]:
-        m[at + V_NUMBER], m[at + V_SEEN] = number, 0
-    is_new = m[at + V_SEEN] & bit == 0
     m[at + V_SEEN] |= bit
     if m[at + V_SEEN] != m[adder + A_EVERYBODY]:
         return
     if m[adder + A_UP] != NONE:
-        pass_up(m, adder, packet)
+        pass_up(m, adder, packet, 0, 0)
     elif is_new:
-        hand_down(m, adder, packet)
+        answer(m, adder, packet, at)
     else:
-        pass_down(m, adder, packet, m[adder + A_CHILDREN] + m[packet + P_CHILD] * CHILD_COLUMNS)
+        answer_again(m, adder, packet, at, m[adder + A_CHILDREN] + m[packet + P_CHILD] * CHILD_COLUMNS)
+
+
+@compiled
+def set_at(m: Memory, adder: int, number: int) -> int:
+    slots = m[adder + A_SLOTS]
+    turn = number // slots
+    return m[adder + A_SETS] + (2 * (number - turn * slots) + turn % 2) * SET_COLUMNS
+
+
+@compiled
+def is_late(m: Memory, packet: int, at: int) -> bool:
+    number = m[packet + P_NUMBER]
+    if number > m[at + V_NUMBER]:
+        m[at + V_NUMBER], m[at + V_SEEN] = number, 0
+    return number < m[at + V_NUMBER]
+
+
+@compiled
+def count_at_server(m: Memory, is_complete: bool, is_whole: bool) -> None:
+    m[SERVER_PACKETS] += 1
+    m[SERVER_SUMS] += is_complete
+    m[WHOLE_SUMS] += is_whole
+
+
+@compiled
+def answer(m: Memory, adder: int, packet: int, at: int) -> None:
+    m[at + V_ANSWERED] = m[NOW]
+    hand_down(m, adder, packet)
+
+
+@compiled
+def answer_again(m: Memory, adder: int, packet: int, at: int, child: int) -> None:
+    if m[NOW] >= m[at + V_ANSWERED] + m[adder + A_ROUND_TRIP]:
+        m[at + V_ANSWERED] = m[NOW]
+        pass_down(m, adder, packet, child)
 
 
 @compiled
 def hand_down(m: Memory, adder: int, packet: int) -> None:
+    if m[CELLS] and not m[adder + A_IS_SERVER]:
+        cell = cell_at(m, adder, m[packet + P_NUMBER])
+        if owns(m, adder, cell, packet):
+            m[cell + K_ADDER] = NOBODY
     for child in range(m[adder + A_CHILDREN], m[adder + A_CHILDREN_END], CHILD_COLUMNS):
         pass_down(m, adder, packet, child)
 
 
 @compiled
-def pass_up(m: Memory, adder: int, packet: int) -> None:
+def pass_up(m: Memory, adder: int, packet: int, workers: int, again: int) -> None:
     copy = copied_packet(m, packet, ADDEND, m[adder + A_STREAM], adder + A_UP)
     m[copy + P_ADDER], m[copy + P_CHILD] = m[adder + A_PARENT], m[adder + A_CHILD]
+    m[copy + P_WORKERS], m[copy + P_AGAIN] = workers, again
     enqueue(m, m[adder + A_UP], copy)
 
 
@@ -54,7 +104,11 @@ def pass_down(m: Memory, adder: int, packet: int, child: int) -> None:
     stream = m[child + D_STREAM]
     copy = copied_packet(m, packet, TOTAL, m[adder + A_STREAM] if stream == NONE else stream, child + D_LINK)
     m[copy + P_ADDER] = m[child + D_BELOW]
-    enqueue(m, m[child + D_LINK], copy)
+    port = m[child + D_LINK]
+    if m[port + L_IS_HOST]:
+        send_control(m, port, copy)
+    else:
+        enqueue(m, port, copy)
 
 
 @compiled
@@ -65,6 +119,100 @@ def copied_packet(m: Memory, packet: int, kind: int, stream: int, hop: int) -> i
     m[copy + P_CHUNK] = m[packet + P_CHUNK]
     m[copy + P_NUMBER] = m[packet + P_NUMBER]
     return copy
+
+
+# Cells, where slots are found by hash, and servers that put parts together
+
+
+@compiled
+def cell_at(m: Memory, adder: int, number: int) -> int:
+    checksum, table = m[adder + A_HASH] ^ 0xFFFFFFFF, m[CHECKSUMS]
+    for shift in (24, 16, 8, 0):
+        checksum = m[table + ((checksum ^ (number >> shift)) & 255)] ^ (checksum >> 8)
+    return m[adder + A_CELLS] + (checksum ^ 0xFFFFFFFF) % m[CELLS] * CELL_COLUMNS
+
+
+@compiled
+def owns(m: Memory, adder: int, cell: int, packet: int) -> bool:
+    return m[cell + K_ADDER] == adder and m[cell + K_NUMBER] == m[packet + P_NUMBER]
+
+
+@compiled
+def add_in_cell(m: Memory, packet: int) -> None:
+    adder, workers, again = m[packet + P_ADDER], m[packet + P_WORKERS], m[packet + P_AGAIN]
+    cell = cell_at(m, adder, m[packet + P_NUMBER])
+    if owns(m, adder, cell, packet):
+        add_to_cell(m, adder, cell, packet)
+    elif again or workers == m[adder + A_EVERYBODY]:
+        pass_up(m, adder, packet, workers, again)
+    elif m[cell + K_ADDER] == NOBODY:
+        take_cell(m, adder, cell, packet)
+    elif may_evict(m, adder, cell):
+        m[EVICTIONS] += 1
+        if m[cell + K_SEEN] != m[m[cell + K_ADDER] + A_EVERYBODY]:
+            pass_up_cell(m, cell)
+        take_cell(m, adder, cell, packet)
+    else:
+        m[COLLISIONS] += 1
+        pass_up(m, adder, packet, workers, 0)
+
+
+@compiled
+def may_evict(m: Memory, adder: int, cell: int) -> bool:
+    is_more_urgent = m[PREEMPTS] and m[adder + A_QUEUE] < m[m[cell + K_ADDER] + A_QUEUE]
+    return bool(is_more_urgent or m[NOW] - m[cell + K_TAKEN] > SUM_AGE_PS)
+
+
+@compiled
+def take_cell(m: Memory, adder: int, cell: int, packet: int) -> None:
+    m[cell + K_ADDER], m[cell + K_NUMBER], m[cell + K_SEEN] = adder, m[packet + P_NUMBER], m[packet + P_WORKERS]
+    m[cell + K_TAKEN], m[cell + K_RANK], m[cell + K_SLACK] = m[NOW], m[packet + P_RANK], m[packet + P_SLACK]
+
+
+@compiled
+def add_to_cell(m: Memory, adder: int, cell: int, packet: int) -> None:
+    workers, again, seen = m[packet + P_WORKERS], m[packet + P_AGAIN], m[cell + K_SEEN]
+    is_apart, is_known = workers & seen == 0, workers & seen == workers
+    if again and (is_apart or is_known):
+        pass_up(m, adder, packet, seen | workers, 1)
+        m[cell + K_ADDER] = NOBODY
+    elif is_apart:
+        m[cell + K_SEEN] = seen | workers
+        if seen | workers == m[adder + A_EVERYBODY]:
+            pass_up(m, adder, packet, seen | workers, 0)
+    elif again or not is_known:
+        pass_up(m, adder, packet, workers, again)
+
+
+@compiled
+def pass_up_cell(m: Memory, cell: int) -> None:
+    """Send what a cell holds up as it is."""
+    adder, number = m[cell + K_ADDER], m[cell + K_NUMBER]
+    flow = m[adder + A_STREAM]
+    packets, size = m[m[flow + F_STREAM] + R_PACKETS], m[PAYLOAD] + m[HEADER]
+    copy = new_packet(m, ADDEND, flow, adder + A_UP, adder + A_UP + 1, size, m[cell + K_RANK], m[cell + K_SLACK])
+    m[copy + P_ITERATION], m[copy + P_CHUNK], m[copy + P_NUMBER] = number // packets, number % packets, number
+    m[copy + P_ADDER], m[copy + P_CHILD] = m[adder + A_PARENT], m[adder + A_CHILD]
+    m[copy + P_WORKERS], m[copy + P_AGAIN] = m[cell + K_SEEN], 1
+    enqueue(m, m[adder + A_UP], copy)
+
+
+@compiled
+def add_part(m: Memory, packet: int) -> None:
+    adder, workers = m[packet + P_ADDER], m[packet + P_WORKERS]
+    everybody = m[adder + A_EVERYBODY]
+    at = m[adder + A_SETS] + m[packet + P_NUMBER] % (2 * m[adder + A_SLOTS]) * SET_COLUMNS
+    late = is_late(m, packet, at)
+    was_complete = not late and m[at + V_SEEN] == everybody
+    is_apart = not late and workers & m[at + V_SEEN] == 0
+    if is_apart:
+        m[at + V_SEEN] |= workers
+    is_complete = is_apart and m[at + V_SEEN] == everybody
+    count_at_server(m, is_complete, is_complete and workers == everybody)
+    if is_complete:
+        answer(m, adder, packet, at)
+    elif was_complete:
+        answer_again(m, adder, packet, at, m[adder + A_CHILDREN])
 
 
 # Streams
@@ -136,8 +284,12 @@ def send_addend(m: Memory, flow: int, message: int, number: int) -> int:
     """Return a packet that goes out now."""
     now, stream = m[NOW], m[flow + F_STREAM]
     at = slot_at(m, stream, number)
+    m[flow + F_TRANSMISSIONS] += 1
     if m[at + Z_UNDER_WAY]:
         leave(m, flow, at)
+    else:
+        m[at + Z_FIRST] = m[flow + F_TRANSMISSIONS]
+    m[at + Z_LAST], m[at + Z_NEWER] = m[flow + F_TRANSMISSIONS], 0
     m[at + Z_SENT], m[at + Z_UNDER_WAY] = now, 1
     last = m[flow + F_NEWEST]
     m[at + Z_EARLIER], m[at + Z_LATER] = last, NONE
@@ -155,6 +307,7 @@ def send_addend(m: Memory, flow: int, message: int, number: int) -> int:
     m[packet + P_CHUNK] = number % m[stream + R_PACKETS]
     m[packet + P_NUMBER] = number
     m[packet + P_ADDER], m[packet + P_CHILD] = m[stream + R_ADDER], m[stream + R_CHILD]
+    m[packet + P_WORKERS], m[packet + P_AGAIN] = 1 << m[stream + R_CHILD], m[at + Z_AGAIN]
     return packet
 
 
@@ -182,6 +335,7 @@ def receive_total(m: Memory, packet: int) -> int:
     if m[at + Z_NUMBER] != number or not m[at + Z_UNDER_WAY]:
         return NONE
     leave(m, flow, at)
+    came(m, flow, m[at + Z_FIRST])
     message = message_of(m, stream, number)
     if m[at + Z_AGAIN]:
         m[at + Z_AGAIN] = 0
@@ -207,8 +361,29 @@ def receive_total(m: Memory, packet: int) -> int:
 
 
 @compiled
+def came(m: Memory, flow: int, first: int) -> None:
+    """Send again what counts as lost by the sum of a packet whose first transmission was this one; see `Gaps`."""
+    at = m[flow + F_OLDEST]
+    while at != NONE and m[at + Z_LAST] <= first:
+        following = m[at + Z_LATER]
+        m[at + Z_NEWER] += 1
+        if m[at + Z_NEWER] == m[NEWER_SUMS]:
+            send_again(m, flow, at)
+        at = following
+
+
+@compiled
+def send_again(m: Memory, flow: int, at: int) -> None:
+    m[RETRANSMISSIONS] += 1
+    m[at + Z_AGAIN] = 1
+    number = m[at + Z_NUMBER]
+    message = message_of(m, m[flow + F_STREAM], number)
+    send_control(m, m[flow + F_SRC], send_addend(m, flow, message, number))
+
+
+@compiled
 def stream_timer(m: Memory, flow: int) -> None:
-    now, stream = m[NOW], m[flow + F_STREAM]
+    now = m[NOW]
     m[flow + F_ARMED] = 0
     at = m[flow + F_OLDEST]
     if at == NONE:
@@ -220,10 +395,7 @@ def stream_timer(m: Memory, flow: int) -> None:
     last = m[flow + F_NEWEST]
     while m[at + Z_SENT] <= overdue:
         following = m[at + Z_LATER]
-        m[RETRANSMISSIONS] += 1
-        m[at + Z_AGAIN] = 1
-        number = m[at + Z_NUMBER]
-        send_control(m, m[flow + F_SRC], send_addend(m, flow, message_of(m, stream, number), number))
+        send_again(m, flow, at)
         if at == last:
             break
         at = following

@@ -11,6 +11,7 @@ from tensorexpress.graph import ARCHITECTURES
 from tensorexpress.plan import Plan, link_loads
 from tensorexpress.policy import POLICIES
 from tensorexpress.queueing import DISCIPLINES
+from tensorexpress.recovery import newer_sums_of
 from tensorexpress.results.side_by_side import Result, SideBySide
 from tensorexpress.slots import needed_slots, throughput_share
 from tensorexpress.software import lane_work_ps
@@ -32,6 +33,9 @@ _SLOWER = 0.01
 #: Slices of this size are no reason for an iteration to take long.
 _SMALL_SLICE_BYTES = POLICIES["tensorexpress"].slice_bytes
 
+#: Packets under way for each cell of a switch, from which on many find none that is free.
+_CROWDED = 0.1
+
 #: From this part of the time on, a link is said to have none left.
 _FULL = 0.9
 
@@ -43,7 +47,12 @@ def notes(compared: SideBySide) -> list[str]:
     for index, job in enumerate(compared.scenario.jobs):
         prefix = f"{job.name}: " if several else ""
         found += [prefix + note for note in (*_about_job(compared, index), *_about_drift(compared, index))]
-    about_all = (*_about_jobs_together(compared), *_about_network(compared), *_about_grain(compared))
+    about_all = (
+        *_about_jobs_together(compared),
+        *_about_parts(compared),
+        *_about_network(compared),
+        *_about_grain(compared),
+    )
     return [*found, *about_all]
 
 
@@ -301,8 +310,12 @@ def _about_sums(compared: SideBySide, job: int) -> Iterator[str]:
             f"({of_order_ps / gain_ps:.0%}) are order ({order.plan.policy.name}) and "
             f"{format_ms(gain_ps - of_order_ps)} ({1 - of_order_ps / gain_ps:.0%}) sums in switches."
         )
-    if both and alone:
-        first, last = _best(alone, job), _best(both, job)
+    ways = {result.plan.policy.sums for result in alone}
+    comparable = [result for result in both if result.plan.policy.sums in ways]
+    if comparable:
+        last = _best(comparable, job)
+        # Of those that sum in the same way: another way gains or costs something of its own.
+        first = _best([result for result in alone if result.plan.policy.sums == last.plan.policy.sums], job)
         yield (
             f"Sums in switches without any order take off {format_ms(saved_ps(first))} ({first.plan.policy.name}), and "
             f"order on top of them {format_ms(saved_ps(last, first))} ({last.plan.policy.name})."
@@ -349,6 +362,31 @@ def _about_grain(compared: SideBySide) -> Iterator[str]:
         yield f"What moved as one was dropped as one ({', '.join(dropped)}): only --grain 1 tells single losses."
 
 
+def _about_parts(compared: SideBySide) -> Iterator[str]:
+    """Say how much of the summing was left to servers, where slots are found by hash."""
+    for name, result in compared.results.items():
+        trace = result.trace
+        if result.plan.policy.sums != "hashed" or not trace.server_sums:
+            continue
+        whole, packets = trace.whole_sums / trace.server_sums, trace.server_packets / trace.server_sums
+        most = max(len(job.hosts) for job in compared.scenario.jobs)
+        said = (
+            f"Under {name}, {whole:.1%} of sums came whole from a switch; servers got {packets:.2f} packets for a sum, "
+            f"where 1 is the fewest and {most} is all of them"
+        )
+        wanted = sum(pool.slots for job in result.plan.jobs for tree in job.sums for pool in tree.pools)
+        cells = result.plan.jobs[0].sums[0].cells
+        crowded = whole < 1 - _WORTH_IT and wanted > _CROWDED * cells
+        few = f": workers have up to {wanted} packets under way, and a switch has {counted(cells, 'cell')}"
+        yield f"{said}{f'{few}; a larger cluster.switch_memory has more' if crowded else ''}."
+
+
+def _only_timeouts_tell(plan: Plan) -> bool:
+    """Whether switches sum, and for some pool nothing else says that a packet is lost."""
+    pools = [pool for job in plan.jobs for tree in job.sums for pool in tree.pools]
+    return bool(pools) and (newer_sums_of(plan.policy) == 0 or min(pool.slots for pool in pools) == 1)
+
+
 def _about_network(compared: SideBySide) -> Iterator[str]:
     for name, result in compared.results.items():
         drops, retransmissions = int(result.trace.links["drops"].sum()), result.trace.retransmissions
@@ -364,7 +402,7 @@ def _about_network(compared: SideBySide) -> Iterator[str]:
                 f"({'for slower workers' if result.plan.policy.in_switches else 'starved in a low queue'}); a larger "
                 "transport.rto_min would avoid it."
             )
-        if result.plan.policy.in_switches and result.trace.links["losses"].any() and retransmissions:
+        if _only_timeouts_tell(result.plan) and result.trace.links["losses"].any() and retransmissions:
             yield (
                 f"Under {name}, a slot stands still for transport.rto_min "
                 f"({format_time(result.plan.scenario.transport.rto_min_ps)}) at the least when a packet is lost: a few "

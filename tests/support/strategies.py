@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hypothesis import strategies as st
@@ -22,6 +23,17 @@ MBPS = 10**6
 #: A rate that divides nothing, beside round ones: serialisation times must round the same way everywhere.
 RATES_BPS = (100 * MBPS, 937 * MBPS + 1, 1000 * MBPS)
 
+#: Memory for sums that is scarce: at the least a slot for every queue of two jobs, and of three servers of each; or so
+#: few cells that hardly anything finds one.
+FEWEST_SLOTS = {
+    "pool": (16 * SLOT_BYTES,),
+    "front": (48 * SLOT_BYTES,),
+    "hashed": (SLOT_BYTES, 2 * SLOT_BYTES, 5 * SLOT_BYTES),
+}
+
+#: How switches sum.
+SUMMED = ("pool", "front", "hashed")
+
 patterns = st.sampled_from(["poisson", "constant"])
 
 
@@ -38,18 +50,18 @@ def workloads(draw: st.DrawFn, most_layers: int = 6, most_params: int = 4000, su
 
 
 @st.composite
-def clusters(draw: st.DrawFn, hosts: int, lossy: bool, summed: bool = False) -> Cluster:
+def clusters(draw: st.DrawFn, hosts: int, lossy: bool, sums: str = "none") -> Cluster:
     """A cluster of at least this many hosts; its ports can only overflow where the transport can recover."""
-    mtu = draw(st.sampled_from([1100, 1500, 9000] if summed else [600, 1500, 9000]))
+    smallest = {"none": 600, "pool": 1100, "front": 1100, "hashed": 1108}
+    mtu = draw(st.sampled_from([smallest[sums], 1500, 9000]))
     wire = {"bandwidth": draw(st.sampled_from(RATES_BPS)), "delay": draw(st.sampled_from([0, 1, US, 20 * US]))}
     ports = {
         "mtu": mtu,
         "buffer": draw(st.integers(2, 20)) * (mtu + 200) if lossy and draw(st.booleans()) else 0,
         "queues": draw(st.integers(1, 8)),
-        # At the least a slot for every queue of two jobs.
-        "switch_memory": draw(st.sampled_from([0, 10**6, 16 * SLOT_BYTES])) if summed else 10**6,
+        "switch_memory": draw(st.sampled_from([0, 10**6, *FEWEST_SLOTS[sums]])) if sums != "none" else 10**6,
     }
-    shape = draw(st.sampled_from(["star", "dumbbell", "leaf-spine", *["cable"] * (not summed)]))
+    shape = draw(st.sampled_from(["star", "dumbbell", "leaf-spine", *["cable"] * (sums == "none")]))
     if shape == "dumbbell":
         left = draw(st.integers(1, hosts - 1))
         bottleneck = draw(st.sampled_from([None, *RATES_BPS]))
@@ -64,13 +76,14 @@ def clusters(draw: st.DrawFn, hosts: int, lossy: bool, summed: bool = False) -> 
 
 
 @st.composite
-def jobs(draw: st.DrawFn, name: str, hosts: int, summed: bool = False) -> Job:
+def jobs(draw: st.DrawFn, name: str, hosts: int, sums: str = "none") -> Job:
     """A job on some of the hosts: separate servers, servers on workers' hosts, or workers among themselves."""
+    summed, needs_servers = sums != "none", sums in ("front", "hashed")
     order = draw(st.permutations(range(hosts)))
     alone = sorted(
         name
         for name, architecture in ARCHITECTURES.items()
-        if not architecture.has_servers and not (summed and architecture.regathers)
+        if not needs_servers and not architecture.has_servers and not (summed and architecture.regathers)
     )
     kind = draw(st.sampled_from([*["separate"] * (hosts > 2 or not summed), "colocated", *alone]))
     forward_only = kind not in alone and not summed and draw(st.sampled_from([False, False, True]))
@@ -134,32 +147,32 @@ def transports(draw: st.DrawFn, packet_bytes: int, acks: bool) -> Transport:
 
 
 @st.composite
-def policies(draw: st.DrawFn, credit: bool = True, summed: bool = False) -> Policy:
-    """Any mix of the choices; `summed` ones have switches sum."""
+def policies(draw: st.DrawFn, credit: bool = True, sums: str = "none") -> Policy:
+    """Any mix of the other choices."""
     discipline = draw(st.sampled_from(["fifo", "strict", "sp-pifo", "pifo"]))
     sorts = discipline in ("sp-pifo", "pifo")
     return Policy(
         "random",
         slice_bytes=draw(st.sampled_from([0, 500, 3000, 10_000])),
         host_order=draw(st.sampled_from(sorted(HOST_ORDERS))),
-        credit_bytes=draw(st.sampled_from([0, 1, 20_000])) if credit and not summed else 0,
+        credit_bytes=draw(st.sampled_from([0, 1, 20_000])) if credit and sums == "none" else 0,
         discipline=discipline,
         queue_map=draw(st.sampled_from(["optimal", "fewest", "equal", *["slack"] * sorts])),
-        sums="pool" if summed else "none",
+        sums=sums,
     )
 
 
 @st.composite
-def scenarios(draw: st.DrawFn, disturbed: bool = True, summed: bool = False) -> Scenario:
+def scenarios(draw: st.DrawFn, disturbed: bool = True, sums: str = "none") -> Scenario:
     """One or two jobs that may share hosts; `disturbed` ones may lose packets, run unevenly, and meet other traffic.
 
-    Switches can sum all that `summed` ones exchange.
+    Switches can sum all that they exchange in the way that is asked for.
     """
     hosts = draw(st.integers(2, 7))
     acks = draw(st.sampled_from([True, True, True, False])) if disturbed else False
-    cluster = draw(clusters(hosts, acks, summed))
+    cluster = draw(clusters(hosts, acks, sums))
     names = ["a", "b"][: draw(st.sampled_from([1, 1, 2]))]
-    own_jobs = tuple(draw(jobs(name, hosts, summed)) for name in names)
+    own_jobs = tuple(draw(jobs(name, hosts, sums)) for name in names)
     traffic: tuple[Background, ...] = ()
     stragglers: tuple[tuple[int, float], ...] = ()
     if disturbed:
@@ -185,16 +198,17 @@ def scenarios(draw: st.DrawFn, disturbed: bool = True, summed: bool = False) -> 
 
 
 @st.composite
-def plans(draw: st.DrawFn, disturbed: bool = True, summed: bool = False) -> Plan:
-    """A random policy on a random scenario; `summed` ones have switches sum."""
-    scenario = draw(scenarios(disturbed, summed))
-    return make_plan(scenario, draw(policies(scenario.transport.acks, summed)))
+def plans(draw: st.DrawFn, disturbed: bool = True, sums: Sequence[str] = ("none",)) -> Plan:
+    """A random policy on a random scenario, in which switches sum in one of these ways."""
+    how = draw(st.sampled_from(sums))
+    scenario = draw(scenarios(disturbed, how))
+    return make_plan(scenario, draw(policies(scenario.transport.acks, how)))
 
 
 @st.composite
-def paced_plans(draw: st.DrawFn, disturbed: bool = True, summed: bool = False) -> Plan:
+def paced_plans(draw: st.DrawFn, disturbed: bool = True, sums: Sequence[str] = ("none",)) -> Plan:
     """A random plan on links of which some or all are paced."""
-    plan = draw(plans(disturbed, summed))
+    plan = draw(plans(disturbed, sums))
     ends = st.sampled_from([(True, True), (True, False), (False, True)])
     links = tuple(
         replace(link, paced=draw(ends), delay_ps=max(1, link.delay_ps)) for link in plan.scenario.cluster.links
