@@ -32,10 +32,6 @@ SUM_AGE_PS = 10**12
 #: Of so many round trips through switches that sum, one waited for nobody else.
 POOL_SAMPLES = 16
 
-#: A packet that switches sum counts as lost when so many sums have come of packets of its pool that were first sent
-#: after it was last sent.
-POOL_GAP = 3
-
 #: DCTCP's estimate of the share of marked bytes is kept in units of 1/1024 and moves by 1/16 a window.
 ALPHA_ONE = 1024
 ALPHA_SHIFT = 4

@@ -318,7 +318,7 @@ def test_every_transmission_takes_three_sums_of_later_packets_to_be_lost() -> No
 
 
 def test_where_switches_reorder_a_time_out_alone_tells_a_loss() -> None:
-    pool = offered(slots=8, packets=16, gap=0)
+    pool = offered(slots=8, packets=16, newer_sums=0)
     for packet in [pool.next_burst(0, 64) for _ in range(8)][1:]:
         answer(packet, pool)
     assert len(turns_sent(pool, 0)) == 7

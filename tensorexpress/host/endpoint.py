@@ -27,7 +27,7 @@ from tensorexpress.host.links import Address, Arrival, HostLink
 from tensorexpress.host.pool import Contribution, PoolSender, Summed
 from tensorexpress.host.scheduler import Scheduler, Sender
 from tensorexpress.host.segments import SegmentBuffer, SegmentRun, part_of
-from tensorexpress.host.sum_server import SumServer, Total
+from tensorexpress.host.sum_server import SumServer
 from tensorexpress.host.tagging import BEST_EFFORT, Tag, Tagger, TrafficClass, monotonic_ps
 from tensorexpress.plan import Plan
 from tensorexpress.queueing import Slice
@@ -178,10 +178,10 @@ class _Sums(NamedTuple):
 
 
 class _Serving(NamedTuple):
-    """A job whose sums end at this host, and who is told when one is complete."""
+    """A job whose sums end at this host, and who is told of them."""
 
     server: SumServer
-    totalled: Callable[[Total], None]
+    summed: Callable[[Summed], None]
 
 
 #: Called with the peer's name, the tag and the length when a message begins; gives the memory for it, or refuses.
@@ -273,9 +273,9 @@ class Endpoint:
             pool.pools = pools
             self._scheduler.activate(pool)
 
-    def serve_sums(self, job: int, server: SumServer, target: Address, totalled: Callable[[Total], None]) -> None:
-        """Let the sums of a job end here; `totalled` is called for every one that is complete, and has it answered."""
-        self._serving[job] = _Serving(server, totalled)
+    def serve_sums(self, job: int, server: SumServer, target: Address, summed: Callable[[Summed], None]) -> None:
+        """Let the sums of a job end here; `summed` is called for every packet's sum, before it is answered."""
+        self._serving[job] = _Serving(server, summed)
         self._join_sums(job, target)
         self._scheduler.activate(server)
 
@@ -297,7 +297,7 @@ class Endpoint:
     def idle(self) -> bool:
         """Whether everything that was sent has been acknowledged."""
         flows = (flow for peer in self._peers.values() if not peer.gone for flow in peer.sending.values())
-        others: tuple[PoolSender | SumServer, ...] = (*self._pools(), *self._servers())
+        others: tuple[PoolSender | SumServer, ...] = (*self._pools(), *self.sum_servers())
         return all(flow.idle for flow in flows) and all(other.idle for other in others)
 
     @property
@@ -314,13 +314,14 @@ class Endpoint:
         for peer in self._peers.values():
             yield from peer.sending.values()
         yield from self._pools()
-        yield from self._servers()
+        yield from self.sum_servers()
 
     def _pools(self) -> Iterator[PoolSender]:
         for sums in self._sums.values():
             yield from sums.pools
 
-    def _servers(self) -> Iterator[SumServer]:
+    def sum_servers(self) -> Iterator[SumServer]:
+        """Return what takes the sums of jobs that end at this host."""
         return (serving.server for serving in self._serving.values())
 
     @property
@@ -641,9 +642,9 @@ class Endpoint:
             return
         counters.received += 1
         self._asked_ps = self._clock_ps()
-        total = server.take(header, sums, values, self._clock_ps())
-        if total is not None:
-            serving.totalled(total)
+        summed = server.take(header, sums, values, self._clock_ps())
+        if summed is not None:
+            serving.summed(summed)
 
     def _take_data(self, peer: _Peer, run: SegmentRun, marked: bool) -> None:
         counters = self.counters

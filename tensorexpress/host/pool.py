@@ -43,7 +43,7 @@ from tensorexpress.fixed_point import (
     to_integers,
 )
 from tensorexpress.host.tagging import Tag, TrafficClass
-from tensorexpress.recovery import LEAST_TIMEOUT_PS, POOL_GAP, POOL_SAMPLES, backed_off, timeout_of_pool
+from tensorexpress.recovery import LEAST_TIMEOUT_PS, NEWER_SUMS, POOL_SAMPLES, Gaps, backed_off, timeout_of_pool
 from tensorexpress.sums import PART_FRAMING, SUM_FRAMING, Pool
 from tensorexpress.wire.header import Flag, Header, Kind, clamp_slack_us
 from tensorexpress.wire.sum_header import SumFlag, SumHeader, check_of
@@ -80,8 +80,8 @@ class Membership:
     rto_min_ps: int = LEAST_TIMEOUT_PS
     #: The exponent with which packets are tried in the first iteration.
     first_exponent: int = MARGIN
-    #: How many sums of later packets tell a loss; 0: switches reorder, and a time-out alone tells.
-    gap: int = POOL_GAP
+    #: How many sums of newer packets tell a loss; 0: switches reorder, and a time-out alone tells.
+    newer_sums: int = NEWER_SUMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +127,8 @@ class _Slot:
     """What goes through a slot at present."""
 
     __slots__ = (
-        "before", "damaged", "exponent", "first_sent", "is_queued", "number", "overtaken", "packet", "payload",
-        "sent_ps", "timeout_ps", "timeouts", "transmissions", "turn",
+        "before", "damaged", "exponent", "is_queued", "number", "packet", "payload", "sent_ps", "timeout_ps",
+        "timeouts", "transmissions", "turn",
     )  # fmt: skip
 
     def __init__(self, number: int):
@@ -141,10 +141,6 @@ class _Slot:
         self.is_queued = False
         #: How often it was sent in this turn, and since when it waits for the sum.
         self.transmissions, self.sent_ps, self.timeout_ps = 0, 0, 0
-        #: Which transmission of the pool was its first one in this turn.
-        self.first_sent = 0
-        #: Sums that have come of packets that were first sent after its last transmission.
-        self.overtaken = 0
         #: Time-outs in this turn.
         self.timeouts = 0
         self.packet: Header | None = None
@@ -184,9 +180,8 @@ class PoolSender:
         self._ready: list[tuple[int, int, int, bool]] = []
         #: (time, place of the slot, turn, transmissions); likewise.
         self._timers: list[tuple[int, int, int, int]] = []
-        #: Places whose packets wait for their sums -> their last transmission, in the order of these.
-        self._under_way: dict[int, int] = {}
-        self._transmissions = 0
+        #: By the places of slots.
+        self._gaps = Gaps[int](member.newer_sums)
         self._round_trips_ps: deque[int] = deque(maxlen=POOL_SAMPLES)
         #: All pools of the job, and when slots of this one that wait for nothing were last recalled.
         self.pools: Sequence[PoolSender] = (self,)
@@ -252,15 +247,13 @@ class PoolSender:
         gradient = self._gradients[self._first_of(slot.number)]
         if slot.transmissions == 0:
             self._prepare(place, slot, gradient)
-            slot.sent_ps, slot.timeout_ps, slot.first_sent = now_ps, self.timeout_ps, self._transmissions
+            slot.sent_ps, slot.timeout_ps = now_ps, self.timeout_ps
             if gradient.sent_ps < 0:
                 gradient.sent_ps = now_ps
         else:
             self.retransmissions += 1
         slot.transmissions += 1
-        slot.overtaken = 0
-        self._under_way[place] = self._transmissions
-        self._transmissions += 1
+        self._gaps.sent(place)
         self.in_flight_bytes += self.full_bytes
         heapq.heappush(self._timers, (now_ps + slot.timeout_ps, place, slot.turn, slot.transmissions))
         return self._contribution(slot, gradient, now_ps)
@@ -316,26 +309,7 @@ class PoolSender:
         flags = Flag.RETRANSMITTED if slot.transmissions > 1 else 0
         return Contribution(_with(slot.packet, slack_us, flags), slot.payload, gradient.tag.traffic, self.full_bytes)
 
-    # Losses
-
-    def _find_gaps(self, first_sent: int) -> None:
-        """Count a sum for all packets that were last sent before its own was first; some may be lost."""
-        lost = []
-        for place, last_sent in self._under_way.items():
-            if last_sent > first_sent:
-                break
-            slot = self._slots[place]
-            slot.overtaken += 1
-            if slot.overtaken == self.member.gap:
-                lost.append(place)
-        for place in lost:
-            self._give_up(place)
-            self._queue(place)
-
-    def _give_up(self, place: int) -> None:
-        """Wait no longer for the sum of what was sent last."""
-        del self._under_way[place]
-        self.in_flight_bytes -= self.full_bytes
+    # Time-outs
 
     @property
     def deadline_ps(self) -> int:
@@ -361,7 +335,7 @@ class PoolSender:
         slot = self._slots[place]
         self.timeouts += 1
         slot.timeouts += 1
-        self._give_up(place)
+        self.in_flight_bytes -= self.full_bytes
         if slot.timeouts >= _FORGOTTEN_AFTER:
             self._recall(place)
             for pool in self.pools:
@@ -414,8 +388,8 @@ class PoolSender:
             return None
         self._measure_round_trip(slot, now_ps)
         if not slot.is_queued:
-            self._give_up(place)
-        self._find_gaps(slot.first_sent)
+            self.in_flight_bytes -= self.full_bytes
+        self._send_lost_again(place)
         packet, exponent = slot.packet, slot.exponent
         first_sent_ps = self._gradients[self._first_of(slot.number)].sent_ps
         again = redo_exponent(exponent, sums.needed)
@@ -427,6 +401,13 @@ class PoolSender:
         self._end_packet(place, slot, sums.needed)
         exact = to_floats(values, exponent, self.member.workers)
         return Summed(packet.iteration, packet.tensor, packet.chunk, exact, first_sent_ps)
+
+    def _send_lost_again(self, place: int) -> None:
+        """Send again what counts as lost now that the sum of a newer packet is here."""
+        for lost in self._gaps.came(place):
+            if not self._slots[lost].is_queued:
+                self.in_flight_bytes -= self.full_bytes
+                self._queue(lost)
 
     def _damage(self, packet: Header, exponent: int, header: Header, sums: SumHeader, values: Integers) -> str | None:
         """Return what is wrong with a sum; raise what is wrong with somebody's gradient."""

@@ -255,7 +255,13 @@ def _observations(station: Station, workers: Sequence[tuple[int, Worker]]) -> di
         seen[f"{job}/{worker.index}/backward_start"] = worker.backward_start_ps
         seen[f"{job}/{worker.index}/updated"] = worker.updated_ps
     endpoint = station.endpoint
-    counts = (endpoint.counters.sent + endpoint.counters.acks_sent, endpoint.retransmissions, endpoint.timeouts)
+    servers = tuple(endpoint.sum_servers())
+    counts = (
+        endpoint.counters.sent + endpoint.counters.acks_sent,
+        endpoint.retransmissions,
+        endpoint.timeouts,
+        *(sum(getattr(server, name) for server in servers) for name in ("sums", "whole", "packets")),
+    )
     return {**seen, "counts": np.array(counts, dtype=np.int64)}
 
 

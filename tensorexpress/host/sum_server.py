@@ -14,13 +14,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from tensorexpress.errors import NetworkError
-from tensorexpress.fixed_point import LOWEST, Integers
-from tensorexpress.host.pool import MOST_DAMAGED, Contribution, everyone, has_slot, redo_exponent
+from tensorexpress.fixed_point import LOWEST, Integers, to_floats
+from tensorexpress.host.pool import MOST_DAMAGED, Contribution, Summed, everyone, has_slot, redo_exponent
 from tensorexpress.host.tagging import TrafficClass
 from tensorexpress.sums import Pool, SumPlan
 from tensorexpress.wire.header import Header, Kind
@@ -49,16 +48,6 @@ class Service:
     round_trip_ps: int
     #: How packets of every tensor are marked.
     traffic: Mapping[int, TrafficClass]
-
-
-class Total(NamedTuple):
-    """The sum of all workers' packets of one turn, to be answered."""
-
-    header: Header
-    sums: SumHeader
-    values: Integers
-    #: Whether workers take it as the sum of the packet; otherwise they sum it again, or stop.
-    is_final: bool
 
 
 class _Sum:
@@ -104,6 +93,8 @@ class SumServer:
         self._sums: dict[tuple[int, int], _Sum] = {}
         self._answers: deque[_Sum] = deque()
         self._left = service.iterations * sum(pool.packets_per_iteration for pool in tree.pools)
+        #: What has come; sums that are complete, and those of them that came as one packet.
+        self.packets = self.sums = self.whole = 0
         #: Answers that were sent again.
         self.retransmissions = 0
         #: What was of an earlier turn; of another packet than the rest of its turn; no sum that can be; damaged.
@@ -124,11 +115,13 @@ class SumServer:
 
     # What comes
 
-    def take(self, header: Header, sums: SumHeader, values: Integers, now_ps: int) -> Total | None:
-        """Take what a switch has summed, of this job and epoch; return the sum of all if it is complete now.
+    def take(self, header: Header, sums: SumHeader, values: Integers, now_ps: int) -> Summed | None:
+        """Take what a switch has summed, of this job and epoch.
 
-        `answer` then sends it. NetworkError when what comes is wrong again and again.
+        Return the sum of all workers if it is complete now, and one that they will take. What is late or damaged
+        changes nothing; NetworkError when what comes is wrong again and again.
         """
+        self.packets += 1
         pool = next((pool for pool in self.tree.pools if has_slot(pool, sums.slot, self.by_hash)), None)
         workers = sums.workers if self.by_hash else self._everyone
         if pool is None or not self._can_be(pool, header, sums, workers):
@@ -142,8 +135,8 @@ class SumServer:
             self.mismatches += 1
         elif held.answer is not None:
             self._answer_again(held, now_ps)
-        elif self._is_whole(held, header, sums, values):
-            return self._add(held, header, sums, values, workers)
+        elif self._is_undamaged(held, header, sums, values) and self._add(held, header, sums, values, workers):
+            return self._end_turn(held, now_ps)
         return None
 
     def _can_be(self, pool: Pool, header: Header, sums: SumHeader, workers: int) -> bool:
@@ -170,7 +163,7 @@ class SumServer:
             held = self._sums[key] = _Sum(sums.turn)
         return held if held.turn == sums.turn else None
 
-    def _is_whole(self, held: _Sum, header: Header, sums: SumHeader, values: Integers) -> bool:
+    def _is_undamaged(self, held: _Sum, header: Header, sums: SumHeader, values: Integers) -> bool:
         """Whether the check is that of the values; it cannot be where a number has left 32 bits."""
         if sums.flags & SumFlag.OVERFLOW or check_of(values) == sums.check:
             held.damaged = 0
@@ -185,24 +178,32 @@ class SumServer:
             )
         return False
 
-    def _add(self, held: _Sum, header: Header, sums: SumHeader, values: Integers, workers: int) -> Total | None:
+    def _add(self, held: _Sum, header: Header, sums: SumHeader, values: Integers, workers: int) -> bool:
+        """Add what came to what is there; return whether all workers are in now."""
         if held.workers & workers:
             if workers & ~held.workers:
                 self.overlaps += 1
             else:
                 self.duplicates += 1
-            return None
+            return False
+        self.whole += workers == self._everyone
         if held.workers:
             sums, values = _added(held.sums, held.values, sums, values)
         held.header, held.sums, held.values = header, sums, values
         held.workers |= workers
-        if held.workers != self._everyone:
-            return None
+        return held.workers == self._everyone
+
+    def _end_turn(self, held: _Sum, now_ps: int) -> Summed | None:
+        """Answer; return the sum unless workers will stop because of it, or sum the packet again."""
+        header, sums = held.header, held.sums
+        self.sums += 1
         held.answer = self._answer_of(held)
-        is_right = not (sums.culprit or sums.flags & SumFlag.OVERFLOW)
-        is_final = is_right and redo_exponent(sums.exponent, sums.needed) is None
-        self._left -= is_final
-        return Total(header, sums, values, is_final)
+        self._queue(held)
+        if sums.culprit or sums.flags & SumFlag.OVERFLOW or redo_exponent(sums.exponent, sums.needed) is not None:
+            return None
+        self._left -= 1
+        exact = to_floats(held.values, sums.exponent, self.service.workers)
+        return Summed(header.iteration, header.tensor, header.chunk, exact, now_ps)
 
     # Answers
 
@@ -221,13 +222,6 @@ class SumServer:
             self.service.traffic[header.tensor],
             self.full_bytes,
         )  # fmt: skip
-
-    def answer(self, total: Total) -> None:
-        """Send the sum of a turn to all workers, unless it is over."""
-        pool = next(pool for pool in self.tree.pools if has_slot(pool, total.sums.slot, self.by_hash))
-        held = self._place(pool, total.sums)
-        if held is not None:
-            self._queue(held)
 
     def _answer_again(self, held: _Sum, now_ps: int) -> None:
         """Answer who asks for a sum that there is, unless they cannot know yet that it was answered."""

@@ -13,19 +13,18 @@ from typing import Any
 import numpy as np
 
 from tensorexpress.errors import NetworkError
-from tensorexpress.fixed_point import FLOAT_TYPES, Floats, to_floats
+from tensorexpress.fixed_point import FLOAT_TYPES, Floats
 from tensorexpress.host.exchange import Updated
 from tensorexpress.host.gradients import Gradients, wrong_element
 from tensorexpress.host.links import Address
 from tensorexpress.host.pool import Membership, PoolSender, Summed
-from tensorexpress.host.sum_server import Service, SumServer, Total
+from tensorexpress.host.sum_server import Service, SumServer
 from tensorexpress.host.tagging import Tag, Tagger
 from tensorexpress.host.training import Station, slice_tags
 from tensorexpress.plan import Plan
-from tensorexpress.recovery import POOL_GAP
+from tensorexpress.recovery import newer_sums_of
 from tensorexpress.slots import round_trip_ps
-from tensorexpress.sums import VALUE_BYTES, VALUES, SumPlan, packets_of
-from tensorexpress.units import serialisation_ps
+from tensorexpress.sums import VALUES, SumPlan, packets_of
 from tensorexpress.wire.header import Kind
 
 
@@ -59,7 +58,7 @@ class PoolExchange:
             layers=tuple(layer.name for layer in layers),
             epoch=epoch,
             rto_min_ps=plan.scenario.transport.rto_min_ps,
-            gap=POOL_GAP if plan.policy.keeps_flows_in_order else 0,
+            newer_sums=newer_sums_of(plan.policy),
         )
         self.pools = [
             PoolSender(pool, replace(member, child=child_number(plan, tree, host)), by_hash=bool(tree.cells))
@@ -202,36 +201,20 @@ class SumServing:
             traffic={tensor: tag.traffic for tensor, tag in _tags(plan, job).items()},
         )
         self.server = SumServer(tree, service)
-        #: Until when it sums what has come.
-        self._busy_ps = 0
-        station.endpoint.serve_sums(job, self.server, target, self._totalled)
+        station.endpoint.serve_sums(job, self.server, target, self._check)
         station.keep_until(lambda: self.server.is_complete)
 
-    def _totalled(self, total: Total) -> None:
-        """Answer with a sum, when a server that takes its time has made it."""
-        if total.is_final:
-            self._check(total)
-        size = VALUE_BYTES * len(self._part(total))
-        if not self._job.sum_rate_bps:
-            self.server.answer(total)
-            return
-        self._busy_ps = max(self._busy_ps, self._station.now_ps()) + serialisation_ps(size, self._job.sum_rate_bps)
-        self._station.call_at(self._busy_ps, lambda: self.server.answer(total))
-
-    def _part(self, total: Total) -> range:
-        """Return which elements of its tensor a packet has."""
-        first = total.header.chunk * VALUES
-        return range(first, min(first + VALUES, self._elements[total.header.tensor]))
-
-    def _check(self, total: Total) -> None:
+    def _check(self, summed: Summed) -> None:
         """Raise NetworkError when what came is not the sum of all workers' gradients."""
-        tensor, part = total.header.tensor, self._part(total)
-        exact = to_floats(total.values, total.sums.exponent, len(self._job.workers))
-        found = FLOAT_TYPES["fp32"].rounded(exact)[: len(part)]
-        expected = self._gradients.total(total.header.iteration, tensor, slice(part.start, part.stop))
-        if np.isfinite(found).all() and (wrong := wrong_element(found, expected, part.start)):
+        tensor, first = summed.tensor, summed.packet * VALUES
+        expected = self._gradients.total(
+            summed.iteration, tensor, slice(first, min(first + VALUES, self._elements[tensor]))
+        )
+        found: Floats = np.empty(len(expected), dtype=np.float32)
+        found[:] = FLOAT_TYPES["fp32"].rounded(summed.values)[: len(expected)]
+        if np.isfinite(found).all() and (wrong := wrong_element(found, expected, first)):
             raise NetworkError(
-                f"{self._station.name}: in iteration {total.header.iteration}, what came of "
+                f"{self._station.name}: in iteration {summed.iteration}, what came of "
                 f"{self._job.workload.layers[tensor].name} is not the sum of all gradients: {wrong}"
             )
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from support.virtual_network import FAULTLESS, Faults, VirtualNetwork
 from tensorexpress.host.links import Address
+from tensorexpress.recovery import SUM_AGE_PS
 from tensorexpress.sums import VALUES, cell_of
 from tensorexpress.wire.header import Flag, Header, Kind, unpack
 from tensorexpress.wire.sum_header import CHECK_MODULUS, SumFlag, SumHeader, read_sum
@@ -182,10 +183,6 @@ def _packet(cell: Cell, worker: int, flags: int) -> bytes:
     sums = replace(cell.sums, flags=cell.sums.flags | flags | overflow)
     assert len(cell.values) == VALUES
     return replace(cell.header, worker=worker, flags=0).pack() + sums.pack() + cell.values.astype(">i4").tobytes()
-
-
-#: After so long a cell may be taken from whoever holds it.
-SUM_AGE_PS = 10**12
 
 
 @dataclass
