@@ -180,6 +180,18 @@ def test_who_asks_again_is_answered_but_not_sooner_than_they_can_know() -> None:
     assert one.retransmissions == 1
 
 
+def test_an_answer_takes_the_time_that_the_service_says() -> None:
+    one = SumServer(SumPlan((), (POOL,), server=9), replace(SERVICE, delay_ps=4 * MS))
+    give(one, MS, 0)
+    give(one, 2 * MS, 1)
+    assert (one.head(), one.idle, one.deadline_ps) == (None, False, 5 * MS)
+    one.time_out(5 * MS)
+    assert [sums.slot for _, sums, _ in answers(one)] == [8]
+    one.time_out(one.deadline_ps)
+    assert [sums.slot for _, sums, _ in answers(one)] == [9]
+    assert one.idle
+
+
 def test_the_sums_of_two_turns_are_kept_and_what_is_older_is_dropped() -> None:
     one = server()
     for turn, iteration, chunk in ((0, 0, 0), (1, 0, 4), (2, 1, 2)):

@@ -48,6 +48,8 @@ class Service:
     round_trip_ps: int
     #: How packets of every tensor are marked.
     traffic: Mapping[int, TrafficClass]
+    #: How long it takes to make an answer.
+    delay_ps: int = 0
 
 
 class _Sum:
@@ -79,8 +81,6 @@ class SumServer:
 
     free_of_credit = True
     #: Nobody acknowledges an answer: who has not got it asks again.
-    in_flight_bytes = 0
-    deadline_ps = 0
     timeouts = 0
 
     def __init__(self, tree: SumPlan, service: Service):
@@ -91,7 +91,9 @@ class SumServer:
         self._everyone = everyone(service.workers)
         #: By pool and place.
         self._sums: dict[tuple[int, int], _Sum] = {}
+        #: Those that may be sent, and before that those that are made, until when.
         self._answers: deque[_Sum] = deque()
+        self._making: deque[tuple[int, _Sum]] = deque()
         self._left = service.iterations * sum(pool.packets_per_iteration for pool in tree.pools)
         #: What has come; sums that are complete, and those of them that came as one packet.
         self.packets = self.sums = self.whole = 0
@@ -111,7 +113,7 @@ class SumServer:
     @property
     def idle(self) -> bool:
         """Whether no answer waits to be sent."""
-        return not self._answers
+        return not self._answers and not self._making
 
     # What comes
 
@@ -198,7 +200,7 @@ class SumServer:
         header, sums = held.header, held.sums
         self.sums += 1
         held.answer = self._answer_of(held)
-        self._queue(held)
+        self._queue(held, now_ps)
         if sums.culprit or sums.flags & SumFlag.OVERFLOW or redo_exponent(sums.exponent, sums.needed) is not None:
             return None
         self._left -= 1
@@ -226,12 +228,14 @@ class SumServer:
     def _answer_again(self, held: _Sum, now_ps: int) -> None:
         """Answer who asks for a sum that there is, unless they cannot know yet that it was answered."""
         if held.answered_ps > _NEVER_PS and now_ps - held.answered_ps >= self.service.round_trip_ps:
-            self._queue(held)
+            self._queue(held, now_ps)
 
-    def _queue(self, held: _Sum) -> None:
-        if not held.is_queued:
-            held.is_queued = True
-            self._answers.append(held)
+    def _queue(self, held: _Sum, now_ps: int) -> None:
+        if held.is_queued:
+            return
+        held.is_queued = True
+        self._making.append((now_ps + self.service.delay_ps, held))
+        self.time_out(now_ps)
 
     # As a sender of its host
 
@@ -247,8 +251,20 @@ class SumServer:
         held.is_queued, held.answered_ps = False, now_ps
         return held.answer
 
+    @property
+    def in_flight_bytes(self) -> int:
+        """What is under way inside of the server: answers that it makes."""
+        return self.full_bytes * len(self._making)
+
+    @property
+    def deadline_ps(self) -> int:
+        """When the next answer is made; only while something is in flight."""
+        return self._making[0][0]
+
     def time_out(self, now_ps: int) -> None:
-        """Do nothing: who has not got an answer asks again."""
+        """Let answers go that are made by now."""
+        while self._making and self._making[0][0] <= now_ps:
+            self._answers.append(self._making.popleft()[1])
 
 
 def _identity(header: Header, sums: SumHeader) -> tuple[int, int, int, int]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from tensorexpress.errors import NetworkError
 from tensorexpress.fixed_point import FLOAT_TYPES, Floats
+from tensorexpress.graph import delays_ps
 from tensorexpress.host.exchange import Updated
 from tensorexpress.host.gradients import Gradients, wrong_element
 from tensorexpress.host.links import Address
@@ -24,7 +25,7 @@ from tensorexpress.host.training import Station, slice_tags
 from tensorexpress.plan import Plan
 from tensorexpress.recovery import newer_sums_of
 from tensorexpress.slots import round_trip_ps
-from tensorexpress.sums import VALUES, SumPlan, packets_of
+from tensorexpress.sums import VALUE_BYTES, VALUES, SumPlan, packets_of
 from tensorexpress.wire.header import Kind
 
 
@@ -199,6 +200,7 @@ class SumServing:
             iterations=plan.scenario.rounds,
             round_trip_ps=round_trip_ps(tree, plan.scenario.cluster.directed()),
             traffic={tensor: tag.traffic for tensor, tag in _tags(plan, job).items()},
+            delay_ps=int(delays_ps([VALUES * VALUE_BYTES], self._job.sum_rate_bps)[0]),
         )
         self.server = SumServer(tree, service)
         station.endpoint.serve_sums(job, self.server, target, self._check)
