@@ -7,6 +7,8 @@
 #include "include/parser.p4"
 #include "include/checksum.p4"
 #include "include/guard.p4"
+#include "include/lanes.p4"
+#include "include/hashed.p4"
 #include "include/aggregate.p4"
 #include "include/forward.p4"
 #include "include/classify.p4"
@@ -27,7 +29,8 @@ control TensorIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         }
         guard.apply(hdr, meta, standard_metadata, exceptions);
         // Values to sum go no further than the next switch, so that nobody sends a host what looks like a sum.
-        if (hdr.tensor.isValid() && hdr.tensor.kind == TENSOR_SUM && !hdr.packet_out.isValid()) {
+        if (hdr.tensor.isValid() && (hdr.tensor.kind == TENSOR_SUM || hdr.tensor.kind == TENSOR_PART)
+            && !hdr.packet_out.isValid()) {
             aggregate.apply(hdr, meta, standard_metadata);
         } else {
             forward.apply(hdr, meta, standard_metadata, exceptions);

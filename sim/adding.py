@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
+from collections.abc import Iterable
 from functools import partial
 from itertools import takewhile
 from struct import pack
@@ -24,13 +25,13 @@ import simpy
 
 from tensorexpress.queueing import Slice
 from tensorexpress.recovery import SUM_AGE_PS, Gaps, backed_off, smoothed, timeout_after, timer_sleep_ps
-from tensorexpress.sim.flat_plan import TIMER
+from tensorexpress.sim.flat_plan import ANSWER, TIMER
 from tensorexpress.sim.packet import Packet
 from tensorexpress.sim.record import ADDEND, TOTAL
 from tensorexpress.software import OUT
 
 if TYPE_CHECKING:
-    from tensorexpress.sim.model import Message, Model
+    from tensorexpress.sim.model import Host, Message, Model
 
 #: Sets of children or workers are numbers of so many bits, which arrays hold as signed ones.
 _ALL = (1 << 64) - 1
@@ -47,8 +48,10 @@ class Adder:
         self.parent = int(program.adder_parent[index])
         self.stream = int(program.adder_stream[index])
         self.everybody = int(program.adder_everybody[index]) & _ALL
-        self.round_trip_ps = int(program.adder_round_trip_ps[index])
-        self.is_server = int(program.adder_switch[index]) < 0
+        host = int(program.adder_host[index])
+        self.server = model.hosts[host] if host >= 0 else None
+        self.round_trip_ps, self.delay_ps = int(program.adder_round_trip_ps[index]), int(program.adder_delay_ps[index])
+        self.add_ps, self.update_ps = int(program.adder_add_ps[index]), int(program.adder_update_ps[index])
         children = slice(*program.adder_children_start[index : index + 2].tolist())
         #: Link, stream and adder of every child.
         self.children = [
@@ -70,8 +73,8 @@ class Adder:
         place, bit = self.place_of(packet.transmission), 1 << packet.child
         is_late = self._is_late(packet, place)
         is_new = not is_late and not self.seen[place] & bit
-        if self.is_server:
-            self._count_at_server(is_new, is_new)
+        if self.server is not None:
+            self._work_at(self.server, is_new, is_new, is_new)
         if is_late:
             return
         self.seen[place] |= bit
@@ -80,9 +83,9 @@ class Adder:
         if self.up >= 0:
             self._pass_up(packet)
         elif is_new:
-            self._answer(packet, place)
-        else:
-            self._answer_again(packet, place)
+            self._answer(packet, place, range(len(self.children[0])))
+        elif int(self.model.env.now) >= self.answered_ps[place] + self.round_trip_ps:
+            self._answer(packet, place, [packet.child])
 
     def _is_late(self, packet: Packet, place: int) -> bool:
         """Whether a packet is older than what its place has; a newer one begins it anew."""
@@ -92,22 +95,25 @@ class Adder:
             self.number[place], self.seen[place] = number, 0
         return number < self.number[place]
 
-    def _answer(self, packet: Packet, place: int) -> None:
-        self.answered_ps[place] = int(self.model.env.now)
-        self.hand_down(packet)
-
-    def _count_at_server(self, is_complete: bool, is_whole: bool) -> None:
-        record = self.model.record
+    def _work_at(self, server: Host, is_added: bool, is_complete: bool, is_whole: bool) -> None:
+        """Let a server do for a packet what it costs, one after another, and count it."""
+        record, now = self.model.record, int(self.model.env.now)
         record.server_packets += 1
         record.server_sums += is_complete
         record.whole_sums += is_whole
+        server.server_busy_ps = max(now, server.server_busy_ps) + is_added * self.add_ps + is_complete * self.update_ps
 
-    def _answer_again(self, packet: Packet, place: int) -> None:
-        """Answer a child, unless it cannot have seen the last answer."""
+    def _answer(self, packet: Packet, place: int, children: Iterable[int]) -> None:
+        """Send a sum to children: at once, or when the server is through with all that came before."""
         now = int(self.model.env.now)
-        if now >= self.answered_ps[place] + self.round_trip_ps:
-            self.answered_ps[place] = now
-            self._pass_down(packet, packet.child)
+        leaves_ps = now if self.server is None else max(now, self.server.server_busy_ps) + self.delay_ps
+        self.answered_ps[place] = leaves_ps
+        if leaves_ps > now:
+            # A server has one child, the root.
+            self.model.at(leaves_ps - now, ANSWER, self.index).callbacks.append(lambda _: self.hand_down(packet))
+        else:
+            for child in children:
+                self._pass_down(packet, child)
 
     def hand_down(self, packet: Packet) -> None:
         """Send a sum to all children."""
@@ -229,11 +235,11 @@ class PartAdder(Adder):
         if is_apart:
             self.seen[place] |= packet.workers
         is_complete = is_apart and self.seen[place] == self.everybody
-        self._count_at_server(is_complete, is_complete and packet.workers == self.everybody)
-        if is_complete:
-            self._answer(packet, place)
-        elif was_complete:
-            self._answer_again(packet, place)
+        assert self.server is not None
+        self._work_at(self.server, is_apart, is_complete, is_complete and packet.workers == self.everybody)
+        asks_again = was_complete and int(self.model.env.now) >= self.answered_ps[place] + self.round_trip_ps
+        if is_complete or asks_again:
+            self._answer(packet, place, [0])
 
 
 def make_adder(model: Model, index: int) -> Adder:

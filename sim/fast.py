@@ -193,7 +193,9 @@ class _Layout:
         adders[:, A_SETS] = _at(sets.at, 2 * (np.cumsum(p.adder_slots) - p.adder_slots))
         adders[:, A_UP], adders[:, A_PARENT] = _at(self.ports.at, p.adder_up), _at(self.adders.at, p.adder_parent)
         adders[:, A_CHILD], adders[:, A_EVERYBODY] = p.adder_child, p.adder_everybody
-        adders[:, A_ROUND_TRIP], adders[:, A_IS_SERVER] = p.adder_round_trip_ps, p.adder_switch < 0
+        adders[:, A_SERVER] = _at(self.ports.at[p.host_port], p.adder_host)
+        adders[:, A_ROUND_TRIP], adders[:, A_DELAY] = p.adder_round_trip_ps, p.adder_delay_ps
+        adders[:, A_ADD], adders[:, A_UPDATE], adders[:, A_ANSWER] = p.adder_add_ps, p.adder_update_ps, NONE
         adders[:, A_QUEUE], adders[:, A_HASH] = p.adder_queue, p.adder_hash
         switches = np.unique(p.adder_switch[p.adder_switch >= 0])
         cells = memory.table(len(switches) * p.cells, CELL_COLUMNS)
@@ -271,7 +273,7 @@ class _Layout:
         p, memory = self.program, self._layout
         # Every port has two events at the most, everything else one, and a flow a timer beside it.
         events = 2 * len(self.ports.at) + len(self.flows.at) + len(self.lanes.at) + p.workers + p.joins
-        events += len(self.sources.at) + 1
+        events += len(self.sources.at) + len(self.adders.at) + 1
         checksums_at = memory.place(np.array([_checksum_step(byte) for byte in range(256)], dtype=np.int64))
         timers_at = memory.room(2 * (len(self.flows.at) + 1))
         events_at, stack_at = memory.room(2 * events), memory.room(2 * (p.messages + p.joins + 1))

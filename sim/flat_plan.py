@@ -32,7 +32,7 @@ GAPS = 4096
 
 #: Phases of one instant: simultaneous events happen in this order, and by index inside a phase. Lanes of hosts and
 #: ports choose last, so that they see everything that came at the same picosecond.
-ARRIVE, ACKNOWLEDGE, COMPUTE, JOIN, TIMER, BACKGROUND, WORK, TRANSMIT = range(1, 9)
+ARRIVE, ACKNOWLEDGE, COMPUTE, JOIN, ANSWER, TIMER, BACKGROUND, WORK, TRANSMIT = range(1, 10)
 
 #: An event's place inside its instant is phase * PHASE + index.
 PHASE = 1 << 40
@@ -142,8 +142,13 @@ class FlatPlan:
     adder_stream: Ints
     #: All that it adds up: its children, or where slots are found by hash the workers below it, a bit for each.
     adder_everybody: Ints
-    #: At a server how soon nobody can have seen its answer; 0 in switches.
+    #: At a server: its host, how soon nobody can have seen its answer, how long a packet that is added and a sum that
+    #: becomes parameters occupy it, and how much later the answer leaves. Otherwise -1 and 0.
+    adder_host: Ints
     adder_round_trip_ps: Ints
+    adder_add_ps: Ints
+    adder_update_ps: Ints
+    adder_delay_ps: Ints
     #: Its switch, -1 at a server; the queue of its pool; and the checksum of job and pool, with which hashes begin.
     adder_switch: Ints
     adder_queue: Ints

@@ -188,6 +188,8 @@ class Host(Port):
         self.flows: list[Flow | Stream] = []
         self.in_flight_bytes = 0
         self.served = 0
+        #: How long it adds and updates what switches have sent to a server on it.
+        self.server_busy_ps = 0
         super().__init__(model, link)
 
     def send(self, packet: Packet) -> None:

@@ -15,12 +15,17 @@ import numpy as np
 
 from tensorexpress.plan import JobPlan, Plan
 from tensorexpress.routing import DirectedLinks
+from tensorexpress.scenario import Job
 from tensorexpress.sim.flows import Ints, Links, flow_columns, rows
 from tensorexpress.slots import round_trip_ps
-from tensorexpress.sums import Pool, SumPlan
+from tensorexpress.sums import VALUE_BYTES, VALUES, Pool, SumPlan
+from tensorexpress.units import serialisation_ps
 
 _OF_STREAMS = ("slots", "packets", "adder", "child")
-_OF_ADDERS = ("slots", "up", "parent", "child", "stream", "everybody", "round_trip_ps", "switch", "queue", "hash")
+_OF_ADDERS = (
+    *("slots", "up", "parent", "child", "stream", "everybody", "switch", "queue", "hash"),
+    *("host", "round_trip_ps", "add_ps", "update_ps", "delay_ps"),
+)
 
 
 def no_streams(flows: int, messages: int) -> dict[str, Any]:
@@ -69,12 +74,12 @@ class _Streams:
                 first[0, tensor] = np.array([pool.first_packet[one] for one in pool.tensors])[:, None]
                 flow_of[:, tensor] = len(self.flows) + np.arange(workers)
                 self.messages += list(first_message + tensor * workers + np.arange(workers)[:, None])
-                self._add_adders(number, pool, sums, nics)
+                self._add_adders(number, job.job, pool, sums, nics)
                 self._add_streams(number, pool, sums, nics)
         self.first.append(first.ravel())
         self.flow_of.append(flow_of.ravel())
 
-    def _add_adders(self, number: int, pool: Pool, sums: SumPlan, nics: dict[int, int]) -> None:
+    def _add_adders(self, number: int, job: Job, pool: Pool, sums: SumPlan, nics: dict[int, int]) -> None:
         """Add the adders of a pool, whose streams come next."""
         first_adder, first_stream = len(self.children), len(self.flows)
         place = {switch.switch: index for index, switch in enumerate(sums.switches)}
@@ -98,13 +103,13 @@ class _Streams:
             else:
                 parent, child = (-1, -1) if sums.server < 0 else (first_adder + len(sums.switches), 0)
             everybody = workers[switch.up] if sums.cells else (1 << len(switch.children)) - 1
-            columns = {"up": switch.up, "parent": parent, "child": child, "switch": switch.switch, "round_trip_ps": 0}
-            add(switch.children, everybody, **columns)
+            place_of_it = {"up": switch.up, "parent": parent, "child": child, "switch": switch.switch, "host": -1}
+            add(switch.children, everybody, **place_of_it, **_NO_WORK)
         if sums.server >= 0:
             up = sums.switches[0].up
-            columns = {"up": -1, "parent": -1, "child": -1, "switch": -1}
-            back_ps = round_trip_ps(sums, self.directed)
-            add([up], workers[up] if sums.cells else 1, **columns, round_trip_ps=back_ps)
+            place_of_it = {"up": -1, "parent": -1, "child": -1, "switch": -1, "host": sums.server}
+            work = _server_work(job, round_trip_ps(sums, self.directed))
+            add([up], workers[up] if sums.cells else 1, **place_of_it, **work)
 
     def _add_streams(self, number: int, pool: Pool, sums: SumPlan, nics: dict[int, int]) -> None:
         first_adder = len(self.children) - len(sums.switches) - (sums.server >= 0)
@@ -118,6 +123,17 @@ class _Streams:
             self.stream["packets"].append(pool.packets_per_iteration)
             self.stream["adder"].append(first_adder + place[above.switch])
             self.stream["child"].append(worker if sums.cells else above.children.index(link))
+
+
+#: What switches do: they add as fast as packets come, and answer whenever they are asked.
+_NO_WORK = {"round_trip_ps": 0, "add_ps": 0, "update_ps": 0, "delay_ps": 0}
+
+
+def _server_work(job: Job, back_ps: int) -> dict[str, int]:
+    """Return how soon nobody can have seen a server's answer, and what a packet costs it."""
+    rates = {"add_ps": job.add_rate_bps, "update_ps": job.update_rate_bps, "delay_ps": job.sum_rate_bps}
+    size = VALUES * VALUE_BYTES
+    return {"round_trip_ps": back_ps, **{name: rate and serialisation_ps(size, rate) for name, rate in rates.items()}}
 
 
 def _workers_above(sums: SumPlan, nics: dict[int, int]) -> dict[int, int]:

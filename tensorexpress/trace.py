@@ -110,7 +110,7 @@ class Trace:
     retransmissions: int
     timeouts: int
     #: Where sums end at servers: sums that these completed, those of them that came whole from a switch, and packets
-    #: that reached a server. Runs do not observe that, and have 0.
+    #: that reached a server.
     server_sums: int = 0
     whole_sums: int = 0
     server_packets: int = 0

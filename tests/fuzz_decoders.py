@@ -34,12 +34,14 @@ def seeds() -> list[bytes]:
     segments = bytes(SegmentBuffer(500).write(run, b"0123456789"))
     frames = [build_frame(*ends, data) for ends in _ENDS.values() for data in (tagged, segments, tagged * 3)]
     summed = Header(1, 2, 3, tensor=4, chunk=5, chunks=6, payload_bytes=1040, kind=Kind.SUM).pack() + bytes(1040)
+    parts = Header(1, 2, 3, tensor=4, chunk=5, chunks=6, payload_bytes=1048, kind=Kind.PART).pack() + b"\1" * 1048
     tagged_vlan = frames[0][:12] + b"\x81\0\0\7" + frames[0][12:]
     capture = file_header() + b"".join(record(TimedFrame(number, frame)) for number, frame in enumerate(frames[:2]))
     return [
         tagged,
         segments,
         summed,
+        parts,
         *frames,
         tagged_vlan,
         capture,

@@ -13,7 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.deployed import PROGRAM, SCHEMA
 from support.summing import (
+    COLOCATED,
     HEADERS_BYTES,
+    ONE_SERVER,
+    TWO_LEAVES,
+    TWO_SERVERS,
     SummingNetwork,
     SumPacket,
     Values,
@@ -21,6 +25,7 @@ from support.summing import (
     packet,
     parse,
     pool,
+    served_plan,
     star_plan,
     tree_plan,
 )
@@ -35,7 +40,7 @@ from tensorexpress.control.reconcile import difference, reconcile, steps
 from tensorexpress.control.report import status_json, status_table
 from tensorexpress.control.status import read_status
 from tensorexpress.errors import PlanError
-from tensorexpress.framing import SUM_BYTES
+from tensorexpress.framing import SUM_BYTES, WORKERS_BYTES
 from tensorexpress.p4 import define
 from tensorexpress.plan import Plan
 from tensorexpress.sums import MOST_CHILDREN, VALUE_BYTES, VALUES, SummingSwitch, SumPlan
@@ -43,7 +48,8 @@ from tensorexpress.switch.device import Switch
 from tensorexpress.switch.operations import DeleteEntry, ReadRegister, SetEntry
 from tensorexpress.switch.p4runtime import service
 from tensorexpress.wire.checksum import checksum
-from tensorexpress.wire.header import HEADER_BYTES, Kind
+from tensorexpress.wire.frame import FrameEnd, build_frame
+from tensorexpress.wire.header import HEADER_BYTES, Flag, Kind
 from tensorexpress.wire.sum_header import CHECK_MODULUS, SumFlag, check_of
 
 WORKERS = 3
@@ -83,13 +89,17 @@ def slots_held(network: SummingNetwork, name: str = "s0") -> list[Any]:
 
 
 def test_the_constants_of_the_program_are_those_of_hosts() -> None:
-    assert define.TENSOR_SUM == Kind.SUM
+    assert (define.TENSOR_SUM, define.TENSOR_PART, define.TENSOR_RETRANSMITTED) == (
+        Kind.SUM,
+        Kind.PART,
+        Flag.RETRANSMITTED,
+    )
     assert (define.SUM_RESULT, define.SUM_OVERFLOW, define.SUM_MODULUS) == (RESULT, OVERFLOW, CHECK_MODULUS)
     assert define.SUM_PAYLOAD_BYTES == SUM_BYTES + VALUES * VALUE_BYTES
+    assert define.PART_PAYLOAD_BYTES == define.SUM_PAYLOAD_BYTES + WORKERS_BYTES
     assert define.SUM_UDP_BYTES == define.UDP_BYTES + HEADER_BYTES + define.SUM_PAYLOAD_BYTES
-    assert (
-        define.SUM_FRAME_BYTES == 14 + define.SUM_IPV4_BYTES == HEADERS_BYTES + HEADER_BYTES + define.SUM_PAYLOAD_BYTES
-    )
+    assert define.PART_UDP_BYTES == define.UDP_BYTES + HEADER_BYTES + define.PART_PAYLOAD_BYTES
+    assert define.ETHERNET_BYTES + define.IPV4_BYTES + define.UDP_BYTES == HEADERS_BYTES
     assert SCHEMA.find("register", aggregate.OWNERS).size == 2 * define.SUM_SLOTS
     assert list(aggregate.EVENT_NAMES) == list(range(define.SUM_EVENTS))
 
@@ -281,7 +291,7 @@ def with_udp_checksum(frame: bytes, value: int) -> bytes:
     return frame[:40] + value.to_bytes(2, "big") + frame[42:]
 
 
-@given(st.integers(34, 14 + define.SUM_IPV4_BYTES - 1), st.integers(0, 7))
+@given(st.integers(34, HEADERS_BYTES + HEADER_BYTES + define.SUM_PAYLOAD_BYTES - 1), st.integers(0, 7))
 def test_a_damaged_packet_never_touches_a_slot(place: int, bit: int) -> None:
     star = shared_star()
     contribute(star, 1)
@@ -459,6 +469,136 @@ def test_a_sum_that_nobody_may_leave_by_is_dropped(star: SummingNetwork) -> None
     assert [host for host, _ in contribute(star, 2)] == [1, 2]
 
 
+# Sums that end at servers
+
+
+def served(*words: str) -> SummingNetwork:
+    return SummingNetwork(served_plan(*words))
+
+
+def answered(content: SumPacket, values: Values | None = None) -> SumPacket:
+    """Return what a server says to a sum."""
+    sums = replace(content.sums, flags=content.sums.flags | RESULT)
+    return replace(content, sums=sums, values=content.values if values is None else values)
+
+
+def test_a_server_gets_the_sum_and_its_answer_goes_to_all() -> None:
+    star = served(*ONE_SERVER)
+    assert contribute(star, 0, slot=0) == contribute(star, 1, slot=0) == []
+    ((server, frame),) = star.send(2, star.frame(2, packet(VECTORS[2], worker=2, slot=0)))
+    asked = parse(frame)
+    assert server == 3
+    assert (asked.values == TOTAL).all()
+    assert (asked.sums.flags, asked.header.worker, asked.sums.check) == (0, 0, check_of(TOTAL))
+    own = star.addresses[server]
+    assert frame[:12] == own.mac + GATEWAY_MAC
+    assert frame[26:34] == GATEWAY_IPV4.packed + own.ipv4.packed
+    results = star.send(server, star.frame(server, answered(asked)))
+    assert [host for host, _ in results] == [0, 1, 2]
+    for host, result in results:
+        own = star.addresses[host]
+        assert result[:12] == own.mac + GATEWAY_MAC
+        assert result[26:38] == GATEWAY_IPV4.packed + own.ipv4.packed + define.TENSOR_PORT.to_bytes(2, "big") * 2
+        found = parse(result)
+        assert (found.values == TOTAL).all()
+        assert (found.sums.flags, found.header.worker) == (RESULT, host)
+    assert star.events() == {"added": 3, "sums completed": 1, "handed down": 1}
+
+
+def test_a_server_answers_from_any_port_of_its_own() -> None:
+    star = served(*ONE_SERVER)
+    own, first = star.addresses[3], star.addresses[0]
+    content = packet(VECTORS[0], slot=0, flags=RESULT).payload()
+    for port in (1, 1024, 65535):
+        frame = build_frame(FrameEnd(own.mac, own.ipv4, port), FrameEnd(GATEWAY_MAC, first.ipv4), content)
+        results = star.send(3, frame)
+        assert {result[34:36] for _, result in results} == {define.TENSOR_PORT.to_bytes(2, "big")}
+        assert all((parse(result).values == VECTORS[0]).all() for _, result in results)
+
+
+def test_a_duplicate_asks_the_server_again() -> None:
+    star = served(*ONE_SERVER)
+    for worker in range(WORKERS):
+        asked = contribute(star, worker, slot=0)
+    for worker in range(WORKERS):
+        ((host, again),) = contribute(star, worker, slot=0)
+        assert host == 3
+        assert again.payload() == asked[0][1].payload()
+    assert star.events() == {"added": 3, "sums completed": 1, "duplicates answered": 3}
+
+
+def test_each_server_has_a_tree_of_its_own() -> None:
+    star = served(*TWO_SERVERS)
+    for slot, server in ((0, 3), (15, 3), (16, 4), (31, 4)):
+        for worker in range(WORKERS):
+            asked = contribute(star, worker, slot=slot)
+        assert [host for host, _ in asked] == [server]
+        # The other server has no say in it, nor has it in sums of its own that are another's.
+        other = 7 - server
+        assert send(star, other, answered(asked[0][1])) == []
+        assert [host for host, _ in send(star, server, answered(asked[0][1]))] == [0, 1, 2]
+    assert contribute(star, 0, slot=32) == []
+    assert star.events() == {
+        "added": 12,
+        "sums completed": 4,
+        "handed down": 4,
+        "strangers": 4,
+        "slots out of range": 1,
+    }
+
+
+@pytest.mark.parametrize("host", [0, 1, 2, 5])
+def test_a_stranger_that_forges_a_result_is_dropped_and_counted(host: int) -> None:
+    star = served(*TWO_SERVERS)
+    held = slots_held(star)
+    for slot in (0, 16):
+        assert send(star, host, packet(VECTORS[0], worker=host, slot=slot, flags=RESULT)) == []
+    assert slots_held(star) == held
+    assert star.events() == {"strangers": 2}
+
+
+def test_nobody_forges_a_result_in_the_name_of_the_server_or_of_the_switch() -> None:
+    star = served(*ONE_SERVER)
+    content = packet(VECTORS[0], slot=0, flags=RESULT).payload()
+    for source in (star.addresses[3].ipv4, GATEWAY_IPV4):
+        assert star.send(0, star.framed(0, content, source=source)) == []
+    assert star.events() == {}  # the guard counts them as spoofed
+
+
+def test_a_server_that_is_no_worker_adds_nothing() -> None:
+    star = served(*ONE_SERVER)
+    assert send(star, 3, packet(VECTORS[0], worker=0, slot=0)) == []
+    assert star.events() == {"strangers": 1}
+
+
+def test_a_server_on_the_host_of_a_worker_is_both() -> None:
+    star = served(*COLOCATED)
+    for slot, server in ((0, 0), (16, 1)):
+        for worker in range(WORKERS):
+            asked = contribute(star, worker, slot=slot)
+        assert [host for host, _ in asked] == [server]
+        assert [host for host, _ in send(star, server, answered(asked[0][1]))] == [0, 1, 2]
+        # The host is the server of its own tree and of no other.
+        assert send(star, 1 - server, answered(asked[0][1])) == []
+
+
+def test_leaves_pass_partial_sums_on_to_the_server_and_results_down() -> None:
+    tree = served(*TWO_LEAVES)
+    assert send(tree, 0, packet(VECTORS[0], worker=0, slot=0)) == []
+    assert send(tree, 2, packet(VECTORS[2], worker=0, slot=0)) == []
+    ((server, asked),) = send(tree, 1, packet(VECTORS[1], worker=1, slot=0))
+    assert server == 3
+    assert (asked.values == TOTAL).all()
+    results = send(tree, server, answered(asked))
+    assert sorted(host for host, _ in results) == [0, 1, 2]
+    assert all((result.values == TOTAL).all() for _, result in results)
+    assert [tree.events(name) for name in ("s0", "s1", "s2")] == [
+        {"added": 2, "sums completed": 1, "handed down": 1},
+        {"added": 2, "sums completed": 1, "handed down": 1},
+        {"added": 1, "sums completed": 1, "handed down": 1},
+    ]
+
+
 # The controller
 
 
@@ -487,7 +627,7 @@ def changed(plan: Plan, **sums: Any) -> Plan:
     return replace(plan, jobs=(replace(plan.jobs[0], sums=(replace(own, **sums),)), *plan.jobs[1:]))
 
 
-STAR, TREE = star_plan(WORKERS), tree_plan(4)
+STAR, TREE, SERVED = star_plan(WORKERS), tree_plan(4), served_plan(*ONE_SERVER)
 
 
 @pytest.mark.parametrize(
@@ -507,6 +647,9 @@ STAR, TREE = star_plan(WORKERS), tree_plan(4)
         (changed(STAR, switches=(SummingSwitch(0, (0, 2, 4), up=7),)), "no tree over its workers"),
         (changed(TREE, switches=(SummingSwitch(0, (0, 2)), SummingSwitch(1, (4, 6)))), "no tree over its workers"),
         (changed(star_plan(WORKERS, jobs=2), pools=(pool(4, 9),)), "both sum in slot 12 of switch s0"),
+        (changed(SERVED, server=2), "whose sums do not end at its server h2"),
+        (changed(SERVED, switches=(SummingSwitch(0, (0, 2, 4)),)), "whose sums do not end at its server h3"),
+        (changed(SERVED, switches=(SummingSwitch(0, (0, 2), up=7),)), "no tree over its workers"),
     ],
 )
 def test_a_plan_that_switches_could_not_follow_is_refused_in_one_line(plan: Plan, message: str) -> None:

@@ -43,8 +43,8 @@ def cases() -> Iterator[tuple[str, int, bytes]]:
         yield f"asks for queue {queue}", 0, framed(tagged(0, 5, queue=queue))
     for slack in (0, 1, -1, 2**31 - 1, -(2**31)):
         yield f"slack {slack}", 0, framed(tagged(0, 4, slack_us=slack))
-    # Packets to sum wait in no queue before they are summed; tests/test_aggregate.py has those.
-    for kind in {*Kind, 15} - {Kind.SUM}:
+    # Packets to sum wait in no queue before they are summed; tests/test_aggregate.py and test_hashed.py have those.
+    for kind in {*Kind, 15} - {Kind.SUM, Kind.PART}:
         yield f"kind {kind}", 0, framed(tagged(0, 4, kind=kind))
     yield "all flags", 0, framed(tagged(0, 4, flags=255))
     yield "named flags", 0, framed(tagged(0, 4, flags=Flag.RETRANSMITTED | Flag.LAST_OF_SLICE))

@@ -102,6 +102,12 @@ def values(flags: int = 0, **changed: int) -> Raw:
     return tensor(head + bytes(range(256)) * 4, kind=4, **changed)
 
 
+def parts(flags: int = 0, workers: int = 1, **changed: int) -> Raw:
+    """A packet of kind 5: the same, and before it whose values are in."""
+    head = struct.pack("!QIIHHBBBB", workers, 7, 0, 0, 0, 128, 128, 0, flags)
+    return tensor(head + bytes(range(256)) * 4, kind=5, **changed)
+
+
 def ethernet(source: int = 0, to: str = GATEWAY, **fields: Any) -> Ether:
     return Ether(src=f"02:54:58:01:00:0{source}", dst=to, **fields)
 
@@ -214,6 +220,22 @@ RULES: list[tuple[str, Packet | bytes | tuple[int, Packet], Fate, str | None]] =
     ("values to sum, cut", cut(plain(values()), -1), DROPPED, "malformed"),
     ("values to sum, payload length", plain(tensor(bytes(1040), kind=4, payload=1041)), DROPPED, "malformed"),
     ("values to sum, IPv4 length", plain(values(), len=1101), DROPPED, "bad checksum"),
+    ("whose values", plain(parts()), DROPPED, UNCOUNTED),
+    ("whose values, two of them", plain(parts(workers=3)), DROPPED, UNCOUNTED),
+    ("whose values, nobody's", plain(parts(workers=0)), DROPPED, UNCOUNTED),
+    ("whose values, a result", plain(parts(flags=1)), DROPPED, UNCOUNTED),
+    ("whose values, IPv6", SIX / udp() / parts(), DROPPED, UNCOUNTED),
+    ("whose values, VLAN", ethernet() / Dot1Q(vlan=7) / ipv4() / udp() / parts(), DROPPED, UNCOUNTED),
+    ("whose values, padding", bytes(plain(parts())) + bytes(46), DROPPED, UNCOUNTED),
+    ("whose values, as short as kind 4", plain(tensor(bytes(1040), kind=5)), DROPPED, UNCOUNTED),
+    ("values to sum, as long as kind 5", plain(tensor(bytes(1048), kind=4)), DROPPED, UNCOUNTED),
+    ("whose values, none", plain(tensor(b"", kind=5)), DROPPED, UNCOUNTED),
+    ("whose values, another's name", plain(parts(), src="10.0.0.2"), DROPPED, "spoofed"),
+    ("whose values, another job's", plain(parts(job=1)), DROPPED, "stranger remarked"),
+    ("whose values, UDP checksum", ethernet() / ipv4() / udp(chksum=1) / parts(), DROPPED, "bad checksum"),
+    ("whose values, first fragment", plain(parts(), flags="MF"), DROPPED, "malformed"),
+    ("whose values, cut", cut(plain(parts()), -1), DROPPED, "malformed"),
+    ("whose values, all values cut", cut(plain(parts()), -1024), DROPPED, "malformed"),
     # To the port and no tensor packet: best effort.
     ("wrong magic", plain(tensor(magic=0x5459)), BEST_EFFORT, "malformed"),
     ("version 0", plain(tensor(version=0)), BEST_EFFORT, "malformed"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import doctest
-from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -11,149 +10,30 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.summing_switch import ReferenceNetwork, ReferenceSwitch
-from support.virtual_network import FAULTLESS, Faults, VirtualLink
+from support.summing_cluster import (
+    ELEMENTS,
+    EPOCH,
+    FAR_WORSE,
+    LAYERS,
+    LAYERS_OF,
+    MS,
+    PACKETS,
+    STATED,
+    Cluster,
+    address,
+    check_sums,
+    random_gradients,
+)
+from support.virtual_network import FAULTLESS, Faults
 
 from tensorexpress.errors import NetworkError
-from tensorexpress.fixed_point import LOWEST, exponents_needed, in_blocks, rounding_error
-from tensorexpress.framing import SEGMENT_OVERHEAD_BYTES
+from tensorexpress.fixed_point import LOWEST, in_blocks
 from tensorexpress.host import pool as pool_module
-from tensorexpress.host.endpoint import Endpoint, EndpointSettings
-from tensorexpress.host.flow import FlowSettings
-from tensorexpress.host.pool import COARSEST, MOST_DAMAGED, Contribution, Membership, PoolSender, Summed
+from tensorexpress.host.pool import MOST_DAMAGED, Contribution, Membership, PoolSender, Summed
 from tensorexpress.host.tagging import Tag, TrafficClass
 from tensorexpress.sums import VALUES, Pool
-from tensorexpress.wire.header import Flag, Header, Kind
+from tensorexpress.wire.header import Flag, Header
 from tensorexpress.wire.sum_header import SumFlag, SumHeader, check_of
-
-MS = 10**9
-EPOCH = 2**32 - 3
-STATED = Faults(loss=0.1, duplication=0.05, reordering=0.1, corruption=0.01)
-FAR_WORSE = Faults(loss=0.3, duplication=0.3, reordering=0.6, corruption=0.1)
-ROOT, LEAVES = ("root", 0), (("leaf", 0), ("leaf", 1))
-
-#: Two classes: the last layers, and the first one.
-POOLS = (
-    Pool(queue=0, first_slot=5, slots=2, tensors=(0,), packets=(3,)),
-    Pool(queue=1, first_slot=7, slots=3, tensors=(2, 1), packets=(5, 1)),
-)
-LAYERS = ("conv1", "fc1", "fc2")
-PACKETS = sum(pool.packets_per_iteration for pool in POOLS)
-ELEMENTS = {0: 2 * VALUES + 100, 1: 7, 2: 5 * VALUES}
-
-
-def address(worker: int) -> tuple[str, int]:
-    return f"10.0.0.{worker + 1}", 1
-
-
-class Cluster:
-    """Workers on one switch, or on two below a third, each with the pools above."""
-
-    def __init__(self, workers: int, faults: Faults = FAULTLESS, seed: int = 0, levels: int = 1, **settings: Any):
-        self.network = ReferenceNetwork(faults, seed)
-        self.random = Random(seed)
-        hosts = [address(worker) for worker in range(workers)]
-        if levels == 1:
-            groups, self.switches = [hosts], [ReferenceSwitch(self.network, ROOT, hosts)]
-        else:
-            groups = [hosts[: workers // 2], hosts[workers // 2 :]]
-            self.switches = [ReferenceSwitch(self.network, ROOT, LEAVES)]
-            for number, (leaf, group) in enumerate(zip(LEAVES, groups, strict=True)):
-                self.switches.append(ReferenceSwitch(self.network, leaf, group, above=(ROOT, number)))
-        children = [child for group in groups for child in range(len(group))]
-        self.sums: list[dict[tuple[int, int, int], np.ndarray]] = [{} for _ in hosts]
-        self.after_sum: Callable[[int], None] = lambda worker: None
-        self.endpoints, self.pools = [], []
-        for worker, child in enumerate(children):
-            endpoint = Endpoint(
-                VirtualLink(self.network, address(worker)),
-                {f"h{other}": hosts[other] for other in range(workers) if other != worker},
-                EndpointSettings(FlowSettings(1000, SEGMENT_OVERHEAD_BYTES), **settings),
-                session=1,
-                clock_ps=self.network.clock_ps,
-            )
-            member = Membership(0, worker, workers, child, LAYERS, EPOCH, rto_min_ps=5 * MS)
-            pools = [PoolSender(pool, member) for pool in POOLS]
-            endpoint.sum_through(0, pools, address((worker + 1) % workers), self._taker(worker))
-            self.endpoints.append(endpoint)
-            self.pools.append(pools)
-
-    def _taker(self, worker: int) -> Any:
-        def take(summed: Summed) -> None:
-            key = (summed.iteration, summed.tensor, summed.packet)
-            assert key not in self.sums[worker]
-            self.sums[worker][key] = summed.values
-            self.after_sum(worker)
-
-        return take
-
-    def offer(self, worker: int, iteration: int, tensor: int, gradient: np.ndarray) -> None:
-        sender = self.pools[worker][0 if tensor == 0 else 1]
-        tag = Tag(0, worker, iteration, tensor, kind=Kind.SUM, chunks=sender.packets_of(tensor), deadline_ps=tensor)
-        self.endpoints[worker].contribute(sender, tag, gradient, self.network.now_ps)
-
-    def train(self, gradients: list[list[dict[int, np.ndarray]]], most_events: int = 200_000) -> None:
-        """Let every worker do its iterations: a backward pass at its own pace, then all sums, then the next."""
-
-        def begin(worker: int, iteration: int) -> None:
-            at_ps = self.network.now_ps
-            for tensor in (2, 1, 0):
-                at_ps += self.random.randrange(3 * MS)
-                gradient = gradients[worker][iteration][tensor]
-                self.endpoints[worker].call_at(
-                    at_ps, lambda tensor=tensor, gradient=gradient: self.offer(worker, iteration, tensor, gradient)
-                )
-
-        def summed(worker: int) -> None:
-            iterations, rest = divmod(len(self.sums[worker]), PACKETS)
-            if rest == 0 and iterations < len(gradients[worker]):
-                begin(worker, iterations)
-
-        self.after_sum = summed
-        for worker in range(len(gradients)):
-            begin(worker, 0)
-        total = PACKETS * len(gradients[0])
-        self.network.run(
-            self.endpoints, until=lambda: all(len(sums) == total for sums in self.sums), most_events=most_events
-        )
-        assert all(endpoint.idle for endpoint in self.endpoints)
-
-
-def random_gradients(
-    workers: int, iterations: int, seed: int, whole: bool = False
-) -> list[list[dict[int, np.ndarray]]]:
-    """Gradients of every worker and iteration, by tensor; their sizes vary by many decades, some are all zeros."""
-    generator = np.random.default_rng(seed)
-
-    def one(count: int) -> np.ndarray:
-        if whole:
-            return generator.integers(-512, 512, count).astype(np.float32)
-        scale = np.float32(generator.choice([0.0, 1e-30, 1e-3, 1.0, 1.0, 3.0, 1e4, 1e30]))
-        return generator.standard_normal(count, dtype=np.float32) * scale
-
-    return [
-        [{tensor: one(ELEMENTS[tensor]) for tensor in LAYERS_OF} for _ in range(iterations)] for _ in range(workers)
-    ]
-
-
-LAYERS_OF = range(3)
-
-
-def check_sums(cluster: Cluster, gradients: list[list[dict[int, np.ndarray]]]) -> None:
-    """Every worker has the same bits, within the error that is promised for what the workers needed."""
-    workers = len(gradients)
-    for sums in cluster.sums[1:]:
-        assert sums.keys() == cluster.sums[0].keys()
-        assert all(sums[key].tobytes() == values.tobytes() for key, values in cluster.sums[0].items())
-    for iteration in range(len(gradients[0])):
-        for tensor in LAYERS_OF:
-            blocks = [in_blocks(own[iteration][tensor]) for own in gradients]
-            exact = sum(block.astype(np.float64) for block in blocks)
-            needed = np.max([exponents_needed(block) for block in blocks], axis=0)
-            bound = rounding_error(needed + COARSEST, workers)
-            bound[needed == LOWEST] = workers * 2.0**LOWEST
-            for packet, block in enumerate(exact):
-                assert (abs(cluster.sums[0][iteration, tensor, packet] - block) <= bound[packet] * 1.0001).all()
 
 
 def test_examples_hold() -> None:
@@ -213,9 +93,9 @@ def test_switches_that_forget_everything_in_the_middle_are_survived(levels: int,
 # One worker, and a switch that says what the test wants
 
 
-def sender(workers: int = 2, first_exponent: int = 1, slots: int = 2, tensors: tuple[int, ...] = (1,)) -> PoolSender:
-    member = Membership(0, 1, workers, 4, LAYERS, EPOCH, rto_min_ps=5 * MS, first_exponent=first_exponent)
-    return PoolSender(Pool(0, first_slot=10, slots=slots, tensors=tensors, packets=(3,) * len(tensors)), member)
+def sender(slots: int = 2, tensors: tuple[int, ...] = (1,), packets: int = 3, **options: Any) -> PoolSender:
+    member = Membership(0, 1, 2, 4, LAYERS, EPOCH, rto_min_ps=5 * MS, **options)
+    return PoolSender(Pool(0, first_slot=10, slots=slots, tensors=tensors, packets=(packets,) * len(tensors)), member)
 
 
 def offered(values: Any = 1.0, iteration: int = 0, **options: Any) -> PoolSender:
@@ -225,8 +105,9 @@ def offered(values: Any = 1.0, iteration: int = 0, **options: Any) -> PoolSender
 
 
 def give(to: PoolSender, values: Any = 1.0, iteration: int = 0, tensor: int = 1) -> None:
-    gradient = np.full(3 * VALUES, values, dtype=np.float32)
-    tag = Tag(0, 1, iteration, tensor, chunks=3, queue=6, traffic=TrafficClass(40, 6), deadline_ps=2 * MS)
+    packets = to.packets_of(tensor)
+    gradient = np.full(packets * VALUES, values, dtype=np.float32)
+    tag = Tag(0, 1, iteration, tensor, chunks=packets, queue=6, traffic=TrafficClass(40, 6), deadline_ps=2 * MS)
     to.offer(tag, gradient, 77)
 
 
@@ -403,6 +284,47 @@ def test_time_outs_double_and_send_the_same_packet_again() -> None:
     assert pool.deadline_ps == now_ps + 4 * 30 * MS
 
 
+def test_a_packet_is_lost_when_three_are_back_that_were_first_sent_after_it_was_last_sent() -> None:
+    pool = offered(slots=8, packets=16)
+    sent = [pool.next_burst(0, 64) for _ in range(8)]
+    for packet in sent[1:3]:
+        answer(packet, pool, MS)
+    later = [pool.next_burst(MS, 64) for _ in range(2)]
+    assert [packet.header.chunk for packet in later] == [9, 10]
+    assert pool.head() is None
+    answer(sent[3], pool, MS)
+    # The third: packet 0 goes before all others, and is no time-out.
+    again = pool.next_burst(2 * MS, 64)
+    assert (again.header.chunk, again.header.flags, again.payload) == (0, Flag.RETRANSMITTED, sent[0].payload)
+    assert (pool.timeouts, pool.retransmissions, pool.in_flight_bytes) == (0, 1, 7 * 1138)
+    assert pool.next_burst(2 * MS, 64).header.chunk == 11
+    # Those that were first sent before it was sent again say nothing about that; its time-out has not doubled.
+    for packet in (*sent[4:], *later):
+        answer(packet, pool, 2 * MS)
+    assert turns_sent(pool, 2 * MS) == [(14, 1), (15, 1), (16, 1), (17, 1)]
+    assert pool.deadline_ps == 7 * MS
+
+
+def test_every_transmission_takes_three_sums_of_later_packets_to_be_lost() -> None:
+    pool = offered(slots=4, packets=16)
+    under_way = [pool.next_burst(0, 64) for _ in range(4)]
+    for _ in range(3):
+        for packet in under_way[1:]:
+            answer(packet, pool)
+        under_way = [pool.next_burst(0, 64) for _ in range(4)]
+        assert under_way[0].header.chunk == 0
+        assert under_way[1].header.flags == 0
+    assert (pool.retransmissions, pool.timeouts) == (3, 0)
+
+
+def test_where_switches_reorder_a_time_out_alone_tells_a_loss() -> None:
+    pool = offered(slots=8, packets=16, newer_sums=0)
+    for packet in [pool.next_burst(0, 64) for _ in range(8)][1:]:
+        answer(packet, pool)
+    assert len(turns_sent(pool, 0)) == 7
+    assert pool.retransmissions == 0
+
+
 def turns_sent(pool: PoolSender, now_ps: int) -> list[tuple[int, int]]:
     """Return slot and turn of all that a pool may send."""
     sent = []
@@ -432,9 +354,7 @@ def test_a_worker_that_is_left_alone_without_a_sum_says_so() -> None:
     cluster = Cluster(2, silence_ps=1000 * MS)
     cluster.offer(0, 0, 2, np.ones(ELEMENTS[2], dtype=np.float32))
     cluster.endpoints[0].release("h1")
-    with pytest.raises(
-        NetworkError, match=r"^no sum has come for 1 s, and the other workers have left; the switch has"
-    ):
+    with pytest.raises(NetworkError, match=r"^no sum has come for 1 s, and the other hosts have left; the switch has"):
         cluster.network.run(cluster.endpoints[:1], until=lambda: False)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.network import needs_root
-from support.summed_training import LEAF_SPINE, summed_plan
+from support.summed_training import LEAF_SPINE, LEAF_SPINE_SERVERS, summed_plan
 from support.training_run import Killer, check_consistent, small_plan
 
 from tensorexpress.doctor import find_bmv2
@@ -24,14 +24,17 @@ WIRES = EmbeddedTarget(wires=True)
 needs_bmv2 = pytest.mark.skipif(find_bmv2() is None, reason="simple_switch_grpc is not here (TENSOREXPRESS_BMV2)")
 
 
-@pytest.mark.parametrize("policy", ["switchml", "tensorexpress+sum"])
+@pytest.mark.parametrize(
+    "policy", ["switchml", "tensorexpress+sum", "tensorexpress:sum=front", "tensorexpress:sum=hashed"]
+)
 def test_runs_have_the_trace_that_the_simulator_has(policy: str, tmp_path: Path) -> None:
     run = run_plan(summed_plan(tmp_path, "iterations=1", policy=policy), WIRES)
     check_consistent(run)
     assert not run.trace.links["losses"].any()
     # One packet goes up for every one that comes down, whatever the number of workers.
     sent = run.trace.links["bytes"][[0, 2, 4]]
-    assert (sent >= 1138 * sum(pool.packets_per_iteration for pool in run.plan.jobs[0].sums[0].pools) * 2).all()
+    packets = sum(pool.packets_per_iteration for tree in run.plan.jobs[0].sums for pool in tree.pools)
+    assert (sent >= 1138 * packets * 2).all()
 
 
 def test_servers_of_other_policies_have_no_part(tmp_path: Path) -> None:
@@ -55,12 +58,42 @@ def test_bmv2_sums_exactly(overrides: tuple[str, ...], tmp_path: Path) -> None:
     check_consistent(run_plan(plan, Bmv2Target()))
 
 
-@pytest.mark.parametrize("overrides", [(), LEAF_SPINE], ids=["one level", "two levels"])
-def test_with_loss_duplicates_reordering_and_damage_every_sum_is_exact(
-    overrides: tuple[str, ...], tmp_path: Path
-) -> None:
+@needs_root
+@needs_bmv2
+@pytest.mark.parametrize("policy", ["libra", "atp"])
+def test_bmv2_sums_exactly_before_servers(policy: str, tmp_path: Path) -> None:
+    plan = summed_plan(tmp_path, "cluster.bandwidth=4 Mbps", "iterations=1", policy=policy)
+    check_consistent(run_plan(plan, Bmv2Target()))
+
+
+def test_a_server_is_sent_what_a_worker_sends_however_many_there_are(tmp_path: Path) -> None:
+    plan = summed_plan(tmp_path, "iterations=1", "job.servers=1", policy="libra")
+    run = run_plan(plan, WIRES)
+    check_consistent(run)
+    # The links of h0 to the switch, and from the switch to h3, the server.
+    sent, (received, answered) = run.trace.links["bytes"][0], run.trace.links["bytes"][[7, 6]]
+    least = 1138 * plan.jobs[0].sums[0].pools[0].packets_per_iteration * 2
+    for link_bytes in (sent, received, answered):
+        # What is sent again where the machine stood still is not much beside that.
+        assert least <= link_bytes < 2 * least
+    assert not run.trace.links["losses"].any()
+
+
+BY_LEVEL = {
+    "switchml": {"one level": (), "two levels": LEAF_SPINE},
+    "libra": {"one level": (), "two levels": LEAF_SPINE_SERVERS},
+    "atp": {"one level": (), "two levels": LEAF_SPINE_SERVERS},
+}
+
+everywhere = pytest.mark.parametrize(
+    ("policy", "level"), [(policy, level) for policy, levels in BY_LEVEL.items() for level in levels]
+)
+
+
+@everywhere
+def test_with_loss_duplicates_reordering_and_damage_every_sum_is_exact(policy: str, level: str, tmp_path: Path) -> None:
     faults = Faults(loss=0.1, duplicate=0.05, reorder=0.1, corrupt=0.01)
-    plan = summed_plan(tmp_path, "transport.rto_min=20 ms", *overrides)
+    plan = summed_plan(tmp_path, "transport.rto_min=20 ms", *BY_LEVEL[policy][level], policy=policy)
     run = run_plan(plan, EmbeddedTarget(wires=True, faults=faults))
     check_consistent(run)
     harmed = sum((Counter(report.faults) for report in run.ports), Counter())
@@ -68,24 +101,34 @@ def test_with_loss_duplicates_reordering_and_damage_every_sum_is_exact(
     assert run.trace.retransmissions > 0
 
 
-@pytest.mark.parametrize("overrides", [(), LEAF_SPINE], ids=["one level", "two levels"])
-def test_a_run_survives_a_switch_that_was_killed(overrides: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize("policy", ["libra", "atp"])
+def test_a_host_is_worker_and_server_at_once(policy: str, tmp_path: Path) -> None:
+    check_consistent(run_plan(summed_plan(tmp_path, "job.colocated=true", "job.servers=3", policy=policy), WIRES))
+
+
+@everywhere
+def test_a_run_survives_a_switch_that_was_killed(policy: str, level: str, tmp_path: Path) -> None:
     killer = Killer("switch", signal.SIGKILL)
-    plan = summed_plan(tmp_path, "iterations=4", "transport.rto_min=20 ms", *overrides)
+    changes = ("iterations=4", "transport.rto_min=20 ms", *BY_LEVEL[policy][level])
+    plan = summed_plan(tmp_path, *changes, policy=policy)
     check_consistent(run_plan(plan, WIRES, started=killer.started, progress=killer.progress))
     assert killer.iterations == 5
 
 
-@pytest.mark.parametrize(("who", "number", "message"), [
-    ("h1", signal.SIGKILL, r"h1 \(worker 1 of job0\) was ended by SIGKILL before the run was over"),
-    ("h1", signal.SIGSTOP, r"h1 at 10\.0\.0\.2:21592 has been silent for"),
-    ("h0", signal.SIGSTOP, r"h0 at 10\.0\.0\.1:21592 has been silent for"),
+@pytest.mark.parametrize(("policy", "who", "number", "message"), [
+    ("switchml", "h1", signal.SIGKILL, r"h1 \(worker 1 of job0\) was ended by SIGKILL before the run was over"),
+    ("switchml", "h1", signal.SIGSTOP, r"h1 at 10\.0\.0\.2:21592 has been silent for"),
+    ("switchml", "h0", signal.SIGSTOP, r"h0 at 10\.0\.0\.1:21592 has been silent for"),
+    ("libra", "h1", signal.SIGSTOP, r"h1 at 10\.0\.0\.2:21592 has been silent for"),
+    ("libra", "h3", signal.SIGKILL, r"h3 \(server of job0\) was ended by SIGKILL before the run was over"),
+    ("atp", "h1", signal.SIGKILL, r"h1 \(worker 1 of job0\) was ended by SIGKILL before the run was over"),
+    ("atp", "h4", signal.SIGSTOP, r"h4 at 10\.0\.0\.5:21592 has been silent for"),
 ])  # fmt: skip
 def test_who_is_missing_is_named_and_the_others_stop(
-    who: str, number: signal.Signals, message: str, tmp_path: Path
+    policy: str, who: str, number: signal.Signals, message: str, tmp_path: Path
 ) -> None:
     killer = Killer(who, number)
-    plan = summed_plan(tmp_path, "iterations=1000")
+    plan = summed_plan(tmp_path, "iterations=1000", policy=policy)
     with pytest.raises(NetworkError, match=message) as caught:
         run_plan(plan, WIRES, silence_s=3, started=killer.started, progress=killer.progress)
     assert "\n" not in str(caught.value)
@@ -93,4 +136,4 @@ def test_who_is_missing_is_named_and_the_others_stop(
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
     # The same slots, at once.
-    check_consistent(run_plan(summed_plan(tmp_path, "iterations=1"), WIRES))
+    check_consistent(run_plan(summed_plan(tmp_path, "iterations=1", policy=policy), WIRES))

@@ -111,6 +111,9 @@ def test_a_target_keeps_up_with_less_where_switches_sum():
     scenario = read_scenario(overrides=["job.workers=8", "job.servers=1"])
     assert fastest_bps(scenario, target, sums[:1]) == target.fastest_bps()
     assert fastest_bps(scenario, target, sums) == int(target.fastest_bps() * 4 * 1138 / 9038 / 8)
+    # All servers together get one packet for all workers, and answer it.
+    at_servers = [POLICIES["fifo"], POLICIES["libra"]]
+    assert fastest_bps(scenario, target, at_servers) == int(target.fastest_bps() * 4 * 1138 / 9038 / 9)
     check_sums(make_plan(scenario, sums[1]), target)
     with pytest.raises(InputError, match="policy 'switchml' has switches sum, and those of the target linux cannot"):
         check_sums(make_plan(scenario, sums[1]), LinuxTarget())

@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.summed_training import LEAF_SPINE, PipelineNetwork, Training, over_reference, summed_plan
+from support.summed_training import (
+    LEAF_SPINE,
+    LEAF_SPINE_SERVERS,
+    PipelineNetwork,
+    Training,
+    over_reference,
+    summed_plan,
+)
 from support.training_run import small_plan
 from support.virtual_network import FAULTLESS, Faults, VirtualNetwork
 
@@ -46,6 +53,44 @@ def test_every_update_is_exact_and_told(
         assert (seen["ready"] <= seen["sent"]).all()
         assert (seen["sent"] <= seen["delivered"]).all()
     assert bool(training.retransmissions) == (faults is STATED)
+
+
+END_AT_SERVERS = ["libra", "tensorexpress:sum=front", "atp", "tensorexpress:sum=hashed"]
+PLACES = pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        LEAF_SPINE_SERVERS,
+        ("job.colocated=true", "job.workers=3", "job.servers=3"),
+        # So little memory that hardly any packet finds its slot free.
+        ("cluster.switch_memory=9 KB", "job.servers=1", "cluster.delay=50 us"),
+    ],
+    ids=["one level", "two levels", "colocated", "crowded"],
+)
+
+
+@on_both
+@pytest.mark.parametrize("policy", END_AT_SERVERS)
+@PLACES
+@pytest.mark.parametrize("faults", [FAULTLESS, STATED], ids=["faultless", "faults"])
+def test_every_update_is_exact_and_told_where_sums_end_at_servers(
+    tmp_path: Path, network_of: MakeNetwork, policy: str, overrides: tuple[str, ...], faults: Faults
+) -> None:
+    plan = summed_plan(tmp_path, *overrides, policy=policy)
+    training = Training(plan, network_of(plan, faults, 1))
+    training.run()
+    job = plan.jobs[0]
+    assert len(job.sums) == len(job.job.servers)
+    messages = {(iteration, number) for iteration in range(4) for number in range(len(job.graph.kind))}
+    seen = [station.transfers[0].arrays() for station in training.stations if 0 in station.transfers]
+    assert len(seen) == len(job.job.workers)
+    for name in ("ready", "sent", "delivered"):
+        rows = [(iteration, number) for each in seen for iteration, number, _ in each[name].tolist()]
+        assert sorted(rows) == sorted(messages)
+    for worker in training.workers:
+        assert (worker.updated_ps > 0).all()
+    if faults is STATED or not overrides:
+        assert bool(training.retransmissions) == (faults is STATED)
 
 
 @on_both

@@ -426,6 +426,27 @@ class TestServerRules:
         assert server.take(0, child=0) == []
         assert server.take(2, child=0) == [(TOTAL, 4, 2)]
 
+    @pytest.mark.parametrize(
+        ("job", "per_packet_ns"), [({"add_rate_bps": GBPS}, 8192), ({"update_rate_bps": GBPS // 2}, 16384)]
+    )
+    def test_what_servers_do_for_packets_is_done_one_after_another(
+        self, job: dict[str, int], per_packet_ns: int
+    ) -> None:
+        plan = summed(star(5, "10 Gbps", "1 us"), 4, policy="libra", servers=(4,))
+        (own,) = plan.scenario.jobs
+        busy = make_plan(replace(plan.scenario, jobs=(replace(own, **job),)), plan.policy)
+        took_ps = iterations_ps(simulate(busy, "fast").jobs[0])[-1]
+        # Far longer than a link takes for one; the first comes later, the last goes on.
+        assert PACKETS * per_packet_ns * 1000 < took_ps < (PACKETS + 1) * per_packet_ns * 1000
+
+    def test_the_sum_rate_delays_every_answer(self) -> None:
+        plan = summed(star(5, "10 Gbps", "1 us", switch_memory=SLOT_BYTES), 4, policy="libra", servers=(4,))
+        (own,) = plan.scenario.jobs
+        slower = make_plan(replace(plan.scenario, jobs=(replace(own, sum_rate_bps=GBPS),)), plan.policy)
+        without_ps, with_ps = (int(iterations_ps(simulate(each, "fast").jobs[0])[-1]) for each in (plan, slower))
+        # One slot: every packet waits for the one before.
+        assert with_ps - without_ps == PACKETS * 8192 * 1000
+
     def test_the_root_sends_its_sum_up_and_again_when_asked(self) -> None:
         root = _Switch(summed(star(3), 2, policy="libra", servers=(2,)), 0)
         assert root.take(0, child=0) == []

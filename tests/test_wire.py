@@ -29,7 +29,7 @@ from tensorexpress.wire.header import (
     unpack,
     unpack_many,
 )
-from tensorexpress.wire.scapy_layer import TensorExpress, TensorExpressSum
+from tensorexpress.wire.scapy_layer import TensorExpress, TensorExpressPart, TensorExpressSum
 from tensorexpress.wire.sum_header import SumHeader
 
 ROOT = Path(__file__).parents[1]
@@ -96,6 +96,19 @@ def test_scapy_knows_the_header_of_values_to_sum() -> None:
     frame = bytes(Ether() / IP() / UDP(dport=header.UDP_PORT) / TensorExpress(kind=Kind.SUM) / layer / bytes(1024))
     assert Ether(frame)[TensorExpressSum].slot == 513
     assert Ether(frame)[TensorExpress].payload_bytes == 1040
+
+
+def test_scapy_knows_the_header_of_values_that_say_whose_they_are() -> None:
+    sums = SumHeader(epoch=1, turn=9, slot=513, check=2, exponent=-2, needed=3, workers=2**63 + 5)
+    layers = TensorExpressPart(workers=2**63 + 5) / TensorExpressSum(
+        epoch=1, turn=9, slot=513, check=2, exponent=126, needed=131
+    )
+    assert bytes(layers) == sums.pack() == bytes.fromhex("8000000000000005 00000001 00000009 02010002 7e830000")
+    frame = bytes(Ether() / IP() / UDP(dport=header.UDP_PORT) / TensorExpress(kind=Kind.PART) / layers / bytes(1024))
+    assert Ether(frame)[TensorExpressPart].workers == 2**63 + 5
+    assert Ether(frame)[TensorExpressSum].slot == 513
+    assert Ether(frame)[TensorExpress].payload_bytes == 1048
+    assert [name for name, _ in p4_fields("part_h")] == ["workers"]
 
 
 @given(st.lists(headers, min_size=1, max_size=20))

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tensorexpress.framing import SUM_BYTES
+from tensorexpress.framing import SUM_BYTES, WORKERS_BYTES
 from tensorexpress.switch.pcap import TimedFrame, write_pcap
 from tensorexpress.wire import DISSECTOR, header
 from tensorexpress.wire.frame import FrameEnd, build_frame
@@ -95,7 +95,7 @@ def test_the_list_of_packets_names_kinds_and_numbers(tmp_path: Path) -> None:
     dissected(tmp_path / "frames.pcap", [one.pack() for one in made])
     command = ["tshark", "-X", f"lua_script:{DISSECTOR}", "-r", str(tmp_path / "frames.pcap")]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    kinds = ["gradient", "parameters", "acknowledgement", "control", "sum", "unknown kind"]
+    kinds = ["gradient", "parameters", "acknowledgement", "control", "sum", "part", "unknown kind"]
     for line, kind in zip(lines, kinds, strict=True):
         assert line.endswith(
             f"TensorExpress 74 {kind} job 1 worker 2 iteration 4294967295 tensor 4 chunk 5/6 queue 3 slack -7 us"
@@ -106,13 +106,20 @@ def test_constants_are_those_of_the_codec() -> None:
     text = DISSECTOR.read_text()
     constants = {name: int(value, 0) for name, value in re.findall(r"^local ([A-Z_]+) = (\w+)$", text, re.MULTILINE)}
     wanted = {name: getattr(header, name) for name in ("UDP_PORT", "MAGIC", "VERSION", "HEADER_BYTES")}
-    assert constants == {**wanted, "KIND_SUM": Kind.SUM, "SUM_BYTES": SUM_BYTES}
+    sums = {"KIND_SUM": Kind.SUM, "KIND_PART": Kind.PART, "SUM_BYTES": SUM_BYTES, "WORKERS_BYTES": WORKERS_BYTES}
+    assert constants == wanted | sums
 
 
-def test_what_switches_sum_is_shown_as_the_library_wrote_it(tmp_path: Path) -> None:
-    sums = SumHeader(epoch=2**32 - 1, turn=9, slot=513, check=65520, exponent=-2, needed=3, culprit=4, flags=2)
-    whole = Header(1, 2, 3, 4, 5, 6, kind=Kind.SUM, payload_bytes=SUM_BYTES + 8).pack() + sums.pack() + bytes(8)
-    (found,) = dissected(tmp_path / "frames.pcap", [whole])
+@pytest.mark.parametrize(("kind", "workers"), [(Kind.SUM, 0), (Kind.PART, 2**63 + 5)])
+def test_what_switches_sum_is_shown_as_the_library_wrote_it(tmp_path: Path, kind: Kind, workers: int) -> None:
+    sums = SumHeader(
+        2**32 - 1, turn=9, slot=513, check=65520, exponent=-2, needed=3, culprit=4, flags=2, workers=workers
+    )
+    payload = sums.pack() + bytes(8)
+    (found,) = dissected(
+        tmp_path / "frames.pcap", [Header(1, 2, 3, 4, 5, 6, kind=kind, payload_bytes=len(payload)).pack() + payload]
+    )
+    assert int(found["tensorexpress"].get("tensorexpress.sum.workers", "0"), 0) == workers
     shown = {name: found["tensorexpress"][f"tensorexpress.sum.{name}"] for name in ("epoch", "turn", "slot", "check")}
     assert {name: int(value) for name, value in shown.items()} == {name: getattr(sums, name) for name in shown}
     assert found["tensorexpress"]["tensorexpress.sum.exponent"] == "126"

@@ -1,16 +1,13 @@
-// Packets of the children of this switch become one: their values are added up in slots. The root of a tree of switches
-// sends the sum down to all, any other switch sends it up as a child of the next. docs/aggregation.md says why that is safe.
+// Packets of the children of this switch become one: their values are added up in slots. A switch sends the sum up, to
+// the next switch or to a server, as a child of it; the root of a tree without a server sends it down to all instead.
+// docs/aggregation-switch.md says why that is safe.
 #ifndef TENSOREXPRESS_AGGREGATE
 #define TENSOREXPRESS_AGGREGATE
 
-const bit<64> TOP_2 = 0x8000000080000000;
-const bit<256> TOP_8 = TOP_2 ++ TOP_2 ++ TOP_2 ++ TOP_2;
-const bit<1024> TOP_32 = TOP_8 ++ TOP_8 ++ TOP_8 ++ TOP_8;
-// The top bit of every lane.
-const lanes_t TOP = TOP_32 ++ TOP_32;
-
 control Aggregate(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     counter(SUM_EVENTS, CounterType.packets) events;
+    AddUp() add_up;
+    Hashed() hashed;
     // What is in a cell, which is a slot and the lowest bit of its turn. Ingress is one thread in every target.
     // The job's slot in meters and counters, epoch, turn.
     register<bit<72>>(SUM_CELLS) owners;
@@ -25,13 +22,10 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta, inout standard_met
     register<lanes_t>(SUM_CELLS) values2;
     register<lanes_t>(SUM_CELLS) values3;
 
-    // The child that sent this packet, and all children.
-    bit<64> own = 0;
-    bit<64> everyone = 0;
+    summand_t summand = { 0, 0, 1, 0, false };
     bool is_root = false;
     bool is_repeated = false;
     bit<64> before = 0;
-    lanes_t overflow = 0;
 
     action refuse(bit<32> event) {
         events.count(event);
@@ -39,19 +33,47 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta, inout standard_met
         exit;
     }
 
+    // Which tree of which job has a slot, by its number in the whole plan.
+    action of_tree(bit<16> tree) {
+        meta.tree = tree;
+    }
+
+    // The same of a pool whose cells are found by hash, and which has a number in place of slots.
+    action of_pool(bit<16> tree, bit<32> cells, queue_t queue, bit<1> preempts) {
+        meta.tree = tree;
+        summand.cells = cells;
+        summand.queue = queue;
+        summand.preempts = preempts == 1;
+    }
+
+    table slots {
+        key = {
+            hdr.tensor.kind: exact @name("kind");
+            hdr.tensor.job: exact @name("job");
+            hdr.sum.slot: exact @name("slot");
+        }
+        actions = {
+            of_tree;
+            of_pool;
+            @defaultonly NoAction;
+        }
+        default_action = NoAction();
+        size = SUM_OWNED;
+    }
+
     // A child of the root, which sends sums to a group of all children, or to one by its copy.
     action add_at_root(bit<64> mask, bit<64> all, bit<16> copy, bit<16> group) {
-        own = mask;
-        everyone = all;
+        summand.own = mask;
+        summand.everyone = all;
         is_root = true;
         meta.copy = copy;
         standard_metadata.mcast_grp = group;
     }
 
-    // A child of a switch that has another one above it.
+    // A child of a switch that has another one above it, or a server.
     action add_below(bit<64> mask, bit<64> all, bit<9> up) {
-        own = mask;
-        everyone = all;
+        summand.own = mask;
+        summand.everyone = all;
         meta.copy = SUM_COPY_UP;
         standard_metadata.egress_spec = up;
     }
@@ -60,7 +82,7 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta, inout standard_met
     table members {
         key = {
             standard_metadata.ingress_port: exact @name("ingress_port");
-            hdr.tensor.job: exact @name("job");
+            meta.tree: exact @name("tree");
             hdr.tensor.worker: exact @name("worker");
         }
         actions = {
@@ -72,28 +94,15 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta, inout standard_met
         size = SUM_MEMBERS;
     }
 
-    // Which slots are a job's.
-    table slots {
-        key = {
-            hdr.tensor.job: exact @name("job");
-            hdr.sum.slot: exact @name("slot");
-        }
-        actions = {
-            NoAction;
-        }
-        const default_action = NoAction();
-        size = SUM_OWNED;
-    }
-
     action hand_down(bit<16> group) {
         standard_metadata.mcast_grp = group;
     }
 
-    // Where sums of a job come from above.
+    // Where sums of a tree come from: the switch above, or the server.
     table from_above {
         key = {
             standard_metadata.ingress_port: exact @name("ingress_port");
-            hdr.tensor.job: exact @name("job");
+            meta.tree: exact @name("tree");
         }
         actions = {
             hand_down;
@@ -103,27 +112,22 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta, inout standard_met
         size = SUM_MEMBERS;
     }
 
-// Lanes are added without their top bits, so that nothing carries over, and the top bits as what they are: sums modulo 2.
-// Where two numbers have one sign and their sum another, it did not fit. The sum is read back, because a compiler would
-// put its whole expression wherever a variable is used.
-#define ADD(values) \
-    values.read(held, cell); \
-    values.write(cell, ((held & ~TOP) + (hdr.sum.values & ~TOP)) ^ ((held ^ hdr.sum.values) & TOP)); \
-    values.read(total, cell); \
-    overflow = overflow | ((held ^ total) & (hdr.sum.values ^ total)); \
-    hdr.sum.values = total;
-
     apply {
         // Neither an IPv6 packet nor a fragment, a VLAN tag, options or padding: what leaves again is of this form alone.
-        if (!hdr.sum.isValid() || !hdr.ipv4.isValid() || hdr.ipv4.words != 5 || hdr.ipv4.total_length != SUM_IPV4_BYTES
-            || meta.fragment || standard_metadata.packet_length != SUM_FRAME_BYTES || hdr.udp.checksum == 0) {
+        if (!hdr.sum.isValid() || !hdr.ipv4.isValid() || hdr.ipv4.words != 5 || meta.fragment || hdr.udp.checksum == 0
+            || hdr.ipv4.total_length != hdr.udp.length + IPV4_BYTES
+            || standard_metadata.packet_length != (bit<32>)hdr.ipv4.total_length + ETHERNET_BYTES) {
             refuse(SUM_MALFORMED);
         }
         // Its form is right, so that it was for its job that the guard did not trust it.
         if (!meta.trusted) {
             refuse(SUM_STRANGER);
         }
-        if (hdr.sum.flags & SUM_RESULT != 0) {
+        if (!slots.apply().hit) {
+            refuse(SUM_OUT_OF_RANGE);
+        }
+        bool is_result = hdr.sum.flags & SUM_RESULT != 0;
+        if (is_result) {
             if (!from_above.apply().hit) {
                 refuse(SUM_STRANGER);
             }
@@ -132,12 +136,14 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta, inout standard_met
             if (!members.apply().hit) {
                 refuse(SUM_STRANGER);
             }
-            if (!slots.apply().hit) {
-                refuse(SUM_OUT_OF_RANGE);
-            }
+            hdr.sum.flags = hdr.sum.flags & SUM_OVERFLOW;
+        }
+        if (hdr.part.isValid()) {
+            hashed.apply(hdr, meta, standard_metadata, summand, events, owners, identities, seen, heads, values0, values1,
+                         values2, values3);
+        } else if (!is_result) {
             bit<32> cell = (bit<32>)(hdr.sum.slot ++ hdr.sum.turn[0:0]);
             bit<88> identity = hdr.tensor.iteration ++ hdr.tensor.tensor ++ hdr.tensor.chunk ++ hdr.sum.exponent;
-            hdr.sum.flags = hdr.sum.flags & SUM_OVERFLOW;
             // Serial numbers (RFC 1982): how much newer the packet is, or with its top bit set how much older.
             bit<72> owner;
             owners.read(owner, cell);
@@ -164,8 +170,8 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta, inout standard_met
                 bit<40> head;
                 heads.read(head, cell);
                 seen.read(before, cell);
-                if (before & own != 0) {
-                    if (before != everyone) {
+                if (before & summand.own != 0) {
+                    if (before != summand.everyone) {
                         refuse(SUM_REPEATED);
                     }
                     is_repeated = true;
@@ -179,36 +185,15 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta, inout standard_met
                     hdr.sum.culprit = head[15:8];
                     hdr.sum.flags = head[7:0];
                 } else {
-                    lanes_t held;
-                    lanes_t total;
-                    ADD(values0)
-                    ADD(values1)
-                    ADD(values2)
-                    ADD(values3)
-                    bit<17> check = (bit<17>)hdr.sum.check + (bit<17>)head[39:24];
-                    if (check >= SUM_MODULUS) {
-                        check = check - SUM_MODULUS;
-                    }
-                    hdr.sum.check = check[15:0];
-                    if (head[23:16] > hdr.sum.needed) {
-                        hdr.sum.needed = head[23:16];
-                    }
-                    if (head[15:8] > hdr.sum.culprit) {
-                        hdr.sum.culprit = head[15:8];
-                    }
-                    hdr.sum.flags = hdr.sum.flags | head[7:0];
-                    if (overflow & TOP != 0) {
-                        hdr.sum.flags = hdr.sum.flags | SUM_OVERFLOW;
-                        events.count(SUM_OVERFLOWED);
-                    }
+                    add_up.apply(hdr, cell, head, events, values0, values1, values2, values3);
                 }
             }
             if (!is_repeated) {
                 events.count(SUM_CONTRIBUTION);
-                before = before | own;
+                before = before | summand.own;
                 seen.write(cell, before);
                 heads.write(cell, hdr.sum.check ++ hdr.sum.needed ++ hdr.sum.culprit ++ hdr.sum.flags);
-                if (before != everyone) {
+                if (before != summand.everyone) {
                     mark_to_drop(standard_metadata);
                     exit;
                 }
@@ -222,9 +207,14 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta, inout standard_met
                 }
             }
             hdr.tensor.flags = 0;
-            hdr.udp.source = TENSOR_PORT;
+        }
+        if (!is_result) {
             bit<16> checksum;
-            hash(checksum, HashAlgorithm.csum16, 16w0, { UDP_SUM }, 17w65536);
+            if (hdr.part.isValid()) {
+                hash(checksum, HashAlgorithm.csum16, 16w0, { UDP_SUM, hdr.part.workers }, 17w65536);
+            } else {
+                hash(checksum, HashAlgorithm.csum16, 16w0, { UDP_SUM }, 17w65536);
+            }
             hdr.udp.checksum = checksum;
             if (checksum == 0) {
                 hdr.udp.checksum = 0xffff;
@@ -241,23 +231,25 @@ control Address(inout headers_t hdr, inout metadata_t meta, inout standard_metad
         mark_to_drop(standard_metadata);
     }
 
-    // The checksum is mended (RFC 1624): each copy differs from the others in no more than this.
+    // The checksum is mended (RFC 1624): each copy differs from the others, and from what a server sent, in this alone.
     action readdress(mac_t mac_from, mac_t mac_to, ipv4_t ipv4_from, ipv4_t ipv4_to, bit<16> worker) {
         bit<16> checksum;
         hash(checksum, HashAlgorithm.csum16, 16w0,
-             { ~hdr.udp.checksum, ~hdr.ipv4.source, ~hdr.ipv4.destination, ~hdr.tensor.worker, ipv4_from, ipv4_to, worker },
+             { ~hdr.udp.checksum, ~hdr.ipv4.source, ~hdr.ipv4.destination, ~hdr.udp.source, ~hdr.tensor.worker,
+               ipv4_from, ipv4_to, TENSOR_PORT, worker },
              17w65536);
         hdr.udp.checksum = checksum;
         hdr.ethernet.source = mac_from;
         hdr.ethernet.destination = mac_to;
         hdr.ipv4.source = ipv4_from;
         hdr.ipv4.destination = ipv4_to;
+        hdr.udp.source = TENSOR_PORT;
         hdr.tensor.worker = worker;
     }
 
     table copies {
         key = {
-            hdr.tensor.job: exact @name("job");
+            meta.tree: exact @name("tree");
             meta.copy: exact @name("copy");
         }
         actions = {

@@ -7,7 +7,7 @@
                    hdr.ipv4.identification, hdr.ipv4.flags, hdr.ipv4.more_fragments, hdr.ipv4.fragment, hdr.ipv4.ttl, hdr.ipv4.protocol, \
                    hdr.ipv4.source, hdr.ipv4.destination, hdr.ipv4_options.bytes }
 
-// Pseudo header, UDP and all behind it, without the checksum.
+// Pseudo header, UDP and all behind it, without the checksum, and without whose values they are: not all packets say.
 #define UDP_SUM hdr.ipv4.source, hdr.ipv4.destination, 8w0, hdr.ipv4.protocol, hdr.udp.length, \
                 hdr.udp.source, hdr.udp.destination, hdr.udp.length, hdr.tensor.magic, hdr.tensor.version, hdr.tensor.kind, \
                 hdr.tensor.flags, hdr.tensor.job, hdr.tensor.worker, hdr.tensor.iteration, hdr.tensor.tensor, hdr.tensor.queue, \
@@ -20,7 +20,10 @@ control VerifyChecksums(inout headers_t hdr, inout metadata_t meta) {
     apply {
         verify_checksum(hdr.ipv4.isValid(), IPV4_SUM, hdr.ipv4.checksum, HashAlgorithm.csum16);
         // Together with its checksum a packet comes to zero, whichever of its two zeros the checksum is.
-        verify_checksum(hdr.sum.isValid() && hdr.ipv4.isValid(), { UDP_SUM, hdr.udp.checksum }, meta.zero, HashAlgorithm.csum16);
+        verify_checksum(hdr.sum.isValid() && !hdr.part.isValid() && hdr.ipv4.isValid(), { UDP_SUM, hdr.udp.checksum },
+                        meta.zero, HashAlgorithm.csum16);
+        verify_checksum(hdr.sum.isValid() && hdr.part.isValid() && hdr.ipv4.isValid(),
+                        { UDP_SUM, hdr.part.workers, hdr.udp.checksum }, meta.zero, HashAlgorithm.csum16);
     }
 }
 

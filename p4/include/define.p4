@@ -25,14 +25,22 @@ const bit<4> TENSOR_VERSION = 1;
 const bit<16> TENSOR_BYTES = 32;
 const bit<16> UDP_BYTES = 8;
 
-// Packets whose values switches add up are all of one size; see docs/wire.md. What else claims to be one is dropped.
+const bit<16> IPV4_BYTES = 20;
+const bit<32> ETHERNET_BYTES = 14;
+const bit<8> TENSOR_RETRANSMITTED = 1;
+
+// Packets whose values switches add up are all of one size, and of another one where they say whose values are in; see
+// docs/wire.md. What else claims to be one is dropped.
 const bit<4> TENSOR_SUM = 4;
+const bit<4> TENSOR_PART = 5;
 const bit<16> SUM_PAYLOAD_BYTES = 1040;
 const bit<16> SUM_UDP_BYTES = 1080;
-const bit<16> SUM_IPV4_BYTES = 1100;
-const bit<32> SUM_FRAME_BYTES = 1114;
+const bit<16> PART_PAYLOAD_BYTES = SUM_PAYLOAD_BYTES + 8;
+const bit<16> PART_UDP_BYTES = SUM_UDP_BYTES + 8;
 const bit<8> SUM_RESULT = 1;
 const bit<8> SUM_OVERFLOW = 2;
+// Beside these flags in a cell: its sum is complete and was sent.
+const bit<8> SUM_SENT = 128;
 const bit<17> SUM_MODULUS = 65521;
 const bit<8> SUM_TTL = 64;
 
@@ -78,7 +86,12 @@ const bit<32> SUM_OUT_OF_RANGE = 7;
 const bit<32> SUM_OVERFLOWED = 8;
 const bit<32> SUM_HANDED_DOWN = 9;
 const bit<32> SUM_MALFORMED = 10;
-const bit<32> SUM_EVENTS = 11;
+const bit<32> SUM_PASSED = 11;
+const bit<32> SUM_COLLISION = 12;
+const bit<32> SUM_EVICTED = 13;
+const bit<32> SUM_FLUSHED = 14;
+const bit<32> SUM_FREED = 15;
+const bit<32> SUM_EVENTS = 16;
 
 // Why a packet goes to the controller.
 const bit<7> REASON_SAMPLE = 1;
@@ -97,6 +110,8 @@ const bit<32> SUM_CELLS = SUM_SLOTS << 1;
 // Copies of a packet that was summed have the number of the child they go to, from 1, or this one.
 const bit<16> SUM_COPY_UP = 0xffff;
 const int SUM_OWNED = 1024;
+// Microseconds after which a cell that was found by hash is taken from its owner, who may have died.
+const bit<48> SUM_AGE = 1000000;
 const int SUM_MEMBERS = 4096;
 const int SUM_COPIES = 8192;
 

@@ -111,6 +111,11 @@ header tensor_h {
     bit<16> reserved_tail;
 }
 
+// Between the two where packets say whose values are in them: a bit for each worker of the job.
+header part_h {
+    bit<64> workers;
+}
+
 // Sixty-four numbers of 32 bits, which are added without a carry from one to the next.
 typedef bit<2048> lanes_t;
 
@@ -142,7 +147,19 @@ struct headers_t {
     ipv6_fragment_h ipv6_fragment;
     udp_h udp;
     tensor_h tensor;
+    part_h part;
     sum_h sum;
+}
+
+// Who sends values to sum, and where these are added up.
+struct summand_t {
+    // The child that sent them and all children; where packets say whose values are in, the workers below each.
+    bit<64> own;
+    bit<64> everyone;
+    // Of cells that are found by hash: how many there are, the class of the sender, and whether classes matter.
+    bit<32> cells;
+    queue_t queue;
+    bool preempts;
 }
 
 struct metadata_t {
@@ -158,8 +175,9 @@ struct metadata_t {
     bool demoted;
     // Sent by the controller, which names its queue.
     bool from_controller;
-    // Made by this switch of what others sent, or handed down by it: `copy` says to whom.
+    // Made by this switch of what others sent, or handed down by it: `copy` says to whom in which tree.
     bool made;
+    bit<16> tree;
     bit<16> copy;
     // Nobody writes it: what a checksum comes to if it is right.
     bit<16> zero;

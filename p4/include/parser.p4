@@ -129,8 +129,14 @@ parser TensorParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
         packet.extract(hdr.tensor);
         transition select(hdr.tensor.kind, hdr.tensor.payload_length, hdr.udp.length) {
             (TENSOR_SUM, SUM_PAYLOAD_BYTES, SUM_UDP_BYTES): sum;
+            (TENSOR_PART, PART_PAYLOAD_BYTES, PART_UDP_BYTES): part;
             default: accept;
         }
+    }
+
+    state part {
+        packet.extract(hdr.part);
+        transition sum;
     }
 
     state sum {

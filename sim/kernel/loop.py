@@ -15,6 +15,7 @@ from tensorexpress.sim import columns, flat_plan, model, record
 from tensorexpress.sim.columns import *
 from tensorexpress.sim.flat_plan import (
     ACKNOWLEDGE,
+    ANSWER,
     ARRIVE,
     BACKGROUND,
     COMPUTE,
@@ -35,7 +36,7 @@ from tensorexpress.sim.kernel.events import (
 )
 from tensorexpress.sim.kernel.memory import Memory, compiled, pointer, prefetch
 from tensorexpress.sim.kernel.queues import enqueue, next_packet_of_switch
-from tensorexpress.sim.kernel.sums import add, hand_down, receive_total
+from tensorexpress.sim.kernel.sums import add, answered, hand_down, receive_total
 from tensorexpress.sim.kernel.training import computed, take_in, work
 from tensorexpress.sim.kernel.transport import (
     acknowledge,
@@ -272,6 +273,8 @@ def _compiled_kernel(sources: int) -> Callable[[int, int, int, int], None]:
                     return
             elif phase == JOIN:
                 take_in(m, thing)
+            elif phase == ANSWER:
+                answered(m, thing)
             elif phase == WORK:
                 work(m, thing)
             else:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tensorexpress.recovery import SUM_AGE_PS
 from tensorexpress.sim.columns import *
-from tensorexpress.sim.kernel.events import kick, new_packet, send_control
+from tensorexpress.sim.flat_plan import ANSWER, PHASE
+from tensorexpress.sim.kernel.events import free_row, kick, new_packet, schedule, send_control
 from tensorexpress.sim.kernel.lanes import add_work
 from tensorexpress.sim.kernel.memory import Memory, compiled
 from tensorexpress.sim.kernel.queues import enqueue, host_key
@@ -19,7 +20,7 @@ from tensorexpress.sim.record import ADDEND, TOTAL
 def add(m: Memory, packet: int) -> None:
     if m[CELLS] == 0:
         add_in_pool(m, packet)
-    elif m[m[packet + P_ADDER] + A_IS_SERVER]:
+    elif m[m[packet + P_ADDER] + A_SERVER] != NONE:
         add_part(m, packet)
     else:
         add_in_cell(m, packet)
@@ -31,8 +32,8 @@ def add_in_pool(m: Memory, packet: int) -> None:
     at = set_at(m, adder, m[packet + P_NUMBER])
     late = is_late(m, packet, at)
     is_new = not late and m[at + V_SEEN] & bit == 0
-    if m[adder + A_IS_SERVER]:
-        count_at_server(m, is_new, is_new)
+    if m[adder + A_SERVER] != NONE:
+        work_at_server(m, adder, is_new, is_new, is_new)
     if late:
         return
     m[at + V_SEEN] |= bit
@@ -41,9 +42,10 @@ def add_in_pool(m: Memory, packet: int) -> None:
     if m[adder + A_UP] != NONE:
         pass_up(m, adder, packet, 0, 0)
     elif is_new:
-        answer(m, adder, packet, at)
-    else:
-        answer_again(m, adder, packet, at, m[adder + A_CHILDREN] + (m[packet + P_ORIGIN] >> 1) * CHILD_COLUMNS)
+        answer(m, adder, packet, at, m[adder + A_CHILDREN], m[adder + A_CHILDREN_END])
+    elif m[NOW] >= m[at + V_ANSWERED] + m[adder + A_ROUND_TRIP]:
+        child = m[adder + A_CHILDREN] + (m[packet + P_ORIGIN] >> 1) * CHILD_COLUMNS
+        answer(m, adder, packet, at, child, child + CHILD_COLUMNS)
 
 
 @compiled
@@ -62,28 +64,55 @@ def is_late(m: Memory, packet: int, at: int) -> bool:
 
 
 @compiled
-def count_at_server(m: Memory, is_complete: bool, is_whole: bool) -> None:
+def work_at_server(m: Memory, adder: int, is_added: bool, is_complete: bool, is_whole: bool) -> None:
     m[SERVER_PACKETS] += 1
     m[SERVER_SUMS] += is_complete
     m[WHOLE_SUMS] += is_whole
+    server = m[adder + A_SERVER]
+    work = is_added * m[adder + A_ADD] + is_complete * m[adder + A_UPDATE]
+    m[server + L_SERVER_BUSY] = max(m[NOW], m[server + L_SERVER_BUSY]) + work
 
 
 @compiled
-def answer(m: Memory, adder: int, packet: int, at: int) -> None:
-    m[at + V_ANSWERED] = m[NOW]
-    hand_down(m, adder, packet)
+def answer(m: Memory, adder: int, packet: int, at: int, first_child: int, end: int) -> None:
+    now, server = m[NOW], m[adder + A_SERVER]
+    leaves = now if server == NONE else max(now, m[server + L_SERVER_BUSY]) + m[adder + A_DELAY]
+    m[at + V_ANSWERED] = leaves
+    if leaves > now:
+        answer_later(m, adder, packet, leaves)
+    else:
+        for child in range(first_child, end, CHILD_COLUMNS):
+            pass_down(m, adder, packet, child)
 
 
 @compiled
-def answer_again(m: Memory, adder: int, packet: int, at: int, child: int) -> None:
-    if m[NOW] >= m[at + V_ANSWERED] + m[adder + A_ROUND_TRIP]:
-        m[at + V_ANSWERED] = m[NOW]
-        pass_down(m, adder, packet, child)
+def answer_later(m: Memory, adder: int, packet: int, leaves: int) -> None:
+    """Keep an answer; they leave an adder in order, and only the first has an event."""
+    copy = copied_packet(m, packet, TOTAL, m[adder + A_STREAM], adder + A_UP)
+    m[copy + P_ARRIVES] = leaves
+    if m[adder + A_ANSWER] == NONE:
+        m[adder + A_ANSWER] = copy
+        schedule(m, leaves, ANSWER * PHASE + adder)
+    else:
+        m[m[adder + A_LAST_ANSWER] + P_NEXT] = copy
+    m[adder + A_LAST_ANSWER] = copy
+
+
+@compiled
+def answered(m: Memory, adder: int) -> None:
+    """Let the first answer that an adder keeps go."""
+    kept = m[adder + A_ANSWER]
+    following = m[kept + P_NEXT]
+    m[adder + A_ANSWER] = following
+    if following != NONE:
+        schedule(m, m[following + P_ARRIVES], ANSWER * PHASE + adder)
+    pass_down(m, adder, kept, m[adder + A_CHILDREN])
+    free_row(m, kept)
 
 
 @compiled
 def hand_down(m: Memory, adder: int, packet: int) -> None:
-    if m[CELLS] and not m[adder + A_IS_SERVER]:
+    if m[CELLS] and m[adder + A_SERVER] == NONE:
         cell = cell_at(m, adder, m[packet + P_NUMBER])
         if owns(m, adder, cell, packet):
             m[cell + K_ADDER] = NOBODY
@@ -208,11 +237,10 @@ def add_part(m: Memory, packet: int) -> None:
     if is_apart:
         m[at + V_SEEN] |= workers
     is_complete = is_apart and m[at + V_SEEN] == everybody
-    count_at_server(m, is_complete, is_complete and workers == everybody)
-    if is_complete:
-        answer(m, adder, packet, at)
-    elif was_complete:
-        answer_again(m, adder, packet, at, m[adder + A_CHILDREN])
+    work_at_server(m, adder, is_apart, is_complete, is_complete and workers == everybody)
+    asks_again = was_complete and m[NOW] >= m[at + V_ANSWERED] + m[adder + A_ROUND_TRIP]
+    if is_complete or asks_again:
+        answer(m, adder, packet, at, m[adder + A_CHILDREN], m[adder + A_CHILDREN_END])
 
 
 # Streams

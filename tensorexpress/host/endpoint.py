@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from tensorexpress.errors import HeaderError, InputError, NetworkError, unknown
-from tensorexpress.fixed_point import Floats
+from tensorexpress.fixed_point import Floats, Integers
 from tensorexpress.framing import SEGMENT_HEADER_BYTES, SEGMENT_OVERHEAD_BYTES, Framing
 from tensorexpress.host.assembly import Assembly, Incoming, fits
 from tensorexpress.host.flow import SPAN, Ack, Burst, FlowSettings, Outgoing, ReceiveFlow, SendFlow
@@ -27,13 +27,14 @@ from tensorexpress.host.links import Address, Arrival, HostLink
 from tensorexpress.host.pool import Contribution, PoolSender, Summed
 from tensorexpress.host.scheduler import Scheduler, Sender
 from tensorexpress.host.segments import SegmentBuffer, SegmentRun, part_of
+from tensorexpress.host.sum_server import SumServer
 from tensorexpress.host.tagging import BEST_EFFORT, Tag, Tagger, TrafficClass, monotonic_ps
 from tensorexpress.plan import Plan
 from tensorexpress.queueing import Slice
 from tensorexpress.recovery import reordering_of
 from tensorexpress.units import PS_PER_SECOND, format_time
-from tensorexpress.wire.header import Flag, Kind, clamp_slack_us
-from tensorexpress.wire.sum_header import SumFlag, read_sum
+from tensorexpress.wire.header import Flag, Header, Kind, clamp_slack_us
+from tensorexpress.wire.sum_header import SumFlag, SumHeader, read_sum
 
 #: What is taken from the link before it is time to acknowledge and to send: so many bursts, or so many bytes. More
 #: would leave the sender waiting for the first acknowledgement of a window until the last of it has been read.
@@ -66,7 +67,8 @@ _RETRANSMITTED, _LAST_OF_SLICE, _ASKS_ACK, _MARKED = map(
     int, (Flag.RETRANSMITTED, Flag.LAST_OF_SLICE, Flag.ASKS_ACK, Flag.MARKED)
 )
 _AT_ONCE = _RETRANSMITTED | _LAST_OF_SLICE | _ASKS_ACK
-_PARAMETERS, _ACK, _CONTROL, _SUM = map(int, (Kind.PARAMETERS, Kind.ACK, Kind.CONTROL, Kind.SUM))
+_PARAMETERS, _ACK, _CONTROL = map(int, (Kind.PARAMETERS, Kind.ACK, Kind.CONTROL))
+_SUMS = frozenset(map(int, (Kind.SUM, Kind.PART)))
 
 
 @dataclass(frozen=True)
@@ -169,10 +171,16 @@ class _Content(NamedTuple):
 
 
 class _Sums(NamedTuple):
-    """The pools of a job that switches sum, where their packets are sent to, and who is told of sums."""
+    """The pools of a job that switches sum, and who is told of sums."""
 
-    target: Address
     pools: Sequence[PoolSender]
+    summed: Callable[[Summed], None]
+
+
+class _Serving(NamedTuple):
+    """A job whose sums end at this host, and who is told of them."""
+
+    server: SumServer
     summed: Callable[[Summed], None]
 
 
@@ -205,8 +213,13 @@ class Endpoint:
         now_ps = clock_ps()
         self._peers = {name: _Peer(name, address, heard_ps=now_ps) for name, address in peers.items()}
         self._by_address = {peer.address: peer for peer in self._peers.values()}
-        #: By job; and when the last sum came, or somebody left who could have had a part in it.
+        #: By job: what this host has to do with its sums, and where it sends packets for switches; and when the last
+        #: sum came, or somebody left who could have had a part in it.
         self._sums: dict[int, _Sums] = {}
+        self._serving: dict[int, _Serving] = {}
+        self._sum_targets: dict[int, Address] = {}
+        #: When somebody last asked this host for a sum.
+        self._asked_ps = now_ps
         self._summed_ps = now_ps
         self._scheduler = Scheduler(settings.host_order, settings.credit_bytes, settings.rate_bps)
         self._stride = SEGMENT_HEADER_BYTES + settings.flow.payload_bytes
@@ -254,11 +267,21 @@ class Endpoint:
 
         `target` is any address beyond this host's switch, which takes the packets out of the way there.
         """
-        self._sums[job] = _Sums(target, pools, summed)
-        self._beat_ps = self.settings.silence_ps // _BEATS_WITH_SUMS
+        self._sums[job] = _Sums(pools, summed)
+        self._join_sums(job, target)
         for pool in pools:
             pool.pools = pools
             self._scheduler.activate(pool)
+
+    def serve_sums(self, job: int, server: SumServer, target: Address, summed: Callable[[Summed], None]) -> None:
+        """Let the sums of a job end here; `summed` is called for every packet's sum, before it is answered."""
+        self._serving[job] = _Serving(server, summed)
+        self._join_sums(job, target)
+        self._scheduler.activate(server)
+
+    def _join_sums(self, job: int, target: Address) -> None:
+        self._sum_targets[job] = target
+        self._beat_ps = self.settings.silence_ps // _BEATS_WITH_SUMS
 
     def contribute(self, pool: PoolSender, tag: Tag, gradient: Floats, ready_ps: int) -> None:
         """Have a gradient summed that was ready at a time; it must not change until the sum is here."""
@@ -274,7 +297,8 @@ class Endpoint:
     def idle(self) -> bool:
         """Whether everything that was sent has been acknowledged."""
         flows = (flow for peer in self._peers.values() if not peer.gone for flow in peer.sending.values())
-        return all(flow.idle for flow in flows) and all(pool.idle for pool in self._pools())
+        others: tuple[PoolSender | SumServer, ...] = (*self._pools(), *self.sum_servers())
+        return all(flow.idle for flow in flows) and all(other.idle for other in others)
 
     @property
     def retransmissions(self) -> int:
@@ -290,10 +314,15 @@ class Endpoint:
         for peer in self._peers.values():
             yield from peer.sending.values()
         yield from self._pools()
+        yield from self.sum_servers()
 
     def _pools(self) -> Iterator[PoolSender]:
         for sums in self._sums.values():
             yield from sums.pools
+
+    def sum_servers(self) -> Iterator[SumServer]:
+        """Return what takes the sums of jobs that end at this host."""
+        return (serving.server for serving in self._serving.values())
 
     @property
     def duplicates(self) -> int:
@@ -376,7 +405,9 @@ class Endpoint:
                     f"{format_time(silent_ps)}; it has ended, or the network between has failed"
                 )
             if self._leaving or now_ps - peer.sent_ps >= self._beat_ps:
-                self._send_control(peer, _GOODBYE if self._leaving else _HEARTBEAT)
+                # Who is nothing but a server takes leave last, so that workers go on telling it that they live.
+                is_needed = self._serving and not self._sums
+                self._send_control(peer, _GOODBYE if self._leaving and not is_needed else _HEARTBEAT)
             if not self._leaving:
                 self._next_beat_ps = min(self._next_beat_ps, peer.heard_ps + self.settings.silence_ps)
 
@@ -386,22 +417,31 @@ class Endpoint:
         is_alone = all(peer.gone for peer in self._peers.values())
         if is_alone and silent_ps >= self.settings.silence_ps and not all(pool.idle for pool in self._pools()):
             raise NetworkError(
-                f"no sum has come for {format_time(silent_ps)}, and the other workers have left; the switch has failed"
+                f"no sum has come for {format_time(silent_ps)}, and the other hosts have left; the switch has failed"
             )
 
     def leave(self, linger_ps: int = PS_PER_SECOND) -> None:
         """Wait until all has been acknowledged, say goodbye, and wait for the goodbyes of the others at most so long.
 
-        While it waits, it still acknowledges: who has not heard that all arrived can find out.
+        While it waits, it still acknowledges: who has not heard that all arrived can find out. Where sums end at this
+        host, it stays until the others have left, or are silent and ask for nothing: nobody else has the sums.
         """
         self.run(until=lambda: self.idle)
         self._leaving, self._beat_ps = True, max(1, linger_ps // 16)
         self._next_beat_ps = self._clock_ps()
         end_ps = self._clock_ps() + linger_ps
-        self.run(until=lambda: self._clock_ps() >= end_ps or all(peer.gone for peer in self._peers.values()))
+        self.run(until=lambda: self._may_go(end_ps))
         for peer in self._peers.values():
             for _ in range(_LAST_GOODBYES):
                 self._send_control(peer, _GOODBYE)
+
+    def _may_go(self, end_ps: int) -> bool:
+        here = [peer for peer in self._peers.values() if not peer.gone]
+        if not self._serving:
+            return not here or self._clock_ps() >= end_ps
+        heard_ps = max((peer.heard_ps for peer in here), default=0)
+        silent_ps = self._drained_ps - max(heard_ps, self._asked_ps)
+        return not here or 0 < self.settings.silence_ps <= silent_ps
 
     def close(self) -> None:
         """Close the link."""
@@ -436,7 +476,7 @@ class Endpoint:
     def _send_contribution(self, packet: Contribution) -> None:
         data = packet.header.pack() + packet.payload
         # Without room it is lost, and a time-out sends it again.
-        self._link.send(self._sums[packet.header.job].target, packet.traffic, data, len(data))
+        self._link.send(self._sum_targets[packet.header.job], packet.traffic, data, len(data))
 
     def _send_datagrams(self, peer: _Peer, traffic: TrafficClass, data: memoryview | bytes) -> None:
         """Send what there is room for, and keep the rest."""
@@ -532,7 +572,7 @@ class Endpoint:
 
     def _take(self, arrival: Arrival) -> None:
         counters = self.counters
-        if self._sums and self._link.buffer.view[arrival.start + _KIND_AT] & 15 == _SUM:
+        if self._sum_targets and self._link.buffer.view[arrival.start + _KIND_AT] & 15 in _SUMS:
             self._take_sums(arrival)
             return
         peer = self._by_address.get(arrival.source)
@@ -569,12 +609,19 @@ class Endpoint:
         except HeaderError:
             counters.malformed += 1
             return
-        joined = self._sums.get(header.job)
+        if sums.flags & SumFlag.RESULT:
+            self._take_result(header, sums, values)
+        else:
+            self._take_contribution(header, sums, values)
+
+    def _take_result(self, header: Header, sums: SumHeader, values: Integers) -> None:
+        """Give a sum to the pool that waits for it."""
+        counters, joined = self.counters, self._sums.get(header.job)
         if joined is None or sums.epoch != joined.pools[0].member.epoch:
             counters.foreign += 1
             return
         pool = next((pool for pool in joined.pools if pool.has_slot(sums.slot)), None)
-        if pool is None or not sums.flags & SumFlag.RESULT:
+        if pool is None or header.kind != pool.kind:
             counters.implausible += 1
             return
         counters.received += 1
@@ -582,6 +629,22 @@ class Endpoint:
         summed = pool.take(header, sums, values, self._clock_ps())
         if summed is not None:
             joined.summed(summed)
+
+    def _take_contribution(self, header: Header, sums: SumHeader, values: Integers) -> None:
+        """Give what switches have summed to the server for which it is."""
+        counters, serving = self.counters, self._serving.get(header.job)
+        if serving is None:
+            counters.implausible += 1
+            return
+        server = serving.server
+        if sums.epoch != server.service.epoch:
+            counters.foreign += 1
+            return
+        counters.received += 1
+        self._asked_ps = self._clock_ps()
+        summed = server.take(header, sums, values, self._clock_ps())
+        if summed is not None:
+            serving.summed(summed)
 
     def _take_data(self, peer: _Peer, run: SegmentRun, marked: bool) -> None:
         counters = self.counters

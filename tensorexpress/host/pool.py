@@ -8,9 +8,14 @@ lets the slot take its next packet, in its next *turn*. What all workers decide 
     a redo          if the exponent turns out too low for somebody, or far too high for all, the slot's next turn is for
                     the same packet with the exponent that the sum names
 
-Time-outs send a packet again (recovery.py). After three in a row the worker also *recalls* what it sent in the turn
+A packet counts as lost when the sums of three are here that were first sent later, and after a time-out (recovery.py):
+then it is sent again. After three time-outs in a row the worker also *recalls* what it sent in the turn
 before, in this slot and in all that wait for nothing, of every pool of the job: a switch that was started again has
 forgotten those sums, and others may still wait for them. docs/aggregation.md has all of it in words.
+
+Where switches find slots by hash, the slots of a pool are no more than what a worker may have under way. Packets then
+say whose values are in, and have *sequence* numbers, one for every turn of every place. Servers keep sums, so nothing
+is recalled.
 """
 
 from __future__ import annotations
@@ -38,8 +43,8 @@ from tensorexpress.fixed_point import (
     to_integers,
 )
 from tensorexpress.host.tagging import Tag, TrafficClass
-from tensorexpress.recovery import LEAST_TIMEOUT_PS, POOL_SAMPLES, backed_off, timeout_of_pool
-from tensorexpress.sums import SUM_FRAMING, Pool
+from tensorexpress.recovery import LEAST_TIMEOUT_PS, NEWER_SUMS, POOL_SAMPLES, Gaps, backed_off, timeout_of_pool
+from tensorexpress.sums import PART_FRAMING, SUM_FRAMING, Pool
 from tensorexpress.wire.header import Flag, Header, Kind, clamp_slack_us
 from tensorexpress.wire.sum_header import SumFlag, SumHeader, check_of
 
@@ -55,7 +60,6 @@ MOST_DAMAGED = 5
 #: Time-outs in a row after which a switch may have forgotten sums.
 _FORGOTTEN_AFTER = 3
 
-_FULL_BYTES = SUM_FRAMING.full_packet_bytes
 _WRAP = 1 << 32
 
 
@@ -76,17 +80,19 @@ class Membership:
     rto_min_ps: int = LEAST_TIMEOUT_PS
     #: The exponent with which packets are tried in the first iteration.
     first_exponent: int = MARGIN
+    #: How many sums of newer packets tell a loss; 0: switches reorder, and a time-out alone tells.
+    newer_sums: int = NEWER_SUMS
 
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """A packet for the switch."""
+    """A packet for the switch: values to be added, or what a server answers."""
 
     header: Header
     #: What follows the header: sum header and values.
     payload: bytes
     traffic: TrafficClass
-    wire_bytes: int = _FULL_BYTES
+    wire_bytes: int
     count: int = 1
 
 
@@ -122,7 +128,7 @@ class _Slot:
 
     __slots__ = (
         "before", "damaged", "exponent", "is_queued", "number", "packet", "payload", "sent_ps", "timeout_ps",
-        "transmissions", "turn",
+        "timeouts", "transmissions", "turn",
     )  # fmt: skip
 
     def __init__(self, number: int):
@@ -135,6 +141,8 @@ class _Slot:
         self.is_queued = False
         #: How often it was sent in this turn, and since when it waits for the sum.
         self.transmissions, self.sent_ps, self.timeout_ps = 0, 0, 0
+        #: Time-outs in this turn.
+        self.timeouts = 0
         self.packet: Header | None = None
         self.payload = b""
         #: What was sent in the turn before.
@@ -148,8 +156,10 @@ class PoolSender:
     #: A credit over flows is about queues in hosts. Workers who hold each other's sums back by it would never go on.
     free_of_credit = True
 
-    def __init__(self, pool: Pool, member: Membership):
-        self.pool, self.member = pool, member
+    def __init__(self, pool: Pool, member: Membership, *, by_hash: bool = False):
+        """Send through a pool; `by_hash`: its packets find slots by hash, and say whose values are in."""
+        self.pool, self.member, self.by_hash = pool, member, by_hash
+        self.kind = Kind.PART if by_hash else Kind.SUM
         #: Bytes on the wire that wait for their sums.
         self.in_flight_bytes = 0
         self.timeout_ps = member.rto_min_ps
@@ -158,7 +168,7 @@ class PoolSender:
         self.late = self.damaged = 0
         #: When it was last chosen, in the count of who chooses; equal keys take turns by it.
         self.served = 0
-        self.full_bytes = _FULL_BYTES
+        self.full_bytes = (PART_FRAMING if by_hash else SUM_FRAMING).full_packet_bytes
         self._slots = [_Slot(number) for number in range(pool.slots)]
         #: The packets before this one were offered; how many of them wait for their sums.
         self._offered, self._left = 0, 0
@@ -170,6 +180,8 @@ class PoolSender:
         self._ready: list[tuple[int, int, int, bool]] = []
         #: (time, place of the slot, turn, transmissions); likewise.
         self._timers: list[tuple[int, int, int, int]] = []
+        #: By the places of slots.
+        self._gaps = Gaps[int](member.newer_sums)
         self._round_trips_ps: deque[int] = deque(maxlen=POOL_SAMPLES)
         #: All pools of the job, and when slots of this one that wait for nothing were last recalled.
         self.pools: Sequence[PoolSender] = (self,)
@@ -182,7 +194,7 @@ class PoolSender:
 
     def has_slot(self, slot: int) -> bool:
         """Whether a slot of the switch is one of this pool."""
-        return 0 <= slot - self.pool.first_slot < self.pool.slots
+        return has_slot(self.pool, slot, self.by_hash)
 
     def packets_of(self, tensor: int) -> int:
         """Return how many packets a tensor of this pool takes."""
@@ -241,7 +253,8 @@ class PoolSender:
         else:
             self.retransmissions += 1
         slot.transmissions += 1
-        self.in_flight_bytes += _FULL_BYTES
+        self._gaps.sent(place)
+        self.in_flight_bytes += self.full_bytes
         heapq.heappush(self._timers, (now_ps + slot.timeout_ps, place, slot.turn, slot.transmissions))
         return self._contribution(slot, gradient, now_ps)
 
@@ -265,12 +278,13 @@ class PoolSender:
         values = to_integers(gradient.blocks[packet], slot.exponent, member.workers)
         sums = SumHeader(
             epoch=member.epoch,
-            turn=slot.turn % _WRAP,
-            slot=self.pool.first_slot + place,
+            turn=self._turn(place, slot),
+            slot=self.pool.first_slot + (0 if self.by_hash else place),
             check=check_of(values),
             exponent=slot.exponent,
             needed=gradient.needed[packet],
             culprit=0 if gradient.finite[packet] else member.worker + 1,
+            workers=1 << member.worker if self.by_hash else 0,
         )
         slot.payload = sums.pack() + values.astype(">i4").tobytes()
         slot.packet = Header(
@@ -282,14 +296,18 @@ class PoolSender:
             chunks=tag.chunks,
             queue=tag.queue,
             payload_bytes=len(slot.payload),
-            kind=Kind.SUM,
+            kind=self.kind,
         )
+
+    def _turn(self, place: int, slot: _Slot) -> int:
+        """Return the turn of a slot, or the sequence number, as packets have it."""
+        return (slot.turn * self.pool.slots + place if self.by_hash else slot.turn) % _WRAP
 
     def _contribution(self, slot: _Slot, gradient: _Gradient, now_ps: int) -> Contribution:
         assert slot.packet is not None
         slack_us = clamp_slack_us(gradient.tag.deadline_ps - now_ps)
         flags = Flag.RETRANSMITTED if slot.transmissions > 1 else 0
-        return Contribution(_with(slot.packet, slack_us, flags), slot.payload, gradient.tag.traffic)
+        return Contribution(_with(slot.packet, slack_us, flags), slot.payload, gradient.tag.traffic, self.full_bytes)
 
     # Time-outs
 
@@ -316,8 +334,9 @@ class PoolSender:
     def _strike(self, place: int, now_ps: int) -> None:
         slot = self._slots[place]
         self.timeouts += 1
-        self.in_flight_bytes -= _FULL_BYTES
-        if slot.transmissions >= _FORGOTTEN_AFTER:
+        slot.timeouts += 1
+        self.in_flight_bytes -= self.full_bytes
+        if slot.timeouts >= _FORGOTTEN_AFTER:
             self._recall(place)
             for pool in self.pools:
                 pool.recall(now_ps, slot.timeout_ps)
@@ -351,9 +370,9 @@ class PoolSender:
         Return the sum if it is new, right and final. What is late or damaged changes nothing; NetworkError when all
         workers must stop.
         """
-        place = sums.slot - self.pool.first_slot
+        place = sums.turn % self.pool.slots if self.by_hash else sums.slot - self.pool.first_slot
         slot = self._slots[place]
-        if not slot.transmissions or sums.turn != slot.turn % _WRAP:
+        if not slot.transmissions or sums.turn != self._turn(place, slot):
             self.late += 1
             return None
         assert slot.packet is not None
@@ -369,7 +388,8 @@ class PoolSender:
             return None
         self._measure_round_trip(slot, now_ps)
         if not slot.is_queued:
-            self.in_flight_bytes -= _FULL_BYTES
+            self.in_flight_bytes -= self.full_bytes
+        self._send_lost_again(place)
         packet, exponent = slot.packet, slot.exponent
         first_sent_ps = self._gradients[self._first_of(slot.number)].sent_ps
         again = redo_exponent(exponent, sums.needed)
@@ -382,6 +402,13 @@ class PoolSender:
         exact = to_floats(values, exponent, self.member.workers)
         return Summed(packet.iteration, packet.tensor, packet.chunk, exact, first_sent_ps)
 
+    def _send_lost_again(self, place: int) -> None:
+        """Send again what counts as lost now that the sum of a newer packet is here."""
+        for lost in self._gaps.came(place):
+            if not self._slots[lost].is_queued:
+                self.in_flight_bytes -= self.full_bytes
+                self._queue(lost)
+
     def _damage(self, packet: Header, exponent: int, header: Header, sums: SumHeader, values: Integers) -> str | None:
         """Return what is wrong with a sum; raise what is wrong with somebody's gradient."""
         found = (header.iteration, header.tensor, header.chunk)
@@ -392,6 +419,8 @@ class PoolSender:
             return f"it is for exponent {sums.exponent}, not {exponent}"
         if sums.culprit > self.member.workers or sums.needed < LOWEST:
             return "it speaks of a worker or an exponent that cannot be"
+        if self.by_hash and sums.workers != everyone(self.member.workers):
+            return "the values of some workers are not in"
         if sums.culprit:
             raise NetworkError(
                 f"worker {sums.culprit - 1}'s gradient of {self._named(packet)} has values that are not finite"
@@ -410,10 +439,11 @@ class PoolSender:
         """Begin the next turn of a slot, with an exponent if it is a redo."""
         assert slot.packet is not None
         first = self._first_of(slot.number)
-        again = _with(slot.packet, 0, Flag.RETRANSMITTED)
-        slot.before = Contribution(again, slot.payload, self._gradients[first].tag.traffic)
+        if not self.by_hash:
+            again = _with(slot.packet, 0, Flag.RETRANSMITTED)
+            slot.before = Contribution(again, slot.payload, self._gradients[first].tag.traffic, self.full_bytes)
         slot.turn += 1
-        slot.transmissions = slot.damaged = 0
+        slot.transmissions = slot.timeouts = slot.damaged = 0
         slot.is_queued, slot.exponent = False, exponent
 
     def _end_packet(self, place: int, slot: _Slot, needed: int) -> None:
@@ -429,6 +459,16 @@ class PoolSender:
         slot.number += pool.slots
         if slot.number < self._offered:
             self._queue(place)
+
+
+def has_slot(pool: Pool, slot: int, by_hash: bool) -> bool:
+    """Whether packets with a slot are of a pool; with slots found by hash, the number of their pool stands there."""
+    return slot == pool.first_slot if by_hash else 0 <= slot - pool.first_slot < pool.slots
+
+
+def everyone(workers: int) -> int:
+    """Return the bits of all workers of a job."""
+    return (1 << workers) - 1
 
 
 def redo_exponent(exponent: int, needed: int) -> int | None:

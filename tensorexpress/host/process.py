@@ -31,7 +31,7 @@ from tensorexpress.framing import Framing
 from tensorexpress.host.exchange import Exchange
 from tensorexpress.host.links import HostLink, KernelLink, WireLink
 from tensorexpress.host.segments import use_compiled
-from tensorexpress.host.summing import PoolExchange
+from tensorexpress.host.summing import PoolExchange, SumServing
 from tensorexpress.host.training import Station, host_settings
 from tensorexpress.host.worker import Worker
 from tensorexpress.plan import JobPlan, Plan
@@ -103,23 +103,31 @@ def peers_of(plan: Plan, host: int) -> set[int]:
 
 
 def _watches(job: JobPlan) -> Iterator[tuple[int, int]]:
-    """Yield pairs of workers that notice when the other falls silent; the sums themselves do not tell who is missing.
+    """Yield pairs of hosts that notice when the other falls silent; the sums themselves do not tell who is missing.
 
-    The first worker and any other: enough that every one is seen by somebody.
+    The first worker and any other: enough that every one is seen by somebody. Servers and all workers, so that a server
+    knows when nobody needs it any more.
     """
     first, *others = job.job.workers
     yield from ((first, other) for other in others)
+    servers = [tree.server for tree in job.sums if tree.server >= 0]
+    yield from ((server, worker) for server in servers for worker in job.job.workers if worker != server)
 
 
-def _exchange(task: Task, job: int, station: Station) -> Exchange | PoolExchange:
-    """Return the part of a host in a job."""
-    plan, host = task.plan.jobs[job], task.host
-    if not plan.sums:
-        return Exchange(station, task.plan, job, host)
+def join_job(
+    plan: Plan, job: int, host: int, station: Station, addresses: Sequence[str], epoch: int
+) -> Exchange | PoolExchange | None:
+    """Let a host take part in a job; return what makes parameters of gradients there, if it has workers."""
+    placed, trees = plan.jobs[job].job, plan.jobs[job].sums
+    if not trees:
+        return Exchange(station, plan, job, host)
     # Not to itself: the kernel would not let that out.
-    other = next(worker for worker in plan.job.workers if worker != host)
-    target = (task.addresses[other], UDP_PORT)
-    return PoolExchange(station, task.plan, job, host, target=target, epoch=task.epoch)
+    target = (addresses[next(worker for worker in placed.workers if worker != host)], UDP_PORT)
+    if host in {tree.server for tree in trees}:
+        SumServing(station, plan, job, host, target=target, epoch=epoch)
+    if host not in placed.workers:
+        return None
+    return PoolExchange(station, plan, job, host, target=target, epoch=epoch)
 
 
 def check_runnable(plan: Plan) -> None:
@@ -145,16 +153,16 @@ def check_runnable(plan: Plan) -> None:
         *(
             (
                 plan.policy.in_switches and job.gpus_per_host > 1,
-                f"{job.name} has {job.gpus_per_host} workers on a host; accepted with sum=pool: one; only predict can "
-                "have more",
+                f"{job.name} has {job.gpus_per_host} workers on a host; accepted with sum={plan.policy.sums}: one; "
+                "only predict can have more",
             )
             for job in scenario.jobs
         ),
         *(
             (
                 plan.policy.in_switches and len(job.workers) > MOST_WORKERS,
-                f"{job.name} has {len(job.workers)} workers; accepted with sum=pool: {MOST_WORKERS} at most; only "
-                "predict can have more",
+                f"{job.name} has {len(job.workers)} workers; accepted with sum={plan.policy.sums}: {MOST_WORKERS} at "
+                "most; only predict can have more",
             )
             for job in scenario.jobs
         ),
@@ -218,9 +226,11 @@ def _take_part(task: Task, parent: _Parent) -> None:
     station = Station(names[task.host], link, peers, settings, session=task.session)
     workers: list[tuple[int, Worker]] = []
     for job in jobs:
-        placed, exchange = plan.scenario.jobs[job], _exchange(task, job, station)
+        placed = plan.scenario.jobs[job]
+        exchange = join_job(plan, job, task.host, station, task.addresses, task.epoch)
         own = [index for index, host in enumerate(placed.workers) if host == task.host]
         for index in own:
+            assert exchange is not None
             worker = Worker(
                 station, plan, job, index, exchange, progress=lambda iteration: parent.tell({"iteration": iteration})
             )
@@ -245,7 +255,13 @@ def _observations(station: Station, workers: Sequence[tuple[int, Worker]]) -> di
         seen[f"{job}/{worker.index}/backward_start"] = worker.backward_start_ps
         seen[f"{job}/{worker.index}/updated"] = worker.updated_ps
     endpoint = station.endpoint
-    counts = (endpoint.counters.sent + endpoint.counters.acks_sent, endpoint.retransmissions, endpoint.timeouts)
+    servers = tuple(endpoint.sum_servers())
+    counts = (
+        endpoint.counters.sent + endpoint.counters.acks_sent,
+        endpoint.retransmissions,
+        endpoint.timeouts,
+        *(sum(getattr(server, name) for server in servers) for name in ("sums", "whole", "packets")),
+    )
     return {**seen, "counts": np.array(counts, dtype=np.int64)}
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from tensorexpress.host.flow import Burst, SendFlow
 from tensorexpress.host.pool import Contribution, PoolSender
+from tensorexpress.host.sum_server import SumServer
 from tensorexpress.queueing import HOST_ORDERS, Slice
 from tensorexpress.units import PS_PER_MS, PS_PER_SECOND, serialisation_ps
 
 #: A host that had something to send and was not run in time may catch up with this much of its link's time.
 CATCH_UP_PS = 10 * PS_PER_MS
 
-#: What waits to be sent: to a host, or through slots of a switch.
-Sender = SendFlow | PoolSender
+#: What waits to be sent: to a host, through slots of a switch, or as answer to what went through these.
+Sender = SendFlow | PoolSender | SumServer
 
 
 class Scheduler:

@@ -1,7 +1,7 @@
-"""A host's part in a job whose gradients switches sum: it sends every gradient up and gets the sum down.
+"""A host's part in a job whose gradients switches sum: a worker sends every gradient up and gets the sum down.
 
-It takes the place of `exchange.Exchange` where a plan has sums: what is sent when is for the pools, and nobody but
-switches adds anything.
+It takes the place of `exchange.Exchange` where a plan has sums: what is sent when is for the pools. Where sums end at
+servers, a server's host takes what the switches have summed, and answers; it may be a worker's as well.
 """
 
 from __future__ import annotations
@@ -14,14 +14,18 @@ import numpy as np
 
 from tensorexpress.errors import NetworkError
 from tensorexpress.fixed_point import FLOAT_TYPES, Floats
+from tensorexpress.graph import delays_ps
 from tensorexpress.host.exchange import Updated
 from tensorexpress.host.gradients import Gradients, wrong_element
 from tensorexpress.host.links import Address
 from tensorexpress.host.pool import Membership, PoolSender, Summed
+from tensorexpress.host.sum_server import Service, SumServer
 from tensorexpress.host.tagging import Tag, Tagger
 from tensorexpress.host.training import Station, slice_tags
 from tensorexpress.plan import Plan
-from tensorexpress.sums import VALUES, SumPlan
+from tensorexpress.recovery import newer_sums_of
+from tensorexpress.slots import round_trip_ps
+from tensorexpress.sums import VALUE_BYTES, VALUES, SumPlan, packets_of
 from tensorexpress.wire.header import Kind
 
 
@@ -43,7 +47,6 @@ class PoolExchange:
     def __init__(self, station: Station, plan: Plan, job: int, host: int, *, target: Address, epoch: int):
         """Send to any address beyond the switch; `epoch` tells this run of the job from those before."""
         self._station, self._plan, self._job = station, plan.jobs[job], job
-        (sums,) = self._plan.sums
         layers, workers = self._plan.job.workload.layers, self._plan.job.workers
         #: A whole number of 32 bits for every parameter, whatever its type.
         self._elements = [layer.params for layer in layers]
@@ -52,12 +55,17 @@ class PoolExchange:
             job=job,
             worker=workers.index(host),
             workers=len(workers),
-            child=child_number(plan, sums, host),
+            child=0,
             layers=tuple(layer.name for layer in layers),
             epoch=epoch,
             rto_min_ps=plan.scenario.transport.rto_min_ps,
+            newer_sums=newer_sums_of(plan.policy),
         )
-        self.pools = [PoolSender(pool, member) for pool in sums.pools]
+        self.pools = [
+            PoolSender(pool, replace(member, child=child_number(plan, tree, host)), by_hash=bool(tree.cells))
+            for tree in self._plan.sums
+            for pool in tree.pools
+        ]
         self._pool_of = {tensor: pool for pool in self.pools for tensor in pool.pool.tensors}
         self._sent, self._received = self._own_messages(host)
         self._iterations = [0] * len(self._plan.ranks)
@@ -65,7 +73,7 @@ class PoolExchange:
         #: Of every iteration under way: how many tensors are complete.
         self._complete: Counter[int] = Counter()
         self._left = plan.scenario.rounds * len(self._plan.ranks)
-        self._tags = self._own_tags(plan)
+        self._tags = _tags(plan, job)
         station.play(self, job, Kind.SUM)
         station.endpoint.sum_through(job, self.pools, target, self._summed)
 
@@ -146,22 +154,16 @@ class PoolExchange:
 
     # What the plan says of this host
 
-    def _own_tags(self, plan: Plan) -> dict[int, Tag]:
-        """Return a tag for every tensor, in which iteration and deadline are still to be filled in."""
-        of_slice = slice_tags(plan, Tagger(plan, job=self._job), Kind.SUM)
-        tags: dict[int, Tag] = {}
-        for index, tag in enumerate(of_slice):
-            packets = self._pool_of[tag.tensor].packets_of(tag.tensor)
-            tags.setdefault(tag.tensor, replace(tag, message=index, chunk=0, chunks=packets))
-        return tags
-
     def _own_messages(self, host: int) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-        """Return the numbers of the messages that leave and that reach this host, by tensor."""
+        """Return the numbers of the messages that leave and that reach the worker of this host, by tensor."""
         graph = self._plan.graph
         sent: dict[int, list[int]] = defaultdict(list)
         received: dict[int, list[int]] = defaultdict(list)
-        for ends, numbers in ((graph.src, sent), (graph.dst, received)):
-            for number in np.flatnonzero(ends == host).tolist():
+        for own, numbers in (
+            ((graph.src == host) & ~graph.brings_sums, sent),
+            ((graph.dst == host) & graph.brings_sums, received),
+        ):
+            for number in np.flatnonzero(own).tolist():
                 numbers[int(graph.tensor[number])].append(number)
         return sent, received
 
@@ -181,8 +183,55 @@ class PoolExchange:
             seen.delivered.append((iteration, number, now_ps))
 
 
+class SumServing:
+    """What a server's host does for one job where the sums of switches end at it: it checks them, and answers."""
+
+    def __init__(self, station: Station, plan: Plan, job: int, host: int, *, target: Address, epoch: int):
+        """Answer to any address beyond the switch; `epoch` tells this run of the job from those before."""
+        self._station, self._job = station, plan.jobs[job].job
+        (tree,) = [tree for tree in plan.jobs[job].sums if tree.server == host]
+        self._elements = [layer.params for layer in self._job.workload.layers]
+        self._gradients = Gradients(plan.scenario.seed, len(self._job.workers), max(self._elements))
+        service = Service(
+            job=job,
+            workers=len(self._job.workers),
+            layers=tuple(layer.name for layer in self._job.workload.layers),
+            epoch=epoch,
+            iterations=plan.scenario.rounds,
+            round_trip_ps=round_trip_ps(tree, plan.scenario.cluster.directed()),
+            traffic={tensor: tag.traffic for tensor, tag in _tags(plan, job).items()},
+            delay_ps=int(delays_ps([VALUES * VALUE_BYTES], self._job.sum_rate_bps)[0]),
+        )
+        self.server = SumServer(tree, service)
+        station.endpoint.serve_sums(job, self.server, target, self._check)
+        station.keep_until(lambda: self.server.is_complete)
+
+    def _check(self, summed: Summed) -> None:
+        """Raise NetworkError when what came is not the sum of all workers' gradients."""
+        tensor, first = summed.tensor, summed.packet * VALUES
+        expected = self._gradients.total(
+            summed.iteration, tensor, slice(first, min(first + VALUES, self._elements[tensor]))
+        )
+        found: Floats = np.empty(len(expected), dtype=np.float32)
+        found[:] = FLOAT_TYPES["fp32"].rounded(summed.values)[: len(expected)]
+        if np.isfinite(found).all() and (wrong := wrong_element(found, expected, first)):
+            raise NetworkError(
+                f"{self._station.name}: in iteration {summed.iteration}, what came of "
+                f"{self._job.workload.layers[tensor].name} is not the sum of all gradients: {wrong}"
+            )
+
+
+def _tags(plan: Plan, job: int) -> dict[int, Tag]:
+    """Return a tag for every tensor of a job, in which iteration and deadline are still to be filled in."""
+    packets = packets_of(plan.jobs[job].job.workload)
+    tags: dict[int, Tag] = {}
+    for index, tag in enumerate(slice_tags(plan, Tagger(plan, job=job), Kind.SUM)):
+        tags.setdefault(tag.tensor, replace(tag, message=index, chunk=0, chunks=packets[tag.tensor]))
+    return tags
+
+
 def child_number(plan: Plan, sums: SumPlan, host: int) -> int:
-    """Return the number of a host among the children of its switch.
+    """Return the number of a host among the children of its switch in a tree.
 
     The links of hosts come first there, so every host is a child of one switch alone.
     """

@@ -23,14 +23,22 @@ TENSOR_VERSION = 1
 TENSOR_BYTES = 32
 UDP_BYTES = 8
 
-# Packets whose values switches add up are all of one size; see docs/wire.md. What else claims to be one is dropped.
+IPV4_BYTES = 20
+ETHERNET_BYTES = 14
+TENSOR_RETRANSMITTED = 1
+
+# Packets whose values switches add up are all of one size, and of another one where they say whose values are in; see
+# docs/wire.md. What else claims to be one is dropped.
 TENSOR_SUM = 4
+TENSOR_PART = 5
 SUM_PAYLOAD_BYTES = 1040
 SUM_UDP_BYTES = 1080
-SUM_IPV4_BYTES = 1100
-SUM_FRAME_BYTES = 1114
+PART_PAYLOAD_BYTES = 1048
+PART_UDP_BYTES = 1088
 SUM_RESULT = 1
 SUM_OVERFLOW = 2
+# Beside these flags in a cell: its sum is complete and was sent.
+SUM_SENT = 128
 SUM_MODULUS = 65521
 SUM_TTL = 64
 
@@ -76,7 +84,12 @@ SUM_OUT_OF_RANGE = 7
 SUM_OVERFLOWED = 8
 SUM_HANDED_DOWN = 9
 SUM_MALFORMED = 10
-SUM_EVENTS = 11
+SUM_PASSED = 11
+SUM_COLLISION = 12
+SUM_EVICTED = 13
+SUM_FLUSHED = 14
+SUM_FREED = 15
+SUM_EVENTS = 16
 
 # Why a packet goes to the controller.
 REASON_SAMPLE = 1
@@ -95,6 +108,8 @@ SUM_CELLS = 2048
 # Copies of a packet that was summed have the number of the child they go to, from 1, or this one.
 SUM_COPY_UP = 65535
 SUM_OWNED = 1024
+# Microseconds after which a cell that was found by hash is taken from its owner, who may have died.
+SUM_AGE = 1000000
 SUM_MEMBERS = 4096
 SUM_COPIES = 8192
 

@@ -70,16 +70,18 @@ def fastest_bps(scenario: Scenario, target: Target, policies: Iterable[Policy] =
 
     One machine carries the packets of all links, so small packets, and many links that are busy at once, leave less for
     each. With parameter servers that are at most all links of servers, or of workers; with sums in switches all links
-    of workers.
+    of workers, and where these end at servers what one of them sends once more: all servers together get one sum.
     """
-    cluster = scenario.cluster
+    cluster, policies = scenario.cluster, tuple(policies)
     directed = cluster.directed()
     rates = dict(zip(directed.source, directed.rate_bps, strict=True))
     in_switches = any(policy.in_switches for policy in policies)
-    busy_bps = sum(
-        min(sum(rates[host] for host in hosts) for hosts in (job.hosts, (not in_switches and job.servers) or job.hosts))
-        for job in scenario.jobs
-    )
+    end_at_servers = any(policy.sums_end_at_servers for policy in policies)
+    busy_bps = 0
+    for job in scenario.jobs:
+        workers_bps, servers_bps = (sum(rates[host] for host in hosts) for hosts in (job.hosts, job.servers))
+        busy_bps += workers_bps if in_switches or not job.servers else min(workers_bps, servers_bps)
+        busy_bps += min(servers_bps, max(rates[host] for host in job.hosts)) if end_at_servers else 0
     links_at_once = max(1.0, busy_bps / max(directed.rate_bps))
     packet_bytes = cluster.mtu + ETHERNET_BYTES
     if in_switches:

@@ -17,6 +17,7 @@ from scapy.fields import (
     ShortField,
     SignedIntField,
     XByteField,
+    XLongField,
     XShortField,
 )
 from scapy.layers.inet import UDP
@@ -59,6 +60,13 @@ class TensorExpress(Packet):
         return payload[: self.payload_bytes], payload[self.payload_bytes :]
 
 
+class TensorExpressPart(Packet):
+    """The 8 bytes before those of `TensorExpressSum` that say whose values are in: a bit for each worker."""
+
+    name = "TensorExpressPart"
+    fields_desc = [XLongField("workers", 0)]  # noqa: RUF012 - scapy's metaclass wants a plain list
+
+
 class TensorExpressSum(Packet):
     """The 16 bytes before the values of a packet that switches sum. Exponents have 128 added."""
 
@@ -77,3 +85,5 @@ class TensorExpressSum(Packet):
 
 bind_layers(UDP, TensorExpress, dport=UDP_PORT)
 bind_layers(TensorExpress, TensorExpressSum, kind=Kind.SUM)
+bind_layers(TensorExpress, TensorExpressPart, kind=Kind.PART)
+bind_layers(TensorExpressPart, TensorExpressSum)

@@ -33,7 +33,7 @@ _WEIGHTS: NDArray[np.int64] = 1 + 40_503 * np.arange(VALUES, dtype=np.int64) % (
 
 
 #: Bytes behind the TensorExpress header, by kind.
-_SUM_PAYLOADS = {
+_SUM_PAYLOADS: dict[int, int] = {
     Kind.SUM: SUM_BYTES + VALUES * VALUE_BYTES,
     Kind.PART: WORKERS_BYTES + SUM_BYTES + VALUES * VALUE_BYTES,
 }

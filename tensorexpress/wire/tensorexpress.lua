@@ -5,9 +5,11 @@ local MAGIC = 0x5458
 local VERSION = 1
 local HEADER_BYTES = 32
 local KIND_SUM = 4
+local KIND_PART = 5
+local WORKERS_BYTES = 8
 local SUM_BYTES = 16
 
-local KINDS = { [0] = "gradient", [1] = "parameters", [2] = "acknowledgement", [3] = "control", [4] = "sum" }
+local KINDS = { [0] = "gradient", [1] = "parameters", [2] = "acknowledgement", [3] = "control", [4] = "sum", [5] = "part" }
 
 local tensorexpress = Proto("tensorexpress", "TensorExpress")
 
@@ -54,6 +56,9 @@ local sum_fields = {
     { field(ProtoField.bool, "sum.overflow", "Overflow", 8, nil, 0x02), 15, 1 },
 }
 
+-- Before them in packets that say whose values are in.
+local workers_field = field(ProtoField.uint64, "sum.workers", "Workers whose values are in, a bit for each", base.HEX)
+
 -- Where each field lies: name, first byte, bytes.
 local LAYOUT = {
     { "magic", 0, 2 },
@@ -83,6 +88,7 @@ end
 for _, place in ipairs(sum_fields) do
     table.insert(declared, place[1])
 end
+table.insert(declared, workers_field)
 tensorexpress.fields = declared
 
 local wrong_length = ProtoExpert.new(
@@ -109,12 +115,16 @@ function tensorexpress.dissector(buffer, packet, tree)
             item:add_proto_expert_info(wrong_length)
         end
     end
-    local start = HEADER_BYTES
-    if buffer(2, 1):bitfield(4, 4) == KIND_SUM and buffer:len() >= HEADER_BYTES + SUM_BYTES then
-        start = HEADER_BYTES + SUM_BYTES
+    local start, kind = HEADER_BYTES, buffer(2, 1):bitfield(4, 4)
+    if kind == KIND_PART and buffer:len() >= start + WORKERS_BYTES + SUM_BYTES then
+        subtree:add(workers_field, buffer(start, WORKERS_BYTES))
+        start = start + WORKERS_BYTES
+    end
+    if (kind == KIND_SUM or start > HEADER_BYTES) and buffer:len() >= start + SUM_BYTES then
         for _, place in ipairs(sum_fields) do
-            subtree:add(place[1], buffer(HEADER_BYTES + place[2], place[3]))
+            subtree:add(place[1], buffer(start + place[2], place[3]))
         end
+        start = start + SUM_BYTES
     end
 
     packet.cols.protocol = "TensorExpress"

@@ -6,27 +6,34 @@ from pathlib import Path
 from typing import Any
 
 from support.summing import SummingNetwork
-from support.summing_switch import ReferenceNetwork, ReferenceSwitch
+from support.summing_switch import HashedSwitch, HashedTree, ReferenceNetwork, ReferenceSwitch, is_sum
 from support.training_run import small_plan
 from support.virtual_network import FAULTLESS, Faults, VirtualLink, VirtualNetwork
 from tensorexpress.addresses import addresses_of
 from tensorexpress.host.links import Address, _datagram
-from tensorexpress.host.process import jobs_of, peers_of
-from tensorexpress.host.summing import PoolExchange
+from tensorexpress.host.process import jobs_of, join_job, peers_of
 from tensorexpress.host.training import Station, host_settings
 from tensorexpress.host.worker import Worker
 from tensorexpress.plan import Plan
+from tensorexpress.policy import parse_policy
+from tensorexpress.sums import SummingSwitch, SumPlan
 from tensorexpress.wire.frame import FrameEnd
-from tensorexpress.wire.header import UDP_PORT, Kind, unpack
+from tensorexpress.wire.header import UDP_PORT
 
 LEAF_SPINE = (
     "cluster.topology=leaf-spine", "cluster.leaves=2", "cluster.spines=1", "cluster.hosts_per_leaf=2", "job.workers=4",
 )  # fmt: skip
 
+#: The same with servers: one on every leaf.
+LEAF_SPINE_SERVERS = (*LEAF_SPINE[:3], "cluster.hosts_per_leaf=3", "job.workers=h0,h1,h3,h4", "job.servers=h2,h5")
+
 
 def summed_plan(directory: Path, *overrides: str, policy: str = "switchml", scale: float = 0.1) -> Plan:
-    """Return a plan for 3 workers whose gradients switches sum."""
-    usual = ["job.workers=3", "job.servers=0", "job.architecture=ring", "iterations=3"]
+    """Return a plan for 3 workers whose gradients switches sum, and servers if the policy has sums end at some."""
+    servers = (
+        ["job.servers=2"] if parse_policy(policy).sums_end_at_servers else ["job.servers=0", "job.architecture=ring"]
+    )
+    usual = ["job.workers=3", *servers, "iterations=3"]
     return small_plan(directory, *usual, *overrides, policy=policy, scale=scale)
 
 
@@ -35,23 +42,63 @@ def address_of(plan: Plan, host: int) -> Address:
 
 
 def over_reference(plan: Plan, faults: Faults = FAULTLESS, seed: int = 0) -> ReferenceNetwork:
-    """Return the switches of a plan, each job in switches of its own."""
-    network, cluster = ReferenceNetwork(faults, seed), plan.scenario.cluster
-    directed, hosts = cluster.directed(), len(cluster.hosts)
-
-    def node(number: int, job: int) -> Address:
-        return address_of(plan, number) if number < hosts else (cluster.nodes[number], job)
-
+    """Return the switches of a plan: each tree in switches of its own, or all in the same where cells are shared."""
+    network = ReferenceNetwork(faults, seed)
     for number, job in enumerate(plan.jobs):
-        (tree,) = job.sums
-        for switch in tree.switches:
-            above = None
-            if switch.up >= 0:
-                parent = next(each for each in tree.switches if switch.up in each.children)
-                above = (node(directed.target[switch.up], number), parent.children.index(switch.up))
-            children = [node(directed.source[link], number) for link in switch.children]
-            ReferenceSwitch(network, node(hosts + switch.switch, number), children, above=above, job=number)
+        for place, tree in enumerate(job.sums):
+            if tree.cells:
+                _plant_hashed(plan, network, number, tree)
+            else:
+                _plant(plan, network, number, tree, 100 * number + place)
     return network
+
+
+def _place(plan: Plan, node: int, number: int) -> Address:
+    """Return the address of a host, or of a switch as it is known in a tree."""
+    cluster = plan.scenario.cluster
+    return address_of(plan, node) if node < len(cluster.hosts) else (cluster.nodes[node], number)
+
+
+def _above(plan: Plan, tree: SumPlan, switch: SummingSwitch, number: int) -> tuple[Address, int] | None:
+    """Return what is above a switch of a tree, and which child it is there."""
+    if switch.up < 0:
+        return None
+    parent = next((each for each in tree.switches if switch.up in each.children), None)
+    place = 0 if parent is None else parent.children.index(switch.up)
+    return _place(plan, plan.scenario.cluster.directed().target[switch.up], number), place
+
+
+def _plant(plan: Plan, network: ReferenceNetwork, job: int, tree: SumPlan, number: int) -> None:
+    directed, hosts = plan.scenario.cluster.directed(), len(plan.scenario.cluster.hosts)
+    slots = range(min(pool.first_slot for pool in tree.pools), max(p.first_slot + p.slots for p in tree.pools))
+    for switch in tree.switches:
+        children = [_place(plan, directed.source[link], number) for link in switch.children]
+        own = _place(plan, hosts + switch.switch, number)
+        above = _above(plan, tree, switch, number)
+        ReferenceSwitch(network, own, children, above=above, job=job, slots=slots)
+
+
+def _plant_hashed(plan: Plan, network: ReferenceNetwork, job: int, tree: SumPlan) -> None:
+    directed, hosts = plan.scenario.cluster.directed(), len(plan.scenario.cluster.hosts)
+    pools = range(tree.pools[0].first_slot, tree.pools[-1].first_slot + 1)
+    workers = plan.jobs[job].job.workers
+
+    def below(link: int) -> int:
+        node = directed.source[link]
+        if node < hosts:
+            return 1 << workers.index(node)
+        (switch,) = [each for each in tree.switches if each.switch == node - hosts]
+        return sum(map(below, switch.children))
+
+    for each in tree.switches:
+        own = _place(plan, hosts + each.switch, 0)
+        preempts = plan.policy.orders_in_switches
+        switch = network.switches.get(own) or HashedSwitch(network, own, tree.cells, preempts=preempts)
+        assert isinstance(switch, HashedSwitch)
+        children = [_place(plan, directed.source[link], 0) for link in each.children]
+        above = _above(plan, tree, each, 0)
+        assert above is not None
+        switch.join(HashedTree(job, pools, children, [below(link) for link in each.children], above))
 
 
 class PipelineNetwork(VirtualNetwork):
@@ -75,7 +122,7 @@ class PipelineNetwork(VirtualNetwork):
         return "link", link
 
     def carry(self, source: Address, target: Address, datagram: bytes) -> None:
-        if source not in self._host_of or unpack(datagram).kind != Kind.SUM:
+        if source not in self._host_of or not is_sum(datagram):
             super().carry(source, target, datagram)
             return
         host = self._host_of[source]
@@ -132,12 +179,13 @@ class Training:
             session=self.epoch,
             clock_ps=self.network.clock_ps,
         )
-        workers = plan.jobs[job].job.workers
-        target = address_of(plan, next(worker for worker in workers if worker != host))
-        exchange = PoolExchange(station, plan, job, host, target=target, epoch=self.epoch)
-        worker = Worker(station, plan, job, workers.index(host), exchange)
-        worker.start(self.network.now_ps)
         self.stations.append(station)
+        addresses = [address_of(plan, each)[0] for each in range(len(names))]
+        exchange = join_job(plan, job, host, station, addresses, self.epoch)
+        if exchange is None:
+            return
+        worker = Worker(station, plan, job, plan.jobs[job].job.workers.index(host), exchange)
+        worker.start(self.network.now_ps)
         self.workers.append(worker)
 
     def run(self, until: Any = None) -> None:

@@ -18,6 +18,7 @@ from tensorexpress.control.aggregate import EVENT_NAMES, EVENTS
 from tensorexpress.control.deploy import entries
 from tensorexpress.control.entities import Entity
 from tensorexpress.control.intent import Intent, Options
+from tensorexpress.framing import WORKERS_BYTES
 from tensorexpress.p4 import P4Program
 from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.plan import Plan, make_plan
@@ -29,7 +30,7 @@ from tensorexpress.switch.operations import Operation, ReadCounter
 from tensorexpress.switch.p4runtime.entities import read_entries
 from tensorexpress.wire.checksum import checksum
 from tensorexpress.wire.frame import FrameEnd, build_frame
-from tensorexpress.wire.header import Header, Kind, unpack
+from tensorexpress.wire.header import Flag, Header, Kind, unpack
 from tensorexpress.wire.sum_header import SumHeader, check_of
 
 Values = NDArray[np.int32]
@@ -83,6 +84,40 @@ def tree_plan(workers: int = 4, first_slot: int = 4, slots: int = 8) -> Plan:
     return replace(plan, jobs=(replace(plan.jobs[0], sums=(sums,)),))
 
 
+@cache
+def served_plan(*words: str, policy: str = "libra") -> Plan:
+    """Return a plan whose sums end at servers; the last of its hosts has nothing to do, unless words say otherwise."""
+    return make_plan(read_scenario(overrides=["job.model=alexnet", *words]), parse_policy(policy))
+
+
+@cache
+def hashed_plan(*words: str, cells: int = 2, policy: str = "tensorexpress:sum=hashed") -> Plan:
+    """Return a plan whose slots are found by hash among so many cells.
+
+    Every tree has two pools, of the first two classes: pool 0 and 1 in the first, 2 and 3 in the second.
+    """
+    plan = served_plan(*words, policy=policy)
+    jobs = []
+    for job in plan.jobs:
+        each = [(pool(number, 2), pool(number + 1, 2)) for number in range(0, 2 * len(job.sums), 2)]
+        pools = [(first, replace(second, queue=1)) for first, second in each]
+        trees = zip(job.sums, pools, strict=True)
+        jobs.append(replace(job, sums=tuple(replace(sums, pools=own, cells=cells) for sums, own in trees)))
+    return replace(plan, jobs=tuple(jobs))
+
+
+#: Workers are hosts 0 to 2, then come the servers, and one host that has no business there.
+ONE_SERVER = ("job.workers=3", "job.servers=1", "cluster.hosts=5")
+TWO_SERVERS = ("job.workers=3", "job.servers=2", "cluster.hosts=6")
+COLOCATED = ("job.workers=3", "job.servers=2", "job.colocated=true", "cluster.hosts=4")
+#: Hosts 0 and 1 are at s0, worker 2 and the server at s1; a spine s2 joins the two, or a link alone.
+TWO_LEAVES = (
+    *("job.workers=3", "job.servers=1", "cluster.topology=leaf-spine", "cluster.leaves=2", "cluster.spines=1"),
+    "cluster.hosts_per_leaf=2",
+)
+DUMBBELL = ("job.workers=3", "job.servers=1", "cluster.topology=dumbbell", "cluster.left=2", "cluster.right=2")
+
+
 @dataclass(frozen=True)
 class SumPacket:
     """What a packet to sum says."""
@@ -96,16 +131,25 @@ class SumPacket:
 
 
 def packet(values: Values, *, worker: int = 0, job: int = 0, chunk: int = 0, **fields: int) -> SumPacket:
-    """Return a contribution; `fields` are those of the sum header, with what is usual left out."""
+    """Return a contribution, of kind 5 if it says whose values are in.
+
+    `fields` are those of the sum header, and some of the tensor header, with what is usual left out.
+    """
+    of_header = {
+        name: fields.pop(name) for name in ("iteration", "tensor", "queue", "slack_us", "sent_again") if name in fields
+    }
+    is_part = bool(fields.get("workers"))
     header = Header(
         job,
         worker,
-        fields.pop("iteration", 0),
-        fields.pop("tensor", 0),
+        of_header.pop("iteration", 0),
+        of_header.pop("tensor", 0),
         chunk,
-        100,
-        kind=Kind.SUM,
-        payload_bytes=PAYLOAD_BYTES,
+        fields.pop("chunks", 100),
+        kind=Kind.PART if is_part else Kind.SUM,
+        payload_bytes=PAYLOAD_BYTES + is_part * WORKERS_BYTES,
+        flags=of_header.pop("sent_again", 0) * Flag.RETRANSMITTED,
+        **of_header,
     )
     usual = {"epoch": 7, "turn": 0, "slot": 4, "check": check_of(values), "exponent": 1, "needed": 0}
     return SumPacket(header, SumHeader(**{**usual, **fields}), values)
@@ -113,15 +157,17 @@ def packet(values: Values, *, worker: int = 0, job: int = 0, chunk: int = 0, **f
 
 def parse(frame: bytes) -> SumPacket:
     """Return what a frame says; all its checksums must be right."""
-    assert len(frame) == HEADERS_BYTES + 32 + PAYLOAD_BYTES
-    assert checksum(frame[14:34]) == 0
-    length = len(frame) - 34
-    assert frame[40:42] != bytes(2)
-    assert checksum(frame[26:34] + struct.pack("!II", length, 17) + frame[34:]) == 0
     payload = frame[HEADERS_BYTES:]
-    header = unpack(payload)
-    values = np.frombuffer(payload, dtype=">i4", offset=48).astype(np.int32)
-    return SumPacket(header, SumHeader.unpack(payload[32:]), values)
+    header, workers = unpack(payload), 0
+    rest = payload[32:]
+    if header.kind == Kind.PART:
+        workers, rest = int.from_bytes(rest[:WORKERS_BYTES], "big"), rest[WORKERS_BYTES:]
+    assert len(rest) == PAYLOAD_BYTES
+    assert checksum(frame[14:34]) == 0
+    assert frame[40:42] != bytes(2)
+    assert checksum(frame[26:34] + struct.pack("!II", len(frame) - 34, 17) + frame[34:]) == 0
+    values = np.frombuffer(rest, dtype=">i4", offset=16).astype(np.int32)
+    return SumPacket(header, SumHeader.unpack(rest, workers), values)
 
 
 class SummingNetwork:
@@ -132,6 +178,7 @@ class SummingNetwork:
     ):
         self.plan, self._cluster = plan, plan.scenario.cluster
         self.addresses = addresses_of(self._cluster)
+        self.now_ps = 0
         self._sent: list[tuple[int, bytes]] = []
         self.switches = {
             name: self._start(name, options or Options(), program, more) for name in self._cluster.switches
@@ -150,7 +197,7 @@ class SummingNetwork:
     def pass_one(self, name: str, port: int, frame: bytes) -> list[tuple[int, bytes]]:
         """Return what leaves one switch because of a frame."""
         self._sent.clear()
-        self.switches[name].receive(port, frame, 0)
+        self.switches[name].receive(port, frame, self.now_ps)
         return list(self._sent)
 
     def send(self, host: int, frame: bytes) -> list[tuple[int, bytes]]:

@@ -1,0 +1,201 @@
+"""Sums in switches: how fast, with how little memory, and where order, summing or both are enough.
+
+    python benchmarks/sums.py rates       # values a second: sums in switches, rings, servers; a minute
+    python benchmarks/sums.py memory      # two jobs and too little memory; half an hour
+    python benchmarks/sums.py zoo         # order, sums, both: five models at four bandwidths; an hour
+
+Prints the tables of docs/aggregation-studies.md. Times are for two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from tensorexpress.errors import PlanError
+from tensorexpress.plan import make_plan
+from tensorexpress.policy import parse_policy
+from tensorexpress.scenario import Job, Scenario, read_scenario
+from tensorexpress.sim import predict
+from tensorexpress.sim.flat_plan import build
+from tensorexpress.sim.run import execute, simulate, to_trace
+from tensorexpress.slots import SLOT_BYTES
+from tensorexpress.sums import SUM_FRAMING, VALUE_BYTES, VALUES
+from tensorexpress.topologies import star
+from tensorexpress.trace import iterations_ps, measure_job
+from tensorexpress.units import format_size
+from tensorexpress.workload import Layer, Workload
+
+GBPS = 10**9
+
+# Values a second
+
+WORKERS = (2, 4, 8, 16, 32, 64)
+#: Packets of gradients that take no time to make, in so many tensors, so that some come back while others leave.
+PACKETS = 8000
+TENSORS = 16
+#: Bytes around 256 values in SwitchML's own packets, from its published code.
+SWITCHML_OVERHEAD_BYTES = 82
+
+#: Ways to sum: policy, architecture and servers; -1: as many as workers, on the same hosts.
+WAYS = {
+    "switchml": ("switchml", "ring", 0),
+    "libra, 4 servers": ("libra", "ps", 4),
+    "atp, 4 servers": ("atp", "ps", 4),
+    "ring": ("fifo", "ring", 0),
+    "servers on all hosts": ("fifo", "ps", -1),
+    "4 servers": ("fifo", "ps", 4),
+}
+
+
+def line_rate(bandwidth_bps: int, overhead_bytes: int) -> float:
+    """Return how many values a second packets of 256 bring over a link."""
+    return bandwidth_bps / 8 / (VALUES * VALUE_BYTES + overhead_bytes) * VALUES
+
+
+def values_per_second(way: str, workers: int, bandwidth_bps: int, packets: int = PACKETS) -> float:
+    """Return how many values a second are summed and back at every worker."""
+    policy, architecture, servers = WAYS[way]
+    own = range(workers) if servers < 0 else range(workers, workers + servers)
+    layers = tuple(Layer(f"tensor{n}", packets // TENSORS * VALUES, 0, 0) for n in range(TENSORS))
+    job = Job("job", Workload("at once", layers), tuple(range(workers)), tuple(own), architecture, shard_bytes=1)
+    cluster = star(workers + max(0, servers), bandwidth_bps, "1 us", switch_memory=0)
+    plan = make_plan(Scenario("rates", cluster, (job,), iterations=1, warmup=0), parse_policy(policy))
+    return packets * VALUES * 10**12 / float(iterations_ps(simulate(plan).jobs[0])[-1])
+
+
+def rates(workers: Sequence[int] = WORKERS, packets: int = PACKETS) -> Iterator[str]:
+    """Yield the table of values a second."""
+    for gbps in (10, 100):
+        own, theirs = (
+            line_rate(gbps * GBPS, size) / 1e6 for size in (SUM_FRAMING.header_bytes, SWITCHML_OVERHEAD_BYTES)
+        )
+        yield f"\n{gbps} Gbps, M values a second; line rate {own:.0f} with our packets, {theirs:.0f} with SwitchML's\n"
+        yield from header(["", *(f"{count} workers" for count in workers)])
+        for way in WAYS:
+            found = [values_per_second(way, count, gbps * GBPS, packets) / 1e6 for count in workers]
+            yield row([way, *(f"{each:.0f}" for each in found)])
+
+
+# Memory
+
+
+class Shared(NamedTuple):
+    """What came of two jobs that share a switch."""
+
+    iteration_ms: float
+    #: Of sums that reached servers, those that came whole from a switch; None where all do.
+    whole: float | None
+    packets: float | None
+
+
+#: Policies, and whether urgent packets take cells from others.
+RIVALS = {
+    "switchml": ("switchml", None),
+    "libra": ("libra", None),
+    "atp": ("atp", None),
+    "tensorexpress+sum": ("tensorexpress+sum", None),
+    "tensorexpress+sum:sum=front": ("tensorexpress+sum:sum=front", None),
+    "tensorexpress+sum:sum=hashed": ("tensorexpress+sum:sum=hashed", True),
+    "the same, without preemption": ("tensorexpress+sum:sum=hashed", False),
+}
+SLOTS = (4, 8, 16, 32, 64, 128, 473)
+TWO_JOBS = (
+    "cluster.bandwidth=5 Gbps",
+    *(f"job.{job}.{key}" for job in range(2) for key in ("model=resnet50", "workers=8", "servers=2")),
+)
+
+
+def shared(rival: str, slots: int, changes: Sequence[str] = TWO_JOBS) -> Shared | None:
+    """Return how two jobs fare whose switch has so many slots; None where that is too few."""
+    name, preempts = RIVALS[rival]
+    scenario = read_scenario(None, [*changes, "iterations=2", "warmup=1"])
+    cluster = replace(scenario.cluster, switch_memory_bytes=slots * SLOT_BYTES)
+    try:
+        plan = make_plan(replace(scenario, cluster=cluster), parse_policy(name))
+    except PlanError:
+        return None
+    program = build(plan)
+    if preempts is not None:
+        program = replace(program, preempts=preempts)
+    trace = to_trace(plan, program, execute(program))
+    iteration_ps = sum(measure_job(job, trace.warmup).iteration_ps for job in trace.jobs) / len(trace.jobs)
+    if not program.cells:
+        return Shared(iteration_ps / 1e9, None, None)
+    return Shared(iteration_ps / 1e9, trace.whole_sums / trace.server_sums, trace.server_packets / trace.server_sums)
+
+
+def memory(slots: Sequence[int] = SLOTS, changes: Sequence[str] = TWO_JOBS) -> Iterator[str]:
+    """Yield the table of two jobs and little memory: iterations, and what was left to servers."""
+    yield "Two jobs, iteration in ms; in brackets: sums that came whole from a switch, packets into servers for a sum\n"
+    yield from header(["slots", *map(str, slots)])
+    yield row(["memory", *(format_size(count * SLOT_BYTES) for count in slots)])
+    for rival in RIVALS:
+        cells = []
+        for count in slots:
+            found = shared(rival, count, changes)
+            if found is None:
+                cells.append("too few")
+            elif found.whole is None:
+                cells.append(f"{found.iteration_ms:.1f}")
+            else:
+                cells.append(f"{found.iteration_ms:.1f} ({found.whole:.0%}, {found.packets:.1f})")
+        yield row([f"`{rival}`" if "," not in rival else rival, *cells])
+
+
+# The zoo
+
+MODELS = ("resnet50", "inception-v3", "vgg16", "bert-base", "gpt2")
+BANDWIDTHS_GBPS = (10, 25, 100, 400)
+COMPARED = (
+    "fifo", "tensorexpress", "switchml", "libra", "atp", "tensorexpress+sum", "tensorexpress+sum:sum=front",
+    "tensorexpress+sum:sum=hashed",
+)  # fmt: skip
+
+
+def zoo(
+    models: Sequence[str] = MODELS, bandwidths_gbps: Sequence[int] = BANDWIDTHS_GBPS, changes: Sequence[str] = ()
+) -> Iterator[str]:
+    """Yield a row for every model and bandwidth: iterations in ms, and what the lower bound of all is of them."""
+    yield "Iteration in ms, in brackets what the bound of all policies is of it\n"
+    yield from header(["", "compute", *(f"`{policy}`" for policy in COMPARED)])
+    for model in models:
+        for gbps in bandwidths_gbps:
+            words = [f"job.model={model}", f"cluster.bandwidth={gbps} Gbps", "iterations=1", "warmup=1", *changes]
+            compared = predict(read_scenario(None, words), COMPARED)
+            cells = [
+                f"{result.jobs[0].iteration_ps / 1e9:.1f} ({compared.of_optimal(name):.0%})"
+                for name, result in compared.results.items()
+            ]
+            yield row([f"{model}, {gbps} Gbps", f"{compared.baseline.jobs[0].compute_ps / 1e9:.1f}", *cells])
+
+
+# Tables
+
+
+def header(cells: Sequence[str]) -> Iterator[str]:
+    """Yield the first two lines of a table."""
+    yield row(cells)
+    yield row(["---"] * len(cells))
+
+
+def row(cells: Sequence[str]) -> str:
+    """Return a line of a table."""
+    return f"| {' | '.join(cells)} |"
+
+
+STUDIES = {"rates": rates, "memory": memory, "zoo": zoo}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("study", choices=STUDIES, nargs="*", default=list(STUDIES))
+    for name in parser.parse_args().study:
+        for line in STUDIES[name]():
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
