@@ -93,6 +93,8 @@ class Shared(NamedTuple):
 
 #: Policies, and whether urgent packets take cells from others.
 RIVALS = {
+    "fifo": ("fifo", None),
+    "tensorexpress": ("tensorexpress", None),
     "switchml": ("switchml", None),
     "libra": ("libra", None),
     "atp": ("atp", None),
@@ -130,9 +132,12 @@ def shared(rival: str, slots: int, changes: Sequence[str] = TWO_JOBS) -> Shared 
 def memory(slots: Sequence[int] = SLOTS, changes: Sequence[str] = TWO_JOBS) -> Iterator[str]:
     """Yield the table of two jobs and little memory: iterations, and what was left to servers."""
     yield "Two jobs, iteration in ms; in brackets: sums that came whole from a switch, packets into servers for a sum\n"
+    without = {name: shared(name, slots[0], changes) for name in ("fifo", "tensorexpress")}
+    said = ", ".join(f"{found.iteration_ms:.1f} under `{name}`" for name, found in without.items() if found is not None)
+    yield f"Servers alone: {said}\n"
     yield from header(["slots", *map(str, slots)])
     yield row(["memory", *(format_size(count * SLOT_BYTES) for count in slots)])
-    for rival in RIVALS:
+    for rival in (name for name in RIVALS if name not in without):
         cells = []
         for count in slots:
             found = shared(rival, count, changes)
