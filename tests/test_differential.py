@@ -6,24 +6,28 @@ import os
 import random
 import select
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.deployed import PROGRAM, framed, planned, tagged
+from support.hashed_switch import random_parts, ways_of
 from support.network import cable, needs_root
-from support.summing import SummingNetwork, parse, random_sums, star_plan
+from support.summing import TWO_JOBS, SummingNetwork, hashed_plan, parse, random_sums, star_plan
 from support.switches import Bmv2Switch
 from test_executors import cases
 
+from tensorexpress.addresses import addresses_of
 from tensorexpress.control.client import Connection, RemoteSwitch
 from tensorexpress.control.deploy import deploy, entries, prepare
 from tensorexpress.control.entities import Call, DefaultEntry, Entity, TableEntry
 from tensorexpress.control.intent import Intent, Options
 from tensorexpress.control.messages import ProgramSchema, encode, parse_p4info
+from tensorexpress.p4 import define
 from tensorexpress.p4runtime_messages import p4runtime_pb2
+from tensorexpress.plan import Plan
 from tensorexpress.switch.device import Switch
 from tensorexpress.switch.p4runtime.service import serve
 from tensorexpress.switch.ports import InterfacePort
@@ -119,7 +123,7 @@ def pair() -> Iterator[Pair]:
 def fresh_pair() -> Iterator[Pair]:
     """Switches that never had a program: BMv2 keeps the copies of its groups when it is given another one."""
     with ExitStack() as cleanup:
-        yield Pair(7, cleanup)
+        yield Pair(9, cleanup)
 
 
 def without_wait(frame: bytes) -> bytes:
@@ -194,22 +198,55 @@ def test_our_program_does_the_same_on_both(pair: Pair, seed: int) -> None:
     pair.assert_silent()
 
 
+def compare_sums(
+    pair: Pair, plan: Plan, arrivals: Iterable[tuple[int, bytes]], document: bytes = PROGRAM.document
+) -> list[bytes]:
+    """Let packets to sum pass both under a plan of one switch whose last host has nothing to do; return what came."""
+    schema = ProgramSchema.of(PROGRAM)
+    pair.load(schema.p4info, document, updates_of(entries(Intent(plan, "s0")), schema))
+    # Frames at two ports may overtake each other in BMv2, unless something behind the first has come out.
+    last = len(plan.scenario.cluster.hosts) - 1
+    follower = addresses_of(plan.scenario.cluster)[last].mac + bytes(6) + bytes.fromhex("88b6") + bytes(46)
+    made = []
+    for port, frame in arrivals:
+        ours = pair.embedded(port, frame)
+        pair.send_many(port, [frame, follower])
+        theirs = pair.collect(len(ours) + 1)
+        assert shown(theirs, without_wait) == shown([*ours, (last, follower)], without_wait), f"{port}: {frame.hex()}"
+        made += [each for _, each in theirs if read_frame(each).header is not None]
+    pair.assert_silent()
+    return made
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_packets_to_sum_become_the_same_on_both(fresh_pair: Pair, seed: int) -> None:
     network = SummingNetwork(star_plan(3, jobs=2))
-    schema = ProgramSchema.of(PROGRAM)
-    fresh_pair.load(schema.p4info, PROGRAM.document, updates_of(entries(Intent(network.plan, "s0")), schema))
-    # Frames at two ports may overtake each other in BMv2, unless something behind the first has come out.
-    follower = network.addresses[6].mac + bytes(6) + bytes.fromhex("88b6") + bytes(46)
-    sums = 0
-    for port, frame in random_sums(random.Random(seed), network, 600):
-        ours = fresh_pair.embedded(port, frame)
-        fresh_pair.send_many(port, [frame, follower])
-        theirs = fresh_pair.collect(len(ours) + 1)
-        assert shown(theirs, without_wait) == shown([*ours, (6, follower)], without_wait), f"{port}: {frame.hex()}"
-        sums += sum(read_frame(made).header is not None and parse(made).sums.flags & 1 for _, made in theirs)
-    assert sums > 50
-    fresh_pair.assert_silent()
+    made = compare_sums(fresh_pair, network.plan, random_sums(random.Random(seed), network, 600))
+    assert sum(parse(frame).sums.flags & 1 for frame in made) > 50
+
+
+def aging_after(microseconds: int) -> bytes:
+    """Return the program with another age at which cells are taken from their owners: each switch has its own clock."""
+    age = f'"0x{define.SUM_AGE:012x}"'.encode()
+    assert PROGRAM.document.count(age) == 1
+    return PROGRAM.document.replace(age, f'"0x{microseconds:012x}"'.encode())
+
+
+NEVER, AT_ONCE = 2**48 - 1, 0
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("policy", "age"), [("tensorexpress:sum=hashed", NEVER), ("atp", NEVER), ("atp", AT_ONCE)])
+def test_packets_that_find_cells_by_hash_become_the_same_on_both(
+    fresh_pair: Pair, policy: str, age: int, seed: int
+) -> None:
+    plan = hashed_plan(*TWO_JOBS, cells=3, policy=policy)
+    network, ways = SummingNetwork(plan), ways_of(plan, "s0")
+    parts = ((port, network.frame(port, content)) for port, content, *_ in random_parts(random.Random(seed), ways, 500))
+    made = [parse(frame) for frame in compare_sums(fresh_pair, plan, parts, aging_after(age))]
+    assert sum(content.sums.flags & 1 for content in made) > 30
+    # Sums of one, some and all workers.
+    assert {content.sums.workers.bit_count() for content in made} == {1, 2, 3}
 
 
 def test_frames_of_one_queue_stay_in_order_on_both(pair: Pair) -> None:

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from support.deployed import PROGRAM
+from support.hashed_switch import compare_with_rules
 from support.summing import (
     COLOCATED,
     DUMBBELL,
     ONE_SERVER,
+    TWO_JOBS,
     TWO_LEAVES,
     TWO_SERVERS,
     SummingNetwork,
@@ -309,12 +311,6 @@ def test_adding_does_not_make_a_cell_younger() -> None:
     goes_up(contribute(network, 0, 6), 0b011, again=True, sequence=5)
 
 
-TWO_JOBS = (
-    *(f"job.{job}.{word}" for job in range(2) for word in ("model=vgg16", "workers=3", "servers=1")),
-    "cluster.hosts=9",
-)
-
-
 def offered(network: SummingNetwork) -> dict[tuple[int, int], int]:
     """Return how many packets of which slot of meters and counters were sent to which queue."""
     (cells,) = network.switches["s0"].ask([ReadCounter(f"TensorIngress.{classify.OFFERED}", None)])
@@ -575,3 +571,21 @@ def test_a_link_brings_the_workers_behind_it() -> None:
         link: hashed.workers_behind(link, sums, (0, 1, 2), links) for own in sums.switches for link in own.children
     }
     assert behind == {0: 0b001, 2: 0b010, 4: 0b100, 8: 0b011, 11: 0b011}
+
+
+# All rules at once
+
+ORDERED = "tensorexpress:sum=hashed"
+#: Two jobs of which each child is one worker, and a switch with another one below it.
+MANY, ABOVE = hashed_plan(*TWO_JOBS, cells=3), hashed_plan(*DUMBBELL, cells=2)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("plan", "name"),
+    [(MANY, "s0"), (hashed_plan(*TWO_JOBS, cells=2, policy="atp"), "s0"), (ABOVE, "s0"), (ABOVE, "s1")],
+    ids=["two jobs", "atp", "below", "above"],
+)
+def test_the_program_does_what_the_rules_say(plan: Plan, name: str, seed: int) -> None:
+    events = compare_with_rules(PROGRAM, plan, name, seed)
+    assert set(events) >= set(aggregate.EVENT_NAMES.values()) - {"duplicates answered", "malformed"}

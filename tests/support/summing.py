@@ -110,6 +110,11 @@ def hashed_plan(*words: str, cells: int = 2, policy: str = "tensorexpress:sum=ha
 ONE_SERVER = ("job.workers=3", "job.servers=1", "cluster.hosts=5")
 TWO_SERVERS = ("job.workers=3", "job.servers=2", "cluster.hosts=6")
 COLOCATED = ("job.workers=3", "job.servers=2", "job.colocated=true", "cluster.hosts=4")
+#: Job 0 has hosts 0 to 2 and server 3, job 1 has hosts 4 to 6 and server 7.
+TWO_JOBS = (
+    *(f"job.{job}.{word}" for job in range(2) for word in ("model=vgg16", "workers=3", "servers=1")),
+    "cluster.hosts=9",
+)
 #: Hosts 0 and 1 are at s0, worker 2 and the server at s1; a spine s2 joins the two, or a link alone.
 TWO_LEAVES = (
     *("job.workers=3", "job.servers=1", "cluster.topology=leaf-spine", "cluster.leaves=2", "cluster.spines=1"),
@@ -155,19 +160,24 @@ def packet(values: Values, *, worker: int = 0, job: int = 0, chunk: int = 0, **f
     return SumPacket(header, SumHeader(**{**usual, **fields}), values)
 
 
-def parse(frame: bytes) -> SumPacket:
-    """Return what a frame says; all its checksums must be right."""
-    payload = frame[HEADERS_BYTES:]
+def read_payload(payload: bytes) -> SumPacket:
+    """Return what is in a UDP packet."""
     header, workers = unpack(payload), 0
     rest = payload[32:]
     if header.kind == Kind.PART:
         workers, rest = int.from_bytes(rest[:WORKERS_BYTES], "big"), rest[WORKERS_BYTES:]
     assert len(rest) == PAYLOAD_BYTES
+    values = np.frombuffer(rest, dtype=">i4", offset=16).astype(np.int32)
+    return SumPacket(header, SumHeader.unpack(rest, workers), values)
+
+
+def parse(frame: bytes) -> SumPacket:
+    """Return what a frame says; all its checksums must be right."""
+    content = read_payload(frame[HEADERS_BYTES:])
     assert checksum(frame[14:34]) == 0
     assert frame[40:42] != bytes(2)
     assert checksum(frame[26:34] + struct.pack("!II", len(frame) - 34, 17) + frame[34:]) == 0
-    values = np.frombuffer(rest, dtype=">i4", offset=16).astype(np.int32)
-    return SumPacket(header, SumHeader.unpack(rest, workers), values)
+    return content
 
 
 class SummingNetwork:

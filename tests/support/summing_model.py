@@ -3,9 +3,12 @@
 The network is as bad as can be. Whatever was once sent may arrive at any later time, in any order, as often as it
 likes, or never. So loss, duplication and reordering are not events that are counted: a state holds what may still
 arrive, and every choice of what arrives next is a way on. What bounds the model is how many turns a slot takes and how
-often workers start anew, not how often the network fails.
+often workers start anew, not how often the network fails. Where slots are found by hash there is too much that may
+still arrive between switches and at the server: no more than `Settings.under_way` of it, whichever that is; the rest is
+lost.
 
-Workers are those of docs/aggregation.md, as short as can be. Switches are the P4 program in the embedded switch.
+Workers are those of docs/aggregation.md, as short as can be, and so are servers. Switches are the P4 program in the
+embedded switch.
 """
 
 from __future__ import annotations
@@ -19,9 +22,10 @@ from typing import Any
 import numpy as np
 
 from support.deployed import PROGRAM
-from support.summing import SummingNetwork, SumPacket, Values, packet, parse
-from tensorexpress.control import aggregate
-from tensorexpress.p4 import P4Program
+from support.hashed_switch import served
+from support.summing import SummingNetwork, SumPacket, Values, packet, parse, read_payload
+from tensorexpress.control import aggregate, hashed
+from tensorexpress.p4 import P4Program, define
 from tensorexpress.plan import Plan
 from tensorexpress.sums import VALUES
 from tensorexpress.switch.operations import ReadRegister, WriteRegister
@@ -29,11 +33,25 @@ from tensorexpress.wire.sum_header import SumFlag, check_of
 
 REGISTERS = [
     f"TensorIngress.{name}"
-    for name in (aggregate.OWNERS, aggregate.IDENTITIES, aggregate.SEEN, aggregate.HEADS, *aggregate.VALUES)
+    for name in (
+        *(aggregate.OWNERS, aggregate.IDENTITIES, aggregate.SEEN, aggregate.HEADS, *aggregate.VALUES, hashed.WAYS),
+    )
 ]
+
+#: The place of the server among switches.
+SERVER = -1
+
+#: When a cell that was taken at 0 has just become too old.
+TOO_OLD_PS = (define.SUM_AGE + 1) * 10**6
 
 #: The first epoch; the next one is 0, so that numbers that begin anew are met at once.
 FIRST_EPOCH = 2**32 - 1
+
+#: The lowest bits of a way are the time at which its cell was taken.
+TIME_BITS = 48
+
+#: What is in a switch, when it has to be written anew.
+UNKNOWN = -1
 
 
 class WrongSumError(AssertionError):
@@ -64,9 +82,11 @@ class State:
     past: tuple[tuple[tuple[int, ...], ...], ...]
     #: What is in the slots of every switch.
     switches: tuple[int, ...]
+    #: What the server has, if there is one.
+    server: int
     #: By worker: the results that may still arrive, and that it would not discard.
     results: tuple[frozenset[int], ...]
-    #: (switch, port, frame) that may still arrive between switches.
+    #: (switch, port, frame) that may still arrive between switches, from the server, or at it.
     between: frozenset[tuple[int, int, int]]
 
 
@@ -75,13 +95,19 @@ class Settings:
     """What is modelled."""
 
     plan: Plan
+    #: Where they are found by hash: those of a pool with as many as its window come first, then those of the next.
     slots: int = 1
+    window: int = 1
     #: Turns that every slot takes.
     turns: int = 3
     #: How often a worker may start anew, each at its own time.
     restarts: int = 0
     #: Whether contributions also arrive damaged.
     damage: bool = False
+    #: Whether cells are also found too old.
+    age: bool = False
+    #: How much may be under way between switches and the server; None is all that was ever sent.
+    under_way: int | None = None
     #: A worker that takes turn 1 for that of another packet; no sum of that turn is right then.
     confused: int | None = None
 
@@ -108,6 +134,7 @@ class Model:
         self._network = SummingNetwork(settings.plan, program=program)
         self._cluster = settings.plan.scenario.cluster
         (sums,) = settings.plan.jobs[0].sums
+        self._is_hashed = sums.cells > 0
         self._first_slot = sums.pools[0].first_slot
         self._hosts = settings.plan.jobs[0].job.workers
         self._names = list(self._cluster.switches)
@@ -120,10 +147,17 @@ class Model:
         self._entry = {host: port_of[links.source.index(host) ^ 1] for host in self._hosts}
         self._child = {host: children[host] for host in self._hosts}
         self._cells = range(2 * self._first_slot, 2 * (self._first_slot + settings.slots))
-        self.frames, self._held = Numbered(), Numbered()
+        if self._is_hashed:
+            self._cells = range(sums.cells)
+        self._server_host = sums.server
+        self._everyone = (1 << len(self._hosts)) - 1 if self._is_hashed else 0
+        #: Where a server's answers come in.
+        self._answers_at = port_of[sums.switches[0].up] if sums.server >= 0 else (SERVER, SERVER)
+        self.frames, self._held, self._servers = Numbered(), Numbered(), Numbered()
         self._now = [self._held(self._read(place)) for place in range(len(self._names))]
         self._empty = tuple(self._now)
-        self._passed: dict[tuple[int, int, int, int], tuple[int, list[tuple[int, int]]]] = {}
+        self._passed: dict[tuple[int, int, int, int, bool], tuple[int, list[tuple[int, int]]]] = {}
+        self._answered: dict[tuple[int, int], tuple[int, list[int]]] = {}
         self._sent: dict[Turn, tuple[int, ...]] = {}
         self._contents: dict[int, SumPacket | None] = {}
         self._arrived: dict[tuple[Turn, int], bool] = {}
@@ -132,7 +166,10 @@ class Model:
 
     def _read(self, place: int) -> tuple[Any, ...]:
         queries = [ReadRegister(name, cell) for name in REGISTERS for cell in self._cells]
-        return tuple(value for (value,) in self._network.switches[self._names[place]].ask(queries))
+        found = [value for (value,) in self._network.switches[self._names[place]].ask(queries)]
+        # The last of the registers says when cells were taken, and then their time is 0.
+        ways = [value >> TIME_BITS << TIME_BITS for value in found[-len(self._cells) :]]
+        return tuple(found[: -len(self._cells)] + ways)
 
     def _restore(self, place: int, held: int) -> None:
         if self._now[place] != held:
@@ -141,32 +178,69 @@ class Model:
             self._network.switches[self._names[place]].apply([WriteRegister(*cell, value) for cell, value in writes])
             self._now[place] = held
 
-    def _pass(self, place: int, held: int, port: int, frame: int) -> tuple[int, list[tuple[int, int]]]:
-        """Return what is in a switch after a frame, and (port, frame) of what leaves it."""
-        key = (place, held, port, frame)
+    def _pass(self, place: int, held: int, port: int, frame: int, old: bool) -> tuple[int, list[tuple[int, int]]]:
+        """Return what is in a switch after a frame, and (port, frame) of what leaves it.
+
+        Cells count as taken at 0, and it is that time, or later by more than they may become old.
+        """
+        key = (place, held, port, frame, old)
         if key not in self._passed:
             self._restore(place, held)
+            self._network.now_ps = TOO_OLD_PS * old
             sent = self._network.pass_one(self._names[place], port, self.frames.items[frame])
-            self._now[place] = self._held(self._read(place))
-            self._passed[key] = self._now[place], [(out, self.frames(data)) for out, data in sent]
+            after = self._held(self._read(place))
+            self._now[place] = UNKNOWN if old else after
+            self._passed[key] = after, [(out, self.frames(data)) for out, data in sent]
         return self._passed[key]
+
+    # The server.
+
+    def _serve(self, server: int, frame: int) -> tuple[int, list[int]]:
+        """Return what the server has after a frame, and its answer, if any."""
+        key = (server, frame)
+        if key not in self._answered:
+            self._answered[key] = self._served(server, frame)
+        return self._answered[key]
+
+    def _served(self, server: int, frame: int) -> tuple[int, list[int]]:
+        content = self._content(frame)
+        if content is None:
+            return server, []
+        places = dict(self._servers.items[server])
+        slot, turn = self._slot_and_turn(content)
+        held, answer = served(_read_held(places.get((slot, turn % 2))), content, self._everyone)
+        if held is not None:
+            places[slot, turn % 2] = held[0].payload(), held[1]
+        sent = [] if answer is None else [self.frames(self._network.frame(self._server_host, answer))]
+        return self._servers(tuple(sorted(places.items()))), sent
 
     # Workers.
 
-    def contribution(self, turn: Turn) -> SumPacket:
+    def contribution(self, turn: Turn, **more: int) -> SumPacket:
         settings = self.settings
+        place = {"turn": turn.turn, "slot": self._first_slot + turn.slot}
+        if self._is_hashed:
+            number, at = divmod(turn.slot, settings.window)
+            place = {"turn": turn.turn * settings.window + at, "slot": number, "workers": 1 << turn.worker}
         return packet(
             self.values(turn),
             worker=self._child[self._hosts[turn.worker]],
             epoch=(FIRST_EPOCH + turn.epoch) % 2**32,
-            turn=turn.turn,
-            slot=self._first_slot + turn.slot,
             # Every other turn sends the packet of the one before again, scaled with another exponent.
             chunk=turn.turn // 2 + 50 * (settings.confused == turn.worker and turn.turn == 1),
             exponent=turn.turn % 2,
             needed=self._needed(turn.worker, turn.turn),
             culprit=(turn.worker + turn.turn) % 3,
+            **place,
+            **more,
         )
+
+    def _slot_and_turn(self, content: SumPacket) -> tuple[int, int]:
+        """Return which slot of the model a packet is of, and which turn of it."""
+        if not self._is_hashed:
+            return content.sums.slot - self._first_slot, content.sums.turn
+        turn, at = divmod(content.sums.turn, self.settings.window)
+        return content.sums.slot * self.settings.window + at, turn
 
     def _needed(self, worker: int, turn: int) -> int:
         return (worker * 2 + turn) % 5 - 2
@@ -182,11 +256,15 @@ class Model:
         return values
 
     def _frames_of(self, turn: Turn) -> tuple[int, ...]:
-        """Return the frame that a worker sends in a turn, and the same damaged on its way where there is damage."""
+        """Return the frames that a worker sends in a turn: the last of them as often as it likes.
+
+        Before it there are the first one where that is another, and the same damaged on its way where there is damage.
+        """
         if turn not in self._sent:
-            frame = self._network.frame(self._hosts[turn.worker], self.contribution(turn))
-            damaged = frame[:500] + bytes([frame[500] ^ 4]) + frame[501:]
-            self._sent[turn] = tuple(map(self.frames, [frame, damaged][: 1 + self.settings.damage]))
+            contents = [self.contribution(turn)] + [self.contribution(turn, sent_again=1)] * self._is_hashed
+            sent = [self._network.frame(self._hosts[turn.worker], content) for content in contents]
+            damaged = [frame[:500] + bytes([frame[500] ^ 4]) + frame[501:] for frame in sent if self.settings.damage]
+            self._sent[turn] = tuple(map(self.frames, damaged + sent))
         return self._sent[turn]
 
     def _is_sum(self, turn: Turn, frame: int) -> bool:
@@ -222,6 +300,7 @@ class Model:
             and found.sums.needed == max(self._needed(worker, turn.turn) for worker in workers)
             and found.sums.culprit == max((worker + turn.turn) % 3 for worker in workers)
             and found.sums.flags == SumFlag.RESULT
+            and found.sums.workers == self._everyone
             and not (self.settings.confused is not None and turn.turn == 1)
         )
         if not right:
@@ -238,9 +317,15 @@ class Model:
             workers=((0, (0,) * self.settings.slots),) * workers,
             past=((),) * workers,
             switches=self._empty,
+            server=self._servers(()),
             results=(frozenset(),) * workers,
             between=frozenset(),
         )
+
+    @property
+    def most_rounds(self) -> int:
+        """In how many rounds without loss all workers must have all sums."""
+        return self.settings.turns * (len(self._names) + 1 if self._is_hashed else 1)
 
     def is_done(self, state: State) -> bool:
         """Whether all workers have all sums."""
@@ -260,9 +345,21 @@ class Model:
                 for slot, turn in enumerate(reached):
                     for sent in range(min(turn + 1, self.settings.turns)):
                         for frame in self._frames_of(Turn(worker, started, slot, sent)):
-                            yield partial(self._after, state, place, port, frame)
-        for place, port, frame in sorted(state.between):
-            yield partial(self._after, state, place, port, frame)
+                            yield from self._arrivals(state, (place, port, frame))
+        for arrival in sorted(state.between):
+            yield from self._arrivals(state, arrival)
+            if len(state.between) == self.settings.under_way:
+                # For something else to be under way, something has to be lost, or to arrive for the last time.
+                without = replace(state, between=state.between - {arrival})
+                yield partial(self._same, without)
+                yield from self._arrivals(without, arrival)
+
+    def _same(self, state: State) -> State:
+        return state
+
+    def _arrivals(self, state: State, arrival: tuple[int, int, int]) -> Iterator[Callable[[], State]]:
+        for old in range(1 + self.settings.age):
+            yield partial(self._after, state, arrival, old=bool(old))
 
     def sent_again(self, state: State) -> State:
         """Return what is after all before was lost, workers have sent what they wait for, and all of that arrived."""
@@ -270,18 +367,21 @@ class Model:
         for worker, (epoch, turns) in enumerate(state.workers):
             for slot, turn in enumerate(turns):
                 if turn < self.settings.turns:
-                    frame = self._frames_of(Turn(worker, epoch, slot, turn))[0]
-                    state = self._after(state, *self._entry[self._hosts[worker]], frame)
-        before = None
-        while before != state.between:
-            before = state.between
-            for arrival in sorted(before):
-                state = self._after(state, *arrival)
+                    frame = self._frames_of(Turn(worker, epoch, slot, turn))[-1]
+                    state = self._all_arrive(state, (*self._entry[self._hosts[worker]], frame))
         for worker, (epoch, turns) in enumerate(state.workers):
             for slot, turn in enumerate(turns):
                 own = Turn(worker, epoch, slot, turn)
                 if turn < self.settings.turns and any(self._is_sum(own, frame) for frame in state.results[worker]):
                     state = self._advanced(state, worker, slot)
+        return state
+
+    def _all_arrive(self, state: State, arrival: tuple[int, int, int]) -> State:
+        """Return what is after a frame and all that it caused have arrived once."""
+        under_way = deque([arrival])
+        while under_way:
+            state, sent = self._arrive(state, under_way.popleft(), old=False)
+            under_way += sent
         return state
 
     def _advanced(self, state: State, worker: int, slot: int) -> State:
@@ -298,12 +398,11 @@ class Model:
     def _pruned(self, state: State, worker: int, after: tuple[int, tuple[int, ...]], past: Any) -> State:
         """Return the state with a worker elsewhere; results that it would discard from now on are the same as none."""
         kept = frozenset(frame for frame in state.results[worker] if self._may_matter(after, frame))
-        return State(
-            (*state.workers[:worker], after, *state.workers[worker + 1 :]),
-            past,
-            state.switches,
-            (*state.results[:worker], kept, *state.results[worker + 1 :]),
-            state.between,
+        return replace(
+            state,
+            workers=(*state.workers[:worker], after, *state.workers[worker + 1 :]),
+            past=past,
+            results=(*state.results[:worker], kept, *state.results[worker + 1 :]),
         )
 
     def _may_matter(self, worker: tuple[int, tuple[int, ...]], frame: int) -> bool:
@@ -311,24 +410,48 @@ class Model:
         content = self._content(frame)
         if content is None:
             return False
-        sums, (epoch, turns) = content.sums, worker
-        started, slot = (sums.epoch - FIRST_EPOCH) % 2**32, sums.slot - self._first_slot
-        return started > epoch or (started == epoch and sums.turn >= turns[slot])
+        epoch, turns = worker
+        started, (slot, turn) = (content.sums.epoch - FIRST_EPOCH) % 2**32, self._slot_and_turn(content)
+        return started > epoch or (started == epoch and turn >= turns[slot])
 
-    def _after(self, state: State, place: int, port: int, frame: int) -> State:
-        """Return what is after a frame has arrived at a switch."""
-        held, sent = self._pass(place, state.switches[place], port, frame)
-        if held == state.switches[place] and not sent:
-            return state
-        results, between = list(state.results), state.between
+    def _after(self, state: State, arrival: tuple[int, int, int], *, old: bool) -> State:
+        """Return what is after a frame has arrived; what it causes is then under way, if there is room."""
+        state, sent = self._arrive(state, arrival, old=old)
+        between = state.between
+        for each in sent:
+            if self.settings.under_way is None or len(between) < self.settings.under_way:
+                between |= {each}
+        return state if between == state.between else replace(state, between=between)
+
+    def _arrive(self, state: State, arrival: tuple[int, int, int], *, old: bool) -> tuple[State, list[Any]]:
+        """Return what is after a frame has arrived, and what is now under way to switches and the server."""
+        place, port, frame = arrival
+        if place == SERVER:
+            server, answers = self._serve(state.server, frame)
+            after = state if server == state.server else replace(state, server=server)
+            return after, [(*self._answers_at, answer) for answer in answers]
+        held, sent = self._pass(place, state.switches[place], port, frame, old)
+        results, on_the_way = list(state.results), []
         for out, data in sent:
             end = self._ends[place, out]
             if isinstance(end, tuple):
-                between |= {(*end, data)}
+                on_the_way.append((*end, data))
+            elif end == self._server_host and not self._is_result(data):
+                on_the_way.append((SERVER, 0, data))
             elif self._may_matter(state.workers[worker := self._hosts.index(end)], data):
                 results[worker] |= {data}
+        if held == state.switches[place] and tuple(results) == state.results:
+            return state, on_the_way
         switches = (*state.switches[:place], held, *state.switches[place + 1 :])
-        return State(state.workers, state.past, switches, tuple(results), between)
+        return replace(state, switches=switches, results=tuple(results)), on_the_way
+
+    def _is_result(self, frame: int) -> bool:
+        content = self._content(frame)
+        return content is not None and bool(content.sums.flags & SumFlag.RESULT)
+
+
+def _read_held(held: tuple[bytes, bool] | None) -> tuple[SumPacket, bool] | None:
+    return None if held is None else (read_payload(held[0]), held[1])
 
 
 @dataclass(frozen=True)
@@ -366,9 +489,10 @@ def drain(model: Model, state: State, ends_well: set[Any]) -> None:
         for _ in range(latest - epoch):
             state = model.restarted(state, worker)
     seen = set()
-    while not model.is_done(state) and (key := (state.workers, state.switches)) not in ends_well:
-        # Every round takes all workers one turn further, but for the first: then some are behind others.
-        if key in seen or len(seen) > model.settings.turns:
+    while not model.is_done(state) and (key := (state.workers, state.switches, state.server)) not in ends_well:
+        # Every round takes all workers one turn further, but for the first: then some are behind others. Where slots
+        # are found by hash, sets that overlap may take another round for every level.
+        if key in seen or len(seen) > model.most_rounds:
             raise StuckError(str(state.workers))
         seen.add(key)
         state = model.sent_again(state)
