@@ -164,7 +164,7 @@ def test_a_slot_takes_its_next_packet_when_the_sum_of_the_last_is_here_and_its_g
 def test_a_packet_is_summed_again_when_its_exponent_was_too_low_or_far_too_high(
     exponent: int, needed: int, again: int | None
 ) -> None:
-    pool = offered(1.0, first_exponent=exponent)
+    pool = offered(1.0, first_exponent=exponent, slots=1)
     packet = pool.next_burst(0, 64)
     summed = answer(packet, pool, needed=needed)
     if again is None:
@@ -179,6 +179,13 @@ def test_a_packet_is_summed_again_when_its_exponent_was_too_low_or_far_too_high(
     assert summed is not None
     assert set(summed.values) == {2.0}
     assert pool.redone == 1
+
+
+def test_a_redo_goes_behind_what_could_be_sent_before_it() -> None:
+    pool = offered(slots=3)
+    first = pool.next_burst(0, 64)
+    answer(first, pool, needed=5)
+    assert turns_sent(pool, 0) == [(11, 0), (12, 0), (10, 1)]
 
 
 def test_the_next_iteration_is_tried_with_what_the_last_one_needed() -> None:
@@ -347,7 +354,7 @@ def test_after_three_time_outs_what_was_sent_in_the_turn_before_is_sent_as_well(
         now_ps = pool.deadline_ps
         pool.time_out(now_ps)
     recalled = [(10, 0), (11, 0), (12, 0)]
-    assert sent == [([(10, 1)], [])] * 3 + [([(10, 0), (10, 1), (11, 0)], recalled)] * 2
+    assert sent == [([(10, 1)], [])] * 3 + [([(10, 0), (11, 0), (10, 1)], recalled)] * 2
 
 
 def test_a_worker_that_is_left_alone_without_a_sum_says_so() -> None:

@@ -127,7 +127,7 @@ class _Slot:
     """What goes through a slot at present."""
 
     __slots__ = (
-        "before", "damaged", "exponent", "is_queued", "number", "packet", "payload", "sent_ps", "timeout_ps",
+        "before", "damaged", "exponent", "is_queued", "number", "order", "packet", "payload", "sent_ps", "timeout_ps",
         "timeouts", "transmissions", "turn",
     )  # fmt: skip
 
@@ -137,8 +137,8 @@ class _Slot:
         self.turn = 0
         #: The exponent of a redo; None: that of the packet's last sum.
         self.exponent: int | None = None
-        #: Whether it waits to be sent, for the first time or again.
-        self.is_queued = False
+        #: Whether it waits to be sent, for the first time or again, and how many of the pool could be sent before it.
+        self.is_queued, self.order = False, 0
         #: How often it was sent in this turn, and since when it waits for the sum.
         self.transmissions, self.sent_ps, self.timeout_ps = 0, 0, 0
         #: Time-outs in this turn.
@@ -176,8 +176,9 @@ class PoolSender:
         self._gradients: dict[int, _Gradient] = {}
         #: Of every packet of an iteration.
         self._exponents = np.full(pool.packets_per_iteration, member.first_exponent, dtype=np.int16)
-        #: (number, turn, place of the slot, whether it is the packet of the turn before); what is out of date stays.
+        #: (order, turn, place of the slot, whether it is the packet of the turn before); what is out of date stays.
         self._ready: list[tuple[int, int, int, bool]] = []
+        self._order = 0
         #: (time, place of the slot, turn, transmissions); likewise.
         self._timers: list[tuple[int, int, int, int]] = []
         #: By the places of slots.
@@ -236,7 +237,11 @@ class PoolSender:
         return None
 
     def next_burst(self, now_ps: int, most: int) -> Contribution:
-        """Send the packet that `head` spoke of; the lowest number goes first."""
+        """Send the packet that `head` spoke of: what is sent again, and then what could be sent first.
+
+        Sums come to all workers in the same order, so they send in the same one, redos included. By number, a redo
+        would overtake others at those workers alone that have not sent them yet, and look like a loss to the rest.
+        """
         _, _, place, is_before = heapq.heappop(self._ready)
         slot = self._slots[place]
         if is_before:
@@ -261,7 +266,9 @@ class PoolSender:
     def _queue(self, place: int) -> None:
         slot = self._slots[place]
         slot.is_queued = True
-        heapq.heappush(self._ready, (slot.number, slot.turn, place, False))
+        if not slot.transmissions:
+            slot.order, self._order = self._order, self._order + 1
+        heapq.heappush(self._ready, (slot.order, slot.turn, place, False))
 
     def _first_of(self, number: int) -> int:
         """Return the number of the first packet of the tensor that a packet is of."""
@@ -355,7 +362,7 @@ class PoolSender:
     def _recall(self, place: int) -> None:
         slot = self._slots[place]
         if slot.before is not None:
-            heapq.heappush(self._ready, (slot.number - 1, slot.turn, place, True))
+            heapq.heappush(self._ready, (-1, slot.turn, place, True))
 
     def _measure_round_trip(self, slot: _Slot, now_ps: int) -> None:
         # From the first transmission on, whichever the sum answers: the shortest of several counts.
