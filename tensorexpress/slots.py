@@ -255,14 +255,19 @@ def room_of(cluster: Cluster) -> int:
 
 
 def _cells_of(cluster: Cluster) -> int:
-    """Return how many cells a switch has where slots are found by hash; a slot has two of them."""
+    """Return how many cells a switch uses where slots are found by hash; a slot has two of them.
+
+    That is a power of two, even if a switch has more. Packets under way have numbers in a row, and a CRC is linear:
+    modulo a power of two, those of a pool find different cells. With all 946 of 1 MB, one sum in a hundred finds its
+    cell taken by another of its own pool, with 512 of them next to none.
+    """
     room = room_of(cluster)
     if room < 1:
         raise PlanError(
             f"a switch has {format_size(cluster.switch_memory_bytes)} for sums; accepted: a cluster.switch_memory of "
             f"{format_size(SLOT_BYTES)} or more"
         )
-    return 2 * room
+    return 1 << ((2 * room).bit_length() - 1)
 
 
 def numbered(trees: Iterable[SumPlan]) -> tuple[SumPlan, ...]:
