@@ -1,7 +1,7 @@
 """Events, binary heaps of (time, place inside the instant), no two of which share both; and packets.
 
-Timers have a heap of their own: there is one for every flow, and almost all sleep while packets come and go. So the heap
-of all other events is as small as the network.
+Timers have a heap of their own: there is one for every flow, and almost all sleep while packets come and go. So the
+heap of all other events is as small as the network.
 """
 
 from __future__ import annotations

@@ -37,13 +37,15 @@ def _prefetch(context: Any, memory: Any, at: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        function = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
+            builder.module, kind, "llvm.prefetch.p0i8"
+        )
         address = builder.bitcast(builder.gep(arguments[0], [arguments[1]]), byte)
         # To be written, too; to be kept in all caches; data.
         builder.call(function, [address, word(1), word(3), word(1)])
         return context.get_dummy_value()
 
-    return types.none(memory, types.int64), generate  # type: ignore[no-untyped-call]
+    return types.none(memory, types.int64), generate
 
 
 #: Asks for a cache line that will be needed soon, so that nobody waits for it then.
