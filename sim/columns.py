@@ -12,10 +12,9 @@ NONE = -1
 # Fields at the start of the memory.
 (NOW, EVENTS, EVENT_COUNT, TOP_IS_FREE, TIMERS, TIMER_COUNT, STACK, FREE, FREE_COUNT, LOGGED, RUNNING,
  RETRANSMISSIONS, TIMEOUTS, TRANSMISSIONS, SEQUENCE, STATUS, DISCIPLINE, QUEUES, OWN, COMMON, SLACK_MODE, ECN, LOSS,
- SEED, HOST_ORDER, CREDIT,
- PAYLOAD, HEADER, ACK_SIZE, ACKS, ACK_EVERY, LARGEST_WINDOW, RTO_MIN, REORDERING, NEWER_SUMS, ROUNDS, OTHER_RANK,
- OTHER_SLACK, LOGGING, SOURCES, TRAINS, QUEUE_SHARE, CHUNK, HEAD_BYTES, SPARE, CELLS, CHECKSUMS, PREEMPTS,
- SERVER_SUMS, WHOLE_SUMS, SERVER_PACKETS, COLLISIONS, EVICTIONS, HEAD) = range(54)  # fmt: skip
+ SEED, HOST_ORDER, CREDIT, PAYLOAD, HEADER, ACK_SIZE, ACKS, ACK_EVERY, LARGEST_WINDOW, RTO_MIN, REORDERING, NEWER_SUMS,
+ ROUNDS, OTHER_RANK, OTHER_SLACK, LOGGING, SOURCES, TRAINS, QUEUE_SHARE, CHUNK, HEAD_BYTES, SPARE, CELLS, CHECKSUMS,
+ PREEMPTS, SERVER_SUMS, WHOLE_SUMS, SERVER_PACKETS, COLLISIONS, EVICTIONS, HEAD) = range(54)  # fmt: skip
 
 # Words of a cache line. Rows that are many, and that every packet touches, start with one.
 LINE = 8
@@ -69,15 +68,14 @@ NOBODY = 0
 
 # Messages, three cache lines: what every packet touches, what sending touches, the rest. The columns from RECEIVED to
 # LOST_FROM start at zero in every iteration. Those that switches sum have a FIRST packet by number, the iteration
-# COPIED whose packets may be sent, and an ANSWER that brings the sum back; they do without what is in these places
-# otherwise.
+# COPIED whose packets may be sent, and an ANSWER that brings the sum back, where others keep what these do without.
 (M_ITERATION, M_FIRST_CHUNK, M_CHUNKS, M_RECEIVED, M_EXPECTED, M_UNACKNOWLEDGED, M_NEXT, M_LOST,
  M_LOST_FROM, M_KEY, M_BYTES, M_FLOW, M_SWITCH_RANK, M_DEADLINE, M_LEAD, M_TIMES,
  M_INDEX, M_NODE, M_SLICES, M_PACKETS, M_SLACK, M_FIRED, M_OUT) = range(23)  # fmt: skip
 M_FIRST, M_COPIED, M_ANSWER, MESSAGE_COLUMNS = M_FIRST_CHUNK, M_UNACKNOWLEDGED, M_LOST_FROM, 3 * LINE
 
-# Chunks are single words, because a program has many: the state, HAS (received), and from BY_TRANSMISSION on the number
-# of the transmission that is in flight.
+# Chunks are single words, because a program has many: the state, HAS (received), and from BY_TRANSMISSION on the
+# number of the transmission that is in flight.
 STATE, HAS, BY_TRANSMISSION = 3, 4, 8
 
 # What a flow has transmitted, from the oldest that may be in flight on, is a list of rows like those of packets: NEXT,

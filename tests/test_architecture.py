@@ -44,7 +44,7 @@ IMPORTED_BY: dict[str, set[str]] = {
     "click": {"cli"},
     "simpy": {"sim"},
     "numba": {"sim", "sim.kernel", "host"},
-    "llvmlite": {"host"},
+    "llvmlite": {"sim.kernel", "host"},
     "matplotlib": {"results"},
     "scapy": {"wire"},
     "grpc": {"control", "switch.p4runtime", "target"},

@@ -253,9 +253,6 @@ def _compiled_kernel(sources: int) -> Callable[[int, int, int, int], None]:
                 m[NOW] = m[m[TIMERS]]
                 take_timer(m)
                 continue
-            # One of the next two in the heap follows, often a packet that arrives.
-            prefetch(m, m[m[events + 3] % PHASE + L_HEAD])
-            prefetch(m, m[m[events + 5] % PHASE + L_HEAD])
             m[NOW] = m[events]
             place = m[events + 1]
             m[TOP_IS_FREE] = 1
