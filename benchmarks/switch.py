@@ -12,7 +12,10 @@ neither switch is measured while it drops. What comes out of the other port is c
 costs the switches nothing.
 
 Last, two workers send packets of 256 values that the switch sums: every packet is added to a slot, and for every two of
-them the sum goes back to both workers.
+them the sum goes back to both workers. Where slots are found by hash, the sum goes to a server, whose answer goes back.
+
+Beside packets per second there are packets per second of processor time, of all processes of the switch together: that
+is what can be compared where other programs run too.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -52,7 +55,7 @@ from tensorexpress.switch.running import RunningSwitch
 from tensorexpress.switch.traffic import PortSettings
 from tensorexpress.wire.frame import FrameEnd, build_frame
 from tensorexpress.wire.header import Header, Kind
-from tensorexpress.wire.sum_header import SumHeader, check_of
+from tensorexpress.wire.sum_header import SumFlag, SumHeader, check_of
 
 #: Tensor bytes of a frame: a small packet, and a full one of an MTU of 1500.
 PAYLOADS = (64, 1400)
@@ -70,6 +73,14 @@ SLOT_GROUPS = WINDOW // BURST
 TURNS = [turn << 30 for turn in range(4)]
 
 OFFLOADS_OFF = [word for name in ("tso", "gso", "gro", "tx", "rx", "sg") for word in (name, "off")]
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Packets per second, and per second of the switch's processor time."""
+
+    per_s: float
+    per_cpu_s: float
 
 
 def make_bench_plan() -> Plan:
@@ -107,12 +118,32 @@ def make_sum_bursts() -> list[list[list[bytes]]]:
     ]
 
 
-def _sum_frame(worker: int, values: np.ndarray, turn: int, slot: int) -> bytes:
-    addresses = default_addresses([f"h{host}" for host in range(WORKERS)])
+def make_hashed_plan() -> Plan:
+    words = [f"job.workers={WORKERS}", "job.servers=1", f"cluster.hosts={WORKERS + 1}"]
+    return make_plan(read_scenario(overrides=words), POLICIES["atp"])
+
+
+def make_hashed_arrivals() -> list[tuple[int, bytes]]:
+    """Return (port, frame) that come again and again: what workers send of a packet, and the answer of the server."""
+    random = np.random.default_rng(1)
+    values = [random.integers(-(2**20), 2**20, VALUES, dtype=np.int32) for _ in range(WORKERS)]
+    arrivals = []
+    for sequence in range(BURST):
+        for worker in range(WORKERS):
+            frame = _sum_frame(worker, values[worker], sequence, 0, workers=1 << worker)
+            arrivals.append((worker, frame))
+        total, everyone = np.sum(values, axis=0, dtype=np.int32), (1 << WORKERS) - 1
+        result = _sum_frame(WORKERS, total, sequence, 0, workers=everyone, flags=SumFlag.RESULT)
+        arrivals.append((WORKERS, result))
+    return arrivals
+
+
+def _sum_frame(worker: int, values: np.ndarray, turn: int, slot: int, **more: int) -> bytes:
+    addresses = default_addresses([f"h{host}" for host in range(WORKERS + 1)])
     ends = FrameEnd(addresses[worker].mac, addresses[worker].ipv4), FrameEnd(GATEWAY_MAC, addresses[0].ipv4)
-    sums = SumHeader(epoch=1, turn=turn, slot=slot, check=check_of(values), exponent=0, needed=0).pack()
-    data = sums + values.astype(">i4").tobytes()
-    return build_frame(*ends, Header(0, worker, 0, 0, 0, 1, kind=Kind.SUM, payload_bytes=len(data)).pack() + data)
+    sums = SumHeader(epoch=1, turn=turn, slot=slot, check=check_of(values), exponent=0, needed=0, **more).pack()
+    data, kind = sums + values.astype(">i4").tobytes(), Kind.PART if "workers" in more else Kind.SUM
+    return build_frame(*ends, Header(0, worker, 0, 0, 0, 1, kind=kind, payload_bytes=len(data)).pack() + data)
 
 
 def deploy_to(address: str, plan: Plan) -> None:
@@ -125,8 +156,8 @@ def deploy_to(address: str, plan: Plan) -> None:
 # In process
 
 
-def in_process(plan: Plan, arrivals: list[tuple[int, bytes]], out: set[int], seconds: float) -> float:
-    """Return packets per second of CPU time, which for one thread that never waits is time.
+def in_process(plan: Plan, arrivals: list[tuple[int, bytes]], out: set[int], seconds: float) -> Rate:
+    """Return packets per second of processor time, which for one thread that never waits is time.
 
     `arrivals` are (port, frame) that come again and again, for each of which a packet leaves by one of some ports.
     """
@@ -149,7 +180,7 @@ def in_process(plan: Plan, arrivals: list[tuple[int, bytes]], out: set[int], sec
                 switch.receive(port, frame, time.monotonic_ns() * 1000)
         assert sent == rounds * len(arrivals)
         rates.append(sent / (time.process_time() - started))
-    return median(rates)
+    return Rate(median(rates), median(rates))
 
 
 # Through sockets
@@ -209,9 +240,30 @@ def received_by_wire(port: int) -> int:
     raise LookupError(port)
 
 
-def measure(send: Callable[[], None], count: Callable[[], int], seconds: float) -> float:
+def processor_s() -> float:
+    """Return the processor time of all processes that this one has started, and of those that they have."""
+    parents, times = {}, {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended
+            continue
+        pid = int(path.parent.name)
+        parents[pid], times[pid] = int(fields[1]), int(fields[11]) + int(fields[12])
+    ticks = sum(times[pid] for pid in parents if os.getpid() in _ancestors(pid, parents))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _ancestors(pid: int, parents: dict[int, int]) -> Iterator[int]:
+    while pid in parents:
+        pid = parents[pid]
+        yield pid
+
+
+def measure(send: Callable[[], None], count: Callable[[], int], seconds: float) -> Rate:
     """Return how many packets per second come out while WINDOW of them are kept under way."""
     warm_up(send, count)
+    used_s = processor_s()
     sent = lost = 0
     base = before = count()
     started = progress_at = time.monotonic()
@@ -225,10 +277,10 @@ def measure(send: Callable[[], None], count: Callable[[], int], seconds: float) 
             lost, progress_at = sent - (before - base), now
         else:
             time.sleep(POLL_S)
-    rate = (count() - base) / (time.monotonic() - started)
+    came, took_s = count() - base, time.monotonic() - started
     if lost:
         print(f"{lost} of {sent} packets were lost")
-    return rate
+    return Rate(came / took_s, came / (processor_s() - used_s))
 
 
 def warm_up(send: Callable[[], None], count: Callable[[], int]) -> None:
@@ -303,7 +355,7 @@ def run(*command: str) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
-def through_wires(frames: list[bytes], seconds: float) -> float:
+def through_wires(frames: list[bytes], seconds: float) -> Rate:
     with (
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as source,
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sink,
@@ -323,7 +375,7 @@ def through_cables(
     names: list[tuple[str, str]],
     frames: list[bytes],
     seconds: float,
-) -> float:
+) -> Rate:
     (near_in, far_in), (near_out, far_out) = names
     ports = f"0@{near_in}", f"1@{near_out}"
     with switch(make_bench_plan(), *ports), socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as source:
@@ -333,7 +385,7 @@ def through_cables(
 
 def sums_through_cables(
     switch: Callable[..., AbstractContextManager[None]], names: list[tuple[str, str]], seconds: float
-) -> float:
+) -> Rate:
     """Return packets to sum per second, with a worker at each far end; as many packets return."""
     with switch(make_sum_plan(), *(f"{port}@{near}" for port, (near, _) in enumerate(names))), ExitStack() as cleanup:
         ends = []
@@ -354,7 +406,7 @@ def sums_through_cables(
         return measure(send, lambda: sum(received_by_interface(far) for _, far in names), seconds)
 
 
-def measure_all(payload: int, seconds: float) -> dict[str, float]:
+def measure_all(payload: int, seconds: float) -> dict[str, Rate]:
     """Return packets per second by way, for frames with this much payload."""
     frames = make_frames(payload)
     arrivals = [(0, frame) for frame in frames]
@@ -370,12 +422,15 @@ def measure_all(payload: int, seconds: float) -> dict[str, float]:
     return rates
 
 
-def measure_sums(seconds: float) -> dict[str, float]:
+def measure_sums(seconds: float) -> dict[str, Rate]:
     """Return packets to sum per second by way."""
     arrivals = [
         (worker, frame) for burst in make_sum_bursts() for worker, frames in enumerate(burst) for frame in frames
     ]
-    rates = {"in process": in_process(make_sum_plan(), arrivals, set(range(WORKERS)), seconds)}
+    rates = {
+        "in process": in_process(make_sum_plan(), arrivals, set(range(WORKERS)), seconds),
+        "by hash, in process": in_process(make_hashed_plan(), make_hashed_arrivals(), set(range(WORKERS + 1)), seconds),
+    }
     if not has_cables():
         return rates
     with cables() as names:
@@ -407,18 +462,23 @@ def main() -> None:
     arguments.add_argument("--seconds", type=float, default=5.0, help="how long each way is measured (5)")
     seconds = arguments.parse_args().seconds
     for payload in PAYLOADS:
-        rates = measure_all(payload, seconds)
-        print(f"frames with {payload} bytes of tensor, packets/s:")
-        for way, rate in rates.items():
-            print(f"  {way:10} {rate:9,.0f}{beside_bmv2(rates, way)}")
+        show(f"frames with {payload} bytes of tensor", measure_all(payload, seconds))
     rates = measure_sums(seconds)
-    print(f"frames with {VALUES} values that the switch sums, packets/s and values/s:")
+    show(f"frames with {VALUES} values that the switch sums", rates)
     for way, rate in rates.items():
-        print(f"  {way:10} {rate:9,.0f} {VALUES * rate:12,.0f}{beside_bmv2(rates, way)}")
+        print(f"  {way:20} {VALUES * rate.per_s:13,.0f} values/s {VALUES * rate.per_cpu_s:13,.0f} a processor second")
 
 
-def beside_bmv2(rates: dict[str, float], way: str) -> str:
-    return f"  {rates[way] / rates['BMv2']:.2f} x BMv2" if "BMv2" in rates and way != "BMv2" else ""
+def show(what: str, rates: dict[str, Rate]) -> None:
+    print(f"{what}, packets/s and packets per second of processor time:")
+    beside = rates.get("BMv2")
+    for way, rate in rates.items():
+        ratios = (
+            ""
+            if beside is None or rate is beside
+            else f"{rate.per_s / beside.per_s:.2f} and {rate.per_cpu_s / beside.per_cpu_s:.2f} x BMv2"
+        )
+        print(f"  {way:20} {rate.per_s:9,.0f} {rate.per_cpu_s:9,.0f}  {ratios}".rstrip())
 
 
 if __name__ == "__main__":

@@ -227,6 +227,7 @@ def test_eight_queues_are_found_and_nothing_is_changed():
         findings = [doctor.Finding(**finding) for finding in json.loads(result.stdout)["switches"]["s0"]]
         assert {finding.state for finding in findings} == {"ok"}
         assert by_name(findings)["queues"].found == "all 8 queues that the program uses"
+        assert by_name(findings)["sums"].found.startswith("1024 slots: enough for plans with a cluster.switch_memory")
         assert state_of(target) == before
 
 

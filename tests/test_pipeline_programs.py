@@ -58,8 +58,9 @@ def test_frames_of_any_bytes_and_length_never_raise(name: str, frame: bytes, por
         assert name == "stateful"  # the one program with a loop whose length a frame decides
         return
     clone_fields = packet.clone_fields if packet.clone_session >= 0 else None
+    has_ended = packet.egress_spec == DROP_PORT and not packet.mcast_grp
     for instance_type in (0, INGRESS_CLONE):
-        if instance_type and clone_fields is None:
+        if clone_fields is None if instance_type else has_ended:
             continue
         copy = SwitchPacket(frame, port, 0)
         copy.instance_type = instance_type

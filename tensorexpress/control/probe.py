@@ -13,6 +13,7 @@ from contextlib import closing
 
 import grpc
 
+from tensorexpress.control.aggregate import OWNERS
 from tensorexpress.control.classify import QUEUES
 from tensorexpress.control.client import CONNECT_S, Connection, ReceivedPacket, RemoteSwitch, Standing
 from tensorexpress.control.entities import DefaultEntry, decode_entity
@@ -23,7 +24,8 @@ from tensorexpress.errors import NetworkError
 from tensorexpress.p4 import P4Program
 from tensorexpress.p4.define import CPU_PORT
 from tensorexpress.p4runtime_messages import p4runtime_pb2
-from tensorexpress.units import counted
+from tensorexpress.slots import SLOT_BYTES
+from tensorexpress.units import counted, format_size
 
 #: How long a packet may take through the switch and back.
 RETURN_S = 3.0
@@ -93,6 +95,8 @@ def _examine(switch: Observer, program: P4Program, take_over: bool) -> Iterator[
     yield Finding("P4Runtime API", "ok", switch.api_version())
     running = running_program(switch, program, schema)
     yield _program_finding(running)
+    if running == OURS:
+        yield sums_finding(schema)
     standing = switch.observe()
     yield _primary_finding(standing)
     if running != OURS:
@@ -111,6 +115,13 @@ def _program_finding(running: str) -> Finding:
         return Finding("program", "ok", "that of this tensorexpress")
     found = "none" if running == NONE else "another, or another version"
     return Finding("program", "note", found, "tensorexpress deploy puts it there, and then entries of the plan")
+
+
+def sums_finding(schema: ProgramSchema) -> Finding:
+    """Return the memory that the program has for sums, and up to which plans use no more."""
+    slots = schema.find("register", OWNERS).size // 2
+    most = format_size(slots * SLOT_BYTES)
+    return Finding("sums", "ok", f"{slots} slots: enough for plans with a cluster.switch_memory up to {most}")
 
 
 def _is_ours_to_take(standing: Standing) -> bool:

@@ -16,6 +16,9 @@ from tensorexpress.switch.program.codegen.layout import Slot
 from tensorexpress.switch.program.codegen.snippets import Snippet, number, unsigned
 from tensorexpress.switch.program.codegen.variables import Var
 
+#: Sums of numbers that are so wide are folded before a remainder is found.
+_WIDE_BITS = 1024
+
 
 @dataclass(frozen=True, slots=True)
 class HashInput:
@@ -102,6 +105,7 @@ class ChecksumWriter:
         slow = self._bytes_text(items, with_payload, known_valid)
         if calculation.algorithm in ("csum16", "cksum16"):
             self._write_total(self._word_sum(usual, with_payload) if usual is not None else "", slow, guards)
+            self._write_folds(max((item.bits for item in items), default=0))
             return "-total % 0xffff if total else 0xffff"
         function = self._scope.identifiers.object("hash", calculation.algorithm)
         if usual is None:
@@ -137,6 +141,12 @@ class ChecksumWriter:
                 self._lines.add(f"total = {fast}")
             with self._lines.block("else:"):
                 self._lines.add(through_bytes)
+
+    def _write_folds(self, bits: int) -> None:
+        """Write how a wide sum is made narrower: halves are added up much faster than a remainder is found."""
+        while bits >= _WIDE_BITS:
+            bits = -(-bits // 32) * 16
+            self._lines.add(f"total = (total >> {bits}) + (total & {hex((1 << bits) - 1)})")
 
     def _word_sum(self, items: list[HashInput], with_payload: bool) -> str:
         """Return the text of the sum of all 16-bit words."""

@@ -5,13 +5,15 @@
     reparse(packet)   gives a clone that ingress asked for the state it enters egress with
 
 `state` is a tuple. Its first item is what resubmit, recirculate and clone preserve, by field list. After ingress the
-variables that egress needs follow. After egress the packet's bytes follow, and the state with which a clone that egress
-asked for enters egress.
+variables that egress needs follow, and the bytes of headers that it does not look at: so they are put together once for
+all copies of a packet. A packet that ends after ingress has no state, unless it asked for a clone or to be resubmitted.
+After egress the packet's bytes follow, and the state with which a clone that egress asked for enters egress.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from tensorexpress.errors import ProgramError
@@ -34,7 +36,7 @@ from tensorexpress.switch.program.codegen.standard import (
     NO_DECISION,
     standard_variables,
 )
-from tensorexpress.switch.program.codegen.variables import VALID, Usage, Var, decision, is_decision
+from tensorexpress.switch.program.codegen.variables import PACKED, VALID, Usage, Var, decision, is_decision
 
 #: Each generation leaves out what only the one before needed, so this bounds the longest chain of such needs.
 _MOST_GENERATIONS = 200
@@ -79,6 +81,8 @@ class _Generation:
         self.program = program
         self.scope = Scope(program, previous, work)
         self.functions: list[list[str]] = []
+        #: Headers whose bytes ingress hands to egress.
+        self.packed_early: list[str] = []
         self.standard = standard_variables(program)
 
     def run(self) -> None:
@@ -253,8 +257,40 @@ class _Generation:
                 lines.add(f"packet.{_slot(var)} = {self.scope.identifiers.of(var)}")
         lines.add("kept = None")
         self.keep(lines, "ingress")
-        lines.add(f"packet.state = (kept, at, {', '.join(self.scope.carry(var) for var in carried)})")
+        condition = self.goes_on()
+        with lines.block(f"if {condition}:") if condition else nullcontext():
+            self.leave_state(lines, "kept", carried)
         return lines
+
+    def goes_on(self) -> str:
+        """Return the text of whether a packet does not end after ingress; empty where none does."""
+        spec, group = self.standard.get("egress_spec"), self.standard.get("mcast_grp")
+        written = self.scope.usage.written["ingress"]
+        if spec is None or spec not in written:
+            return ""
+        texts = [f"{self.scope.carry(spec)} != {DROP_PORT}"]
+        if group is not None and group in written | self.preserved_variables():
+            texts.append(self.scope.carry(group))
+        # What is cloned or resubmitted leaves what it preserves.
+        again = [decision(name) for name in ("clone_session", "resubmit_fields")]
+        texts += [f"{self.scope.carry(var)} >= 0" for var in again if var in written]
+        return " or ".join(texts)
+
+    def leave_state(self, lines: Lines, kept: str, carried: list[Var]) -> None:
+        """Write the state with which a packet enters egress."""
+        writer = HeaderWriter(Context(self.scope, lines))
+        for header in self.packed_early:
+            lines.add(f"{self.early_name(header)} = {self.emitted(writer, header)}")
+        names = [self.scope.carry(var) for var in carried]
+        lines.add(f"packet.state = ({kept}, at, {', '.join(names + self.early_names())})")
+
+    def early_name(self, header: str) -> str:
+        """Return the identifier of the bytes that ingress makes of a header."""
+        return self.scope.identifiers.of(Var(header, PACKED))
+
+    def early_names(self) -> list[str]:
+        """Return the identifiers of all bytes that ingress makes of headers."""
+        return [self.early_name(header) for header in self.packed_early]
 
     def send_digests(self, lines: Lines) -> None:
         """Write the digest that was asked for, with the values that its fields have at the end of ingress."""
@@ -291,7 +327,8 @@ class _Generation:
         if from_egress:
             with lines.block(f"if packet.instance_type == {EGRESS_CLONE}:"):
                 lines.add("packet.state = packet.state[2]")
-        lines.add(f"_, at, {', '.join(self.scope.identifiers.of(var) for var in carried)} = packet.state")
+        names = [self.scope.identifiers.of(var) for var in carried]
+        lines.add(f"_, at, {', '.join(names + self.early_names())} = packet.state")
         if from_ingress or from_egress:
             with lines.block(f"if packet.instance_type in ({INGRESS_CLONE}, {EGRESS_CLONE}):"):
                 self.restore(lines, set(carried))
@@ -306,11 +343,24 @@ class _Generation:
         bytes_lines = Lines()
         section = Section(self.scope, bytes_lines)
         section.checksums.checksums(verify=False)
-        pieces = [self.emitted(section.headers, header) for header in self.program.emitted]
+        touched = self.touched_by_egress()
+        pieces = []
+        for header in self.program.emitted:
+            if header in touched or not self.scope.layouts.is_rebuilt(header):
+                pieces.append(self.emitted(section.headers, header))
+            else:
+                if header not in self.packed_early:
+                    self.packed_early.append(header)
+                pieces.append(self.early_name(header))
         bytes_lines.add(f'packet.state = (kept, b"".join(({", ".join([*pieces, "frame[at:]"])},)), clone)')
         lines = self.egress_decisions()
         lines.text += bytes_lines.text
         return lines
+
+    def touched_by_egress(self) -> set[str]:
+        """Return the headers that the egress control or checksums look at or change."""
+        usage = self.scope.usage
+        return {var.header for var in usage.live["egress"] | usage.written["egress"] | usage.exposed["egress"]}
 
     def egress_decisions(self) -> Lines:
         """Return what egress leaves on the packet; a dropped one goes no further."""
@@ -346,7 +396,7 @@ class _Generation:
     def clone_state(self) -> str:
         """Return the text of the state that a clone made in egress enters egress with: headers as they are now."""
         texts = ["0" if self.is_metadata(var) else self.scope.carry(var) for var in self.carried()]
-        return f"(None, at, {', '.join(texts)})"
+        return f"(None, at, {', '.join(texts + self.early_names())})"
 
     def reparse(self, carried: list[Var]) -> list[str]:
         """Return the function that parses the frame again: clones made in ingress carry the original headers."""
@@ -354,11 +404,11 @@ class _Generation:
         start, body, end = self.function_start(), Lines(), Lines()
         usage, self.scope.usage = self.scope.usage, Usage()
         ParserWriter(Section(self.scope, body)).parser()
+        self.initial(end, [var for var in carried if self.is_metadata(var)], {})
+        self.leave_state(end, "None", carried)
         needed = self.scope.usage.exposed["ingress"] | set(carried)
         self.scope.usage = usage
         self.initial(start, needed, self.standard_values(AT_INGRESS))
-        self.initial(end, [var for var in carried if self.is_metadata(var)], {})
-        end.add(f"packet.state = (None, at, {', '.join(self.scope.identifiers.of(var) for var in carried)})")
         return self.function("reparse", start, body, end)
 
     def is_metadata(self, var: Var) -> bool:

@@ -21,7 +21,7 @@ class Var:
     part: Part
 
 
-VALID, BYTES, NEXT = ("valid",), ("bytes",), ("next",)
+VALID, BYTES, NEXT, PACKED = ("valid",), ("bytes",), ("next",), ("packed",)
 
 _DECISION = "decision"
 
