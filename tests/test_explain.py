@@ -95,6 +95,8 @@ def test_an_explanation_takes_few_simulations():
         "tictac": 2,
         "switch-only": 2,
         "switchml": 2,
+        "libra": 2,
+        "atp": 2,
         "p3": 4,
         "bytescheduler": 8,
         "tensorexpress": 8,
