@@ -357,6 +357,32 @@ def test_after_three_time_outs_what_was_sent_in_the_turn_before_is_sent_as_well(
     assert sent == [([(10, 1)], [])] * 3 + [([(10, 0), (11, 0), (10, 1)], recalled)] * 2
 
 
+def test_who_waits_for_nothing_asks_for_one_sum_and_sends_all_again_if_there_is_no_answer() -> None:
+    pool = offered(slots=3)
+    packets = [pool.next_burst(0, 64) for _ in range(3)]
+    for packet in packets:
+        answer(packet, pool)
+    pool.ask(MS, MS)
+    assert turns_sent(pool, MS) == [(11, 0)]  # it is worker 1
+    assert answer(packets[1], pool, 2 * MS) is None
+    # The next one is for another slot. It is given some time to be answered.
+    pool.ask(3 * MS, MS)
+    pool.ask(4 * MS - 1, MS)
+    assert turns_sent(pool, 3 * MS) == [(12, 0)]
+    answer(packets[1], pool, 4 * MS)  # not what it asked for
+    pool.ask(4 * MS, MS)
+    assert turns_sent(pool, 4 * MS) == [(10, 0), (11, 0), (12, 0)]
+    # A new sum is an answer, too.
+    pool.ask(5 * MS, MS)
+    assert turns_sent(pool, 5 * MS) == [(10, 0)]
+    give(pool, iteration=1)
+    answer(pool.next_burst(5 * MS, 64), pool, 5 * MS)
+    assert turns_sent(pool, 6 * MS) == [(11, 1), (12, 1)]
+    pool.ask(6 * MS, MS)
+    # Slot 10 alone waits for nothing now.
+    assert turns_sent(pool, 6 * MS) == [(10, 1)]
+
+
 def test_a_worker_that_is_left_alone_without_a_sum_says_so() -> None:
     cluster = Cluster(2, silence_ps=1000 * MS)
     cluster.offer(0, 0, 2, np.ones(ELEMENTS[2], dtype=np.float32))

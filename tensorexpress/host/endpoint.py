@@ -47,7 +47,7 @@ _BEATS = 4
 #: The same where switches sum: peers send each other nothing else, and of ten in a row one gets through anything.
 _BEATS_WITH_SUMS = 10
 
-#: How often a host that hears of no sums, and waits for none, sends its last packets again for those who may.
+#: How often a host that hears of no sums, and waits for none, sends last packets again for those who may.
 _RECALL_PS = PS_PER_SECOND // 4
 
 #: Copies of a goodbye that is not repeated any more, because who sends it leaves at once.
@@ -393,7 +393,7 @@ class Endpoint:
         self._check_alone()
         if now_ps - self._summed_ps >= self._beat_ps:
             for pool in self._pools():
-                pool.recall(now_ps, _RECALL_PS)
+                pool.ask(now_ps, _RECALL_PS)
         for peer in self._peers.values():
             if peer.gone:
                 continue

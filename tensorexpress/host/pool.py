@@ -187,6 +187,9 @@ class PoolSender:
         #: All pools of the job, and when slots of this one that wait for nothing were last recalled.
         self.pools: Sequence[PoolSender] = (self,)
         self._recalled_ps = -(10**18)
+        #: Where and when it last asked whether switches still have a sum, and which turn; None: they had.
+        self._asked: tuple[int, int, int] | None = None
+        self._next_asked = member.worker
 
     @property
     def idle(self) -> bool:
@@ -350,6 +353,26 @@ class PoolSender:
         slot.timeout_ps = backed_off(slot.timeout_ps)
         self._queue(place)
 
+    def ask(self, now_ps: int, pause_ps: int) -> None:
+        """Find out whether switches have forgotten sums, while this pool waits for none: others may.
+
+        One slot's last packet is sent once more. Whoever has its sum answers; if nobody has within some time, all
+        slots' packets are. A switch that was started again may answer nevertheless, if all workers have asked for the
+        same slot: so these begin with different ones, and ask for another each time.
+        """
+        if self._asked is not None:
+            if now_ps - self._asked[1] >= pause_ps:
+                self._asked = None
+                self.recall(now_ps, pause_ps)
+            return
+        for step in range(self.pool.slots):
+            place = (self._next_asked + step) % self.pool.slots
+            slot = self._slots[place]
+            if slot.before is not None and not slot.transmissions:
+                self._asked, self._next_asked = (place, now_ps, slot.turn), place + 1
+                self._recall(place)
+                return
+
     def recall(self, now_ps: int, pause_ps: int) -> None:
         """Send the last packets of slots that wait for nothing once more, unless they were within some time."""
         if now_ps < self._recalled_ps + pause_ps:
@@ -381,6 +404,8 @@ class PoolSender:
         slot = self._slots[place]
         if not slot.transmissions or sums.turn != self._turn(place, slot):
             self.late += 1
+            if self._asked is not None and self._asked[0] == place and sums.turn == (self._asked[2] - 1) % _WRAP:
+                self._asked = None
             return None
         assert slot.packet is not None
         assert slot.exponent is not None
@@ -393,6 +418,7 @@ class PoolSender:
                     f"{wrong}; do all workers and switches have the same plan?"
                 )
             return None
+        self._asked = None
         self._measure_round_trip(slot, now_ps)
         if not slot.is_queued:
             self.in_flight_bytes -= self.full_bytes
