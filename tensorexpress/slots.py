@@ -218,7 +218,9 @@ def throughput_share(pool: Pool, needed: int) -> float:
 
 
 def taken_share(sums: int, cells: int) -> float:
-    """Return the share of so many sums under way that find their cell taken, where cells are found by hash.
+    """Return the share of so many sums under way that find their cell taken, where cells are found by a random hash.
+
+    Those of one pool have numbers in a row, and find fewer taken.
 
     >>> round(taken_share(sums=32, cells=946), 4)
     0.0162

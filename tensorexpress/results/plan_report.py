@@ -118,7 +118,7 @@ def _memory_line(plan: Plan) -> str:
         return (
             f"memory for sums: {format_size(cells * SLOT_BYTES // 2)} in every switch, of {room}: {cells} cells, found "
             f"by hash; with all {slots} sums under way that {cluster.switches[fullest]} may have, "
-            f"{taken_share(slots, cells):.1%} of them find their cell taken, and a server adds them"
+            f"about {taken_share(slots, cells):.1%} of them or fewer find their cell taken, and a server adds them"
         )
     return (
         f"memory for sums: {format_size(slots * SLOT_BYTES)} in {cluster.switches[fullest]}, the fullest switch, of "
