@@ -686,7 +686,7 @@ class TestOverrides:
             ("job.model.x=1", "--set job.model.x: found {'x': 1}; accepted: one of alexnet"),
             ("cluster.bandwidth=ten", "--set cluster.bandwidth: 'ten' is not a rate; accepted: a number and one of"),
             ("cluster.hosts=3", "--set cluster.hosts: star has 3 hosts and the jobs need 12"),
-            ("policies=", "--set policies: unknown policy ''; Accepted: bytescheduler"),
+            ("policies=", "--set policies: unknown policy ''; Accepted: atp, bytescheduler"),
             ("compute.stragglers.h9=2", "--set compute.stragglers.h9: host 'h9' is no worker"),
             ("compute.stragglers.h0=slow", "--set compute.stragglers.h0: found {'h0': 'slow'}; accepted: a table"),
             ("transport.acks=false", "--set transport.acks: false does not go with transport.window = 128000"),

@@ -43,7 +43,7 @@ PREDICT = [
     ("predict --set cluster.bandwidth='-10 Gbps'", INPUT, "'-10 Gbps' is negative; a rate is zero or more"),
     ("predict --set cluster.delay='3 Gbps'", INPUT, "'3 Gbps' is not a time"),
     ("predict --set cluster.mtu=64", INPUT, "--set cluster.mtu: found 64; accepted: more than transport.header"),
-    ("predict --policy fifo:sum=hashed", INPUT, "unknown sum 'hashed'; Accepted: none, pool"),
+    ("predict --policy fifo:sum=mixed", INPUT, "unknown sum 'mixed'; Accepted: front, hashed, none, pool"),
     ("predict --policy bytescheduler:sum=pool", INPUT, "accepted with sum=pool: credit=none"),
     ("predict --policy switchml --set cluster.mtu=900", INPUT, "cluster.mtu: found 900; accepted: 1100 or more"),
     ("predict --policy switchml --set job.architecture=fsdp", INPUT, "job.0.architecture: found fsdp; accepted: one"),
