@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from tensorexpress.errors import InputError, NetworkError
 from tensorexpress.host.process import check_runnable, peers_of
 from tensorexpress.host.summing import child_number
 from tensorexpress.plan import Plan
+from tensorexpress.policy import parse_policy
 
 MS = 10**9
 STATED = Faults(loss=0.1, duplication=0.05, reordering=0.1, corruption=0.01)
@@ -91,6 +93,21 @@ def test_every_update_is_exact_and_told_where_sums_end_at_servers(
         assert (worker.updated_ps > 0).all()
     if faults is STATED or not overrides:
         assert bool(training.retransmissions) == (faults is STATED)
+
+
+@pytest.mark.parametrize("policy", ["switchml", "tensorexpress+sum", *END_AT_SERVERS])
+@pytest.mark.parametrize("levels", ["one level", "two levels"])
+def test_the_p4_program_sums_exactly_over_many_iterations(tmp_path: Path, policy: str, levels: str) -> None:
+    iterations = int(os.environ.get("TENSOREXPRESS_ITERATIONS", "10"))
+    at_servers = parse_policy(policy).sums_end_at_servers
+    overrides = () if levels == "one level" else LEAF_SPINE_SERVERS if at_servers else LEAF_SPINE
+    # One row of iterations warms up.
+    plan = summed_plan(tmp_path, *overrides, f"iterations={iterations - 1}", policy=policy, scale=0.03)
+    training = Training(plan, PipelineNetwork(plan, STATED, 1))
+    training.run(most_events=10**6 * iterations)
+    for worker in training.workers:
+        assert worker.updated_ps.shape[0] == iterations
+        assert (worker.updated_ps > 0).all()
 
 
 @on_both

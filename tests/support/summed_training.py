@@ -188,11 +188,11 @@ class Training:
         worker.start(self.network.now_ps)
         self.workers.append(worker)
 
-    def run(self, until: Any = None) -> None:
+    def run(self, until: Any = None, most_events: int = 10**6) -> None:
         """Run to the end, or until a condition holds."""
         endpoints: list[Any] = [station.endpoint for station in self.stations]
         is_over = until or (lambda: all(worker.done for worker in self.workers))
-        self.network.run(endpoints, is_over, most_events=10**6)
+        self.network.run(endpoints, is_over, most_events)
 
     @property
     def retransmissions(self) -> int:
