@@ -34,7 +34,7 @@ from tensorexpress.errors import PlanError
 from tensorexpress.p4 import define
 from tensorexpress.plan import Plan
 from tensorexpress.sums import VALUES, cell_of
-from tensorexpress.switch.operations import ReadCounter, ReadRegister
+from tensorexpress.switch.operations import ReadCounter, ReadRegister, WriteRegister
 from tensorexpress.wire.header import HEADER_BYTES, Flag, Kind
 from tensorexpress.wire.sum_header import CHECK_MODULUS, SumFlag, check_of
 
@@ -393,6 +393,28 @@ def test_another_job_is_never_late() -> None:
     ((host, _),) = send(network, 4, replace_job(part(0, 6, epoch=1), 1))
     assert host == 7
     assert network.events() == {"added": 1, "collisions": 1, "passed on as they were": 1}
+
+
+@pytest.mark.parametrize("job", [0, 1])
+def test_what_a_plan_with_slots_left_in_a_cell_is_nobodys(job: int) -> None:
+    network = star(words=TWO_JOBS)
+    # Job 0 or 1, a later epoch, some turn: as kind 4 leaves it.
+    left = WriteRegister(f"TensorIngress.{aggregate.OWNERS}", 0, (job + 1) << 64 | 9 << 32 | 5)
+    network.switches["s0"].apply([left])
+    network.now_ps = 10**13
+    assert contribute(network, 0) == []
+    assert network.events() == {"added": 1}
+
+
+def test_a_slot_is_none_of_a_cell_that_was_found_by_hash() -> None:
+    network = SummingNetwork(served_plan(*ONE_SERVER))
+    left = [
+        WriteRegister(f"TensorIngress.{aggregate.OWNERS}", 0, 1 << 72 | 1 << 64 | 7 << 32),
+        WriteRegister(f"TensorIngress.{aggregate.SEEN}", 0, 0b110),
+    ]
+    network.switches["s0"].apply(left)
+    assert send(network, 0, packet(VECTORS[0], worker=0, slot=0)) == []
+    assert network.events() == {"added": 1}
 
 
 # Who may add

@@ -9,8 +9,8 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta, inout standard_met
     AddUp() add_up;
     Hashed() hashed;
     // What is in a cell, which is a slot and the lowest bit of its turn. Ingress is one thread in every target.
-    // The job's slot in meters and counters, epoch, turn.
-    register<bit<72>>(SUM_CELLS) owners;
+    // Whether it was found by hash, the job's slot in meters and counters, epoch, turn.
+    register<bit<73>>(SUM_CELLS) owners;
     // Iteration, tensor, chunk, exponent.
     register<bit<88>>(SUM_CELLS) identities;
     // A bit for every child whose values are in.
@@ -145,15 +145,15 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta, inout standard_met
             bit<32> cell = (bit<32>)(hdr.sum.slot ++ hdr.sum.turn[0:0]);
             bit<88> identity = hdr.tensor.iteration ++ hdr.tensor.tensor ++ hdr.tensor.chunk ++ hdr.sum.exponent;
             // Serial numbers (RFC 1982): how much newer the packet is, or with its top bit set how much older.
-            bit<72> owner;
+            bit<73> owner;
             owners.read(owner, cell);
             bit<32> newer = hdr.sum.epoch - owner[63:32];
             if (newer == 0) {
                 newer = hdr.sum.turn - owner[31:0];
             }
-            if (owner[71:64] != meta.slot || (newer != 0 && newer[31:31] == 0)) {
+            if (owner[72:64] != 1w0 ++ meta.slot || (newer != 0 && newer[31:31] == 0)) {
                 // Nobody needs any more what was here, whether or not it was ever complete.
-                owners.write(cell, meta.slot ++ hdr.sum.epoch ++ hdr.sum.turn);
+                owners.write(cell, 1w0 ++ meta.slot ++ hdr.sum.epoch ++ hdr.sum.turn);
                 identities.write(cell, identity);
                 values0.write(cell, hdr.sum.values0);
                 values1.write(cell, hdr.sum.values1);

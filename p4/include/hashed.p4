@@ -9,7 +9,7 @@
     hdr.sum.values = held;
 
 control Hashed(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata,
-               in summand_t summand, counter events, register<bit<72>> owners, register<bit<88>> identities,
+               in summand_t summand, counter events, register<bit<73>> owners, register<bit<88>> identities,
                register<bit<64>> seen, register<bit<40>> heads, register<lanes_t> values0, register<lanes_t> values1,
                register<lanes_t> values2, register<lanes_t> values3) {
     // What is needed to send a cell's content on in place of another's packet: job, pool, tree, port up, whether it may
@@ -26,11 +26,11 @@ control Hashed(inout headers_t hdr, inout metadata_t meta, inout standard_metada
     apply {
         bit<32> cell;
         hash(cell, HashAlgorithm.crc32, 32w0, { hdr.tensor.job, hdr.sum.slot, hdr.sum.turn }, summand.cells);
-        bit<72> owner;
+        bit<73> owner;
         owners.read(owner, cell);
         bit<181> way;
         ways.read(way, cell);
-        bit<72> claim = meta.slot ++ hdr.sum.epoch ++ hdr.sum.turn;
+        bit<73> claim = 1w1 ++ meta.slot ++ hdr.sum.epoch ++ hdr.sum.turn;
         bool is_own = owner == claim && way[164:149] == hdr.sum.slot;
         if (hdr.sum.flags & SUM_RESULT != 0) {
             if (is_own) {
@@ -42,10 +42,11 @@ control Hashed(inout headers_t hdr, inout metadata_t meta, inout standard_metada
             if (workers == 0 || workers & ~summand.own != 0) {
                 refuse(SUM_STRANGER);
             }
-            bool is_held = owner != 0;
+            // What a plan with slots has left there is nobody's.
+            bool is_held = owner[72:72] == 1;
             // Serial numbers (RFC 1982): how much newer the packet is, or with its top bit set how much older.
             bit<32> newer = hdr.sum.epoch - owner[63:32];
-            if (owner[71:64] == meta.slot && newer != 0) {
+            if (is_held && owner[71:64] == meta.slot && newer != 0) {
                 if (newer[31:31] == 1) {
                     refuse(SUM_LATE);
                 }

@@ -66,8 +66,9 @@ EVENT_NAMES = {
     define.SUM_FREED: "freed by results",
 }
 
-#: Bits of an owner below the slot of its job: epoch and turn.
+#: Bits of an owner below the slot of its job: epoch and turn. Above it is whether its cell was found by hash.
 _OWNER_SHIFT = 64
+_SLOT_MASK = 2**define.SLOT_T_BITS - 1
 
 
 @dataclass(frozen=True)
@@ -251,7 +252,7 @@ def _events(jobs: Sequence[str], cells: Sequence[CounterEntry]) -> Iterator[SumE
 
 def _slots(jobs: Sequence[str], owners: Sequence[RegisterEntry]) -> Iterator[SumSlots]:
     """Yield the slots that jobs have used; both cells of a slot, one for each turn, count as one."""
-    used = {(cell.value >> _OWNER_SHIFT, cell.index // 2) for cell in owners if cell.value}
+    used = {(cell.value >> _OWNER_SHIFT & _SLOT_MASK, cell.index // 2) for cell in owners if cell.value}
     for slot, slots in sorted(Counter(slot for slot, _ in used).items()):
         job = job_of_slot(slot)
         if job is not None:
