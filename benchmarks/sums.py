@@ -2,6 +2,7 @@
 
     python benchmarks/sums.py rates       # values a second: sums in switches, rings, servers; a minute
     python benchmarks/sums.py memory      # two jobs and too little memory; half an hour
+    python benchmarks/sums.py hot         # hot rows of sparse tables: skew, memory and workers; seconds
     python benchmarks/sums.py zoo         # order, sums, both: five models at four bandwidths; an hour
 
 Prints the tables of docs/aggregation-studies.md. Times are for two cores.
@@ -15,6 +16,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tensorexpress.errors import PlanError
+from tensorexpress.hot_keys import RowExchange, best_packets, connections, packets_in, traffic
 from tensorexpress.plan import make_plan
 from tensorexpress.policy import parse_policy
 from tensorexpress.scenario import Job, Scenario, read_scenario
@@ -22,6 +24,7 @@ from tensorexpress.sim import predict
 from tensorexpress.sim.flat_plan import build
 from tensorexpress.sim.run import execute, simulate, to_trace
 from tensorexpress.slots import SLOT_BYTES
+from tensorexpress.sparse import SparseTable, ZipfHeat
 from tensorexpress.sums import SUM_FRAMING, VALUE_BYTES, VALUES
 from tensorexpress.topologies import star
 from tensorexpress.trace import iterations_ps, measure_job
@@ -191,7 +194,53 @@ def row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-STUDIES = {"rates": rates, "memory": memory, "zoo": zoo}
+# Hot rows
+
+SKEWS = (0.8, 0.95, 1.05, 1.2, 1.5)
+MEMORIES = tuple(10**6 * megabytes for megabytes in (1, 4, 16))
+HOT_WORKERS = (8, 64)
+HOT_SERVERS = 4
+TABLE_KEYS, TABLE_WIDTH, TABLE_LOOKUPS = 10**7, 16, 26_000
+
+
+class HotRows(NamedTuple):
+    """The best use of some memory of a switch for hot rows."""
+
+    of_lookups: float
+    of_rows: float
+    #: How many times fewer bytes the busiest link carries.
+    gain: float
+    #: The memory that is used, which may be less than there is.
+    used_bytes: int
+
+
+def hot_rows(skew: float, workers: int, memory_bytes: int) -> HotRows:
+    """Return what a switch that sums hot rows brings over servers alone."""
+    heat = ZipfHeat(SparseTable(TABLE_KEYS, TABLE_WIDTH, TABLE_LOOKUPS, skew))
+    exchange = RowExchange(TABLE_WIDTH, workers, HOT_SERVERS)
+    best = traffic(heat, exchange, best_packets(heat, exchange, packets_in(memory_bytes)))
+    return HotRows(
+        best.of_lookups,
+        best.of_rows,
+        traffic(heat, exchange, 0).busiest_bytes / best.busiest_bytes,
+        best.memory_bytes,
+    )
+
+
+def hot() -> Iterator[str]:
+    """Yield the table of hot rows."""
+    for workers in HOT_WORKERS:
+        alone, with_switch = (connections(workers, HOT_SERVERS, by_switch).together for by_switch in (False, True))
+        yield f"{workers} workers, {HOT_SERVERS} servers: {alone} connections for rows, {with_switch} for hot ones"
+        yield f"| skew | {' | '.join(format_size(memory) for memory in MEMORIES)} |"
+        yield f"|{'---|' * (1 + len(MEMORIES))}"
+        for skew in SKEWS:
+            found = [hot_rows(skew, workers, memory) for memory in MEMORIES]
+            cells = [f"{each.of_lookups:.0%}, {each.of_rows:.0%}: {each.gain:.2f}x" for each in found]
+            yield f"| {skew} | {' | '.join(cells)} |"
+
+
+STUDIES = {"rates": rates, "memory": memory, "hot": hot, "zoo": zoo}
 
 
 def main() -> None:

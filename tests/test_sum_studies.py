@@ -107,3 +107,17 @@ def test_the_page_has_the_memory_that_the_benchmark_prints() -> None:
 def test_the_page_has_the_models_that_the_benchmark_prints() -> None:
     *_, row = sums.zoo(["inception-v3"], [10])
     assert on_page("inception-v3, 10 Gbps") == cells(row)
+
+
+def test_the_page_has_the_hot_rows_that_the_benchmark_prints() -> None:
+    found = [line for line in sums.hot() if line.startswith("|")]
+    assert len(found) == len(sums.HOT_WORKERS) * (2 + len(sums.SKEWS))
+    assert set(found) <= set(PAGE)
+
+
+def test_hot_rows_bring_more_the_more_skew_memory_and_workers() -> None:
+    for least, more in (((0.8, 8), (1.5, 8)), ((1.05, 8), (1.05, 64))):
+        assert sums.hot_rows(*least, 10**6).gain < sums.hot_rows(*more, 10**6).gain
+    small, large = (sums.hot_rows(1.05, 64, memory) for memory in (10**6, 10**7))
+    assert small.gain < large.gain
+    assert small.used_bytes <= 10**6 < large.used_bytes <= 10**7
