@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 IMPORTS: dict[str, set[str]] = {
     "": {"models", "wire", "p4"},
     "models": set(),
+    "commits": set(),
     "wire": {"p4"},
     "p4": set(),
     "p4.program": set(),
