@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tensorexpress import models, scenario, scenario_document, scenario_keys
+from tensorexpress.commits.settings import CommitSettings
 from tensorexpress.errors import InputError, ScenarioError
 from tensorexpress.policy import POLICIES
 from tensorexpress.scenario import (
@@ -95,6 +96,7 @@ class TestDefault:
 class TestKeys:
     def test_every_row_names_a_field_that_exists(self):
         owners = {"": Scenario, "transport": Transport, "compute": Scenario, "background": Background, "change": Change}
+        owners["commits"] = CommitSettings
         for section, owner in owners.items():
             known = {field.name for field in fields(owner)} | set(Study._fields)
             # A preset becomes the values of other keys.
@@ -106,7 +108,7 @@ class TestKeys:
 
     def test_every_default_is_accepted_when_written_out(self):
         written: dict[str, dict[str, object]] = {}
-        for section in ("", "job", "transport", "compute"):
+        for section in ("", "job", "commits", "transport", "compute"):
             rows = {n: k.default for n, k in SECTIONS[section].items() if not isinstance(k.default, Words)}
             written.update({section: rows} if section else rows)
         assert scenario_from(written, "default") == read_scenario()
@@ -751,6 +753,19 @@ WRITTEN: dict[str, dict[str, list[Any]]] = {
         "copy_rate": ["20 Gbps", 0],
         "message_cost": ["20 us", 0],
     },
+    "commits": {
+        "tau": [20],
+        "helpers": [1],
+        "replicas": [0],
+        "divergence": [0, 2.5],
+        "pause": ["500 ms"],
+        "problem": ["network"],
+        "learning_rate": [0.1],
+        "target_loss": [0.5],
+        "server_fails": ["10 s"],
+        "updates": [100],
+        "modes": [["sync", "fifo"], "fifo"],
+    },
     "compute": {"jitter": [0, 0.1], "stragglers": [{"h0": 1.5}, {"h0": 2}]},
     "background": {
         "src": ["h0"],
@@ -841,6 +856,10 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
     document |= {section: some(WRITTEN[section]) for section in ("transport", "compute")}
     if draw(st.booleans()):
         document["background"] = some(WRITTEN["background"], least=["src", "dst", "rate"])
+    # Helpers and replicas are for jobs that are not in step.
+    document["commits"] = some(
+        {key: own for key, own in WRITTEN["commits"].items() if key not in ("helpers", "replicas")}
+    )
     kind = draw(st.sampled_from([(), *CHANGES]))
     if kind:
         document["change"] = some({key: WRITTEN["change"][key] for key in kind}, least=kind[:2])
