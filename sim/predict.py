@@ -142,6 +142,7 @@ def expected_seconds(scenario: Scenario, policies: Sequence[Policy], grain: int)
 
 def checked_policies(scenario: Scenario, policies: Sequence[Policy | str]) -> list[Policy]:
     """Return the policies as values; refuse what cannot be compared in this scenario."""
+    scenario.check_in_step()
     compared = [parse_policy(policy) if isinstance(policy, str) else policy for policy in policies]
     if len({policy.name for policy in compared}) < len(compared):
         raise PolicyError(f"policies: {', '.join(policy.name for policy in compared)}; accepted: each policy once")

@@ -473,6 +473,19 @@ ARCHITECTURES = {
     "fsdp": Architecture(_sharded, lambda n: 3 * n * (n - 1), lambda n: n, regathers=True),
 }
 
+#: The name of the architecture whose workers are not in step: it has no graph of an iteration (docs/asynchronous.md).
+ASYNC = "async"
+
+
+def _not_in_step(cargo: Cargo) -> Graph:
+    raise ValueError(f"architecture {ASYNC} has no graph of an iteration")
+
+
+#: Those of jobs in step, and the one of jobs that are not.
+ALL_ARCHITECTURES = ARCHITECTURES | {
+    ASYNC: Architecture(_not_in_step, lambda n: 2 * n, has_servers=True, fewest_hosts=1)
+}
+
 #: What a policy that has switches sum makes of any architecture, and of servers where sums end at these.
 IN_SWITCHES = Architecture(_in_switches, lambda n: 2 * n)
 BEFORE_SERVERS = Architecture(_before_servers, lambda n: 2 * n, has_servers=True)

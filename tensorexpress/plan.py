@@ -452,6 +452,7 @@ def check_duration(scenario: Scenario) -> None:
 
 def make_plan(scenario: Scenario, policy: Policy, dscps: Sequence[int] | None = None) -> Plan:
     """Decide everything the policy leaves to be decided for this scenario; DSCPs that are not given are the default."""
+    scenario.check_in_step()
     check_duration(scenario)
     _check_memory(scenario)
     queues = scenario.cluster.queues

@@ -18,10 +18,14 @@ from typing import Any, NamedTuple
 from tensorexpress import cluster as clusters
 from tensorexpress import models
 from tensorexpress.buffer import most_in_queue
+from tensorexpress.changes import Change, ChangeStep, change_problems, describe_change, extremes, links_of, rate_steps
 from tensorexpress.cluster import Cluster
+from tensorexpress.commits.modes import COMMIT_MODES
+from tensorexpress.commits.settings import CommitSettings, usual_modes
 from tensorexpress.errors import InputError, ScenarioError, shown
 from tensorexpress.framing import SEGMENT_OVERHEAD_BYTES, Framing
-from tensorexpress.graph import ARCHITECTURES
+from tensorexpress.graph import ALL_ARCHITECTURES, ASYNC
+from tensorexpress.learning import PROBLEMS
 from tensorexpress.names import check_name, name_of_file
 from tensorexpress.policy import Policy
 from tensorexpress.presets import PRESETS
@@ -31,11 +35,12 @@ from tensorexpress.scenario_document import Document, Override, Table, merge, re
 from tensorexpress.scenario_keys import SECTIONS, keys
 from tensorexpress.sums import MOST_CHILDREN, PART_FRAMING, SUM_FRAMING
 from tensorexpress.topologies import TOPOLOGIES
-from tensorexpress.units import counted, format_rate
+from tensorexpress.units import counted, format_rate, format_time
 from tensorexpress.workload import Workload, at_throughput, compressed, in_buckets, read_csv, without_backward
 
 __all__ = [
     "Background",
+    "Change",
     "Job",
     "Scenario",
     "Study",
@@ -97,7 +102,7 @@ class Job:
     workers: tuple[int, ...]
     #: Indices of the hosts that sum; empty where workers sum among themselves. A host may be both.
     servers: tuple[int, ...] = ()
-    #: A name in `graph.ARCHITECTURES`.
+    #: A name in `graph.ALL_ARCHITECTURES`.
     architecture: str = "ps"
     #: Tensors of at least this many bytes are split over all servers; smaller ones stay on one.
     shard_bytes: int = 1_000_000
@@ -155,6 +160,12 @@ class Background:
     packet_bytes: int = 1500
     #: "constant" or "poisson" gaps between packets.
     pattern: str = "poisson"
+    #: When it begins, and when it ends; None is never.
+    at_ps: int = 0
+    until_ps: int | None = None
+
+
+_USUAL_COMMITS = CommitSettings()
 
 
 @dataclass(frozen=True)
@@ -176,6 +187,10 @@ class Scenario:
     #: Iterations measured, after `warmup` ones that are not.
     iterations: int = 2
     warmup: int = 1
+    #: What is otherwise for a while.
+    changes: tuple[Change, ...] = ()
+    #: Of a job whose workers are not in step.
+    commits: CommitSettings = _USUAL_COMMITS
 
     def __post_init__(self) -> None:
         check_name("the name of a scenario", self.name, ScenarioError)
@@ -186,16 +201,60 @@ class Scenario:
         return Framing(self.cluster.mtu, self.transport.header_bytes, self.transport.ack_bytes)
 
     def directed(self) -> DirectedLinks:
-        """Return both directions of every link, those of hosts at the rate that the hosts' stacks reach."""
-        links, hosts = self.cluster.directed(), len(self.cluster.hosts)
-        share, most_bps = self.transport.rate_share, self.transport.stack_rate_bps
-        if share == 1 and most_bps == 0:
+        """Return both directions of every link, those of hosts at the rate that the hosts' stacks reach.
+
+        These are the rates outside of all changes.
+        """
+        links = self.cluster.directed()
+        if self.transport.rate_share == 1 and self.transport.stack_rate_bps == 0:
             return links
-        rates = (
-            max(1, min(round(rate_bps * share), most_bps or rate_bps)) if min(source, target) < hosts else rate_bps
-            for source, target, rate_bps in zip(links.source, links.target, links.rate_bps, strict=True)
-        )
+        rates = (self._reached_bps(links, link, rate_bps) for link, rate_bps in enumerate(links.rate_bps))
         return links._replace(rate_bps=tuple(rates))
+
+    def _reached_bps(self, links: DirectedLinks, link: int, rate_bps: int) -> int:
+        """Return what hosts' stacks reach of a rate of a link."""
+        share, most_bps = self.transport.rate_share, self.transport.stack_rate_bps
+        if min(links.source[link], links.target[link]) >= len(self.cluster.hosts):
+            return rate_bps
+        return max(1, min(round(rate_bps * share), most_bps or rate_bps))
+
+    def rate_steps(self) -> list[ChangeStep]:
+        """Return when which directed link gets which rate, in the order of time; of hosts' links what stacks reach."""
+        links = self.cluster.directed()
+        return [
+            step._replace(value=self._reached_bps(links, step.thing, step.value))
+            for step in rate_steps(self.changes, links.rate_bps)
+        ]
+
+    def slowest(self) -> DirectedLinks:
+        """Return `directed` with the least rate that every link ever has."""
+        links = self.directed()
+        return links._replace(rate_bps=tuple(extremes(self.rate_steps(), links.rate_bps)[0]))
+
+    def fastest(self) -> DirectedLinks:
+        """Return `directed` with the greatest rate that every link ever has."""
+        links = self.directed()
+        return links._replace(rate_bps=tuple(extremes(self.rate_steps(), links.rate_bps)[1]))
+
+    @property
+    def greatest_rate_bps(self) -> int:
+        """Bit/s of the fastest link, at its fastest."""
+        changed = (change.rate_bps or 0 for change in self.changes)
+        return max((*self.cluster.directed().rate_bps, *changed), default=0)
+
+    @property
+    def is_async(self) -> bool:
+        """Whether its job's workers are not in step: then there is no plan of an iteration."""
+        return any(job.architecture == ASYNC for job in self.jobs)
+
+    def check_in_step(self) -> None:
+        """Refuse a job whose workers are not in step, where iterations are planned."""
+        for index, job in enumerate(self.jobs):
+            if job.architecture == ASYNC:
+                raise ScenarioError(
+                    f"{self.name}: job.{index}.architecture: found {ASYNC}, which has no iterations to plan; accepted: "
+                    "an architecture in step, or `tensorexpress predict`, which trains this one"
+                )
 
     @property
     def rounds(self) -> int:
@@ -229,8 +288,11 @@ def _own_keys(topology: str) -> dict[str, Parameter]:
 #: By topology; the first of them makes it larger.
 _TOPOLOGY_KEYS = {topology: _own_keys(topology) for topology in TOPOLOGIES}
 
-#: Servers of a job that does not say how many.
+#: Servers of a job that does not say how many; one that is not in step has one.
 _USUAL_SERVERS = 4
+
+#: Keys that ask for hosts.
+_WITH_HOSTS = ("workers", "servers", "helpers", "replicas")
 
 #: Slices of one job and iteration from which a slice size is a slip of the keyboard.
 _MOST_SLICES = 1_000_000
@@ -304,14 +366,17 @@ def study_from(content: Mapping[str, Any], source: str, overrides: Sequence[str 
     top, compute = document.top(), document.table("compute")
     jobs = [_checked_job(document, table) for table in document.tables("job")]
     background = document.tables("background")
-    cluster = _cluster(document, jobs, background)
+    commits = _checked_commits(document, jobs)
+    # Helpers and replicas find their hosts as those of jobs do, after them.
+    cluster = _cluster(document, [*jobs, commits], background)
     own = {name: value for name, value in top.values.items() if name in Scenario.__dataclass_fields__}
     scenario = Scenario(
         **{**own, "name": top["name"] or name_of_file(Path(source).stem)},
         cluster=cluster,
-        jobs=_placed_jobs(document, jobs, cluster),
+        **_placed(document, jobs, commits, cluster),
         transport=_transport(document.table("transport")),
         background=tuple(_background(document, table, cluster) for table in background),
+        changes=tuple(_change(document, table, cluster) for table in document.tables("change")),
         jitter=compute["jitter"],
         stragglers=tuple(
             (_host(document, f"compute.stragglers.{name}", name, cluster), factor)
@@ -352,7 +417,20 @@ def to_json(scenario: Scenario) -> dict[str, Any]:
         "background": [
             {**asdict(traffic), "src": hosts[traffic.src], "dst": hosts[traffic.dst]} for traffic in scenario.background
         ],
+        **({"commits": _commits_to_json(scenario.commits, hosts)} if scenario.is_async else {}),
+        "changes": [_change_to_json(change, scenario.cluster) for change in scenario.changes],
     }
+
+
+def _commits_to_json(commits: CommitSettings, hosts: Sequence[str]) -> dict[str, Any]:
+    named = {role: [hosts[host] for host in getattr(commits, role)] for role in ("helpers", "replicas")}
+    return {**asdict(commits), **named, "modes": list(commits.modes)}
+
+
+def _change_to_json(change: Change, cluster: Cluster) -> dict[str, Any]:
+    worker = None if change.worker is None else cluster.hosts[change.worker]
+    links = [cluster.link_names[link] for link in change.links]
+    return {"description": describe_change(change, cluster), **asdict(change), "links": links, "worker": worker}
 
 
 def _job_to_json(job: Job, hosts: Sequence[str]) -> dict[str, Any]:
@@ -424,9 +502,10 @@ def _transport(table: Table) -> Transport:
 def _checked_job(document: Document, table: Table) -> Table:
     """Return the table of a job with its number of servers decided."""
     name, workers, servers = table["architecture"], _size(table["workers"]), table["servers"]
-    architecture = ARCHITECTURES[name]
+    architecture = ALL_ARCHITECTURES[name]
     if servers is None:
-        servers = (workers if table["colocated"] else _USUAL_SERVERS) if architecture.has_servers else 0
+        usual = 1 if name == ASYNC else workers if table["colocated"] else _USUAL_SERVERS
+        servers = usual if architecture.has_servers else 0
     too_many = table["colocated"] and isinstance(servers, int) and servers > workers
     for wrong, key, message in (
         (
@@ -467,12 +546,18 @@ def _size(hosts: int | Sequence[str]) -> int:
 
 def _counted(job: Table) -> int:
     """Return how many hosts a job asks for by count, beside those that it names."""
-    roles = ("workers",) if job["colocated"] else ("workers", "servers")
-    return sum(job[role] for role in roles if isinstance(job[role], int))
+    return sum(job[role] for role in _roles(job) if isinstance(job[role], int))
+
+
+def _roles(table: Table) -> tuple[str, ...]:
+    """Return the keys of a job, or of commits, that ask for hosts of their own."""
+    if "workers" not in table.values:
+        return "helpers", "replicas"
+    return ("workers",) if table["colocated"] else ("workers", "servers")
 
 
 def _named(jobs: Sequence[Table]) -> set[str]:
-    lists = [job[role] for job in jobs for role in ("workers", "servers")]
+    lists = [job[role] for job in jobs for role in _WITH_HOSTS if role in job.values]
     return {name for names in lists if not isinstance(names, int) for name in names}
 
 
@@ -489,11 +574,11 @@ def _host_numbers(names: Iterable[str]) -> Iterator[int]:
     return (int(name[1:]) for name in names if re.fullmatch("h[0-9]{1,6}", name))
 
 
-def _placed_jobs(document: Document, jobs: Sequence[Table], cluster: Cluster) -> tuple[Job, ...]:
-    """Return the jobs on their hosts: named ones where they say, counted ones in order on what is left."""
-    named = _named(jobs)
+def _placed(document: Document, jobs: Sequence[Table], commits: Table, cluster: Cluster) -> dict[str, Any]:
+    """Return the jobs and commits on their hosts: named ones where they say, counted ones in order on what is left."""
+    named = _named([*jobs, commits])
     free = [index for index, name in enumerate(cluster.hosts) if name not in named]
-    counted = sum(map(_counted, jobs))
+    counted = sum(map(_counted, [*jobs, commits]))
     if counted > len(free):
         present = len(cluster.hosts)
         raise document.error(
@@ -506,15 +591,41 @@ def _placed_jobs(document: Document, jobs: Sequence[Table], cluster: Cluster) ->
     for name, uses in Counter(job.name for job in placed).items():
         if uses > 1:
             raise document.error("job", f"{uses} jobs are named {name!r}; accepted: a name for each")
-    return placed
+    hosts = {role: _hosts_of(document, commits, role, cluster, unused) for role in _roles(commits)}
+    return {"jobs": placed, "commits": CommitSettings(**{**commits.values, **hosts})}
+
+
+def _hosts_of(document: Document, table: Table, role: str, cluster: Cluster, unused: Iterator[int]) -> tuple[int, ...]:
+    hosts = table[role]
+    if isinstance(hosts, int):
+        return tuple(next(unused) for _ in range(hosts))
+    return tuple(_host(document, table.at(role), name, cluster) for name in hosts)
+
+
+def _checked_commits(document: Document, jobs: Sequence[Table]) -> Table:
+    """Return the table of commits with what it does not say decided."""
+    table = document.table("commits")
+    is_async = any(job["architecture"] == ASYNC for job in jobs)
+    for role in _roles(table):
+        if not is_async and role in table.given:
+            found = f"found {shown(table[role])} without a job of architecture {ASYNC}"
+            raise document.error(table.at(role), f"{found}; accepted: only with one")
+    problem = PROBLEMS[table["problem"]]
+    decided = {
+        "tau": 2 * _size(jobs[0]["workers"]) if is_async else 0,
+        "helpers": 2 if is_async else 0,
+        "replicas": 1 if is_async else 0,
+        "learning_rate": problem.learning_rate,
+        "target_loss": problem.target_loss,
+    }
+    values = decided | {name: value for name, value in table.values.items() if value is not None}
+    values.setdefault("modes", usual_modes(_size(values["helpers"]), _size(values["replicas"])))
+    return Table(table.path, table.given, values)
 
 
 def _job(document: Document, table: Table, index: int, cluster: Cluster, unused: Iterator[int]) -> Job:
     def place(role: str) -> tuple[int, ...]:
-        hosts = table[role]
-        if isinstance(hosts, int):
-            return tuple(next(unused) for _ in range(hosts))
-        return tuple(_host(document, table.at(role), name, cluster) for name in hosts)
+        return _hosts_of(document, table, role, cluster, unused)
 
     workers = place("workers")
     follows = table["colocated"] and isinstance(table["servers"], int)
@@ -598,6 +709,19 @@ def _background(document: Document, table: Table, cluster: Cluster) -> Backgroun
     return Background(**{**table.values, **ends})
 
 
+def _change(document: Document, table: Table, cluster: Cluster) -> Change:
+    worker = table["worker"]
+    links: tuple[int, ...] = ()
+    if worker is not None:
+        worker = _host(document, table.at("worker"), worker, cluster)
+    if table["links"] is not None:
+        try:
+            links = links_of(table["links"], cluster)
+        except InputError as error:
+            raise document.error(table.at("link"), str(error)) from None
+    return Change(**{**table.values, "links": links, "worker": worker})
+
+
 def problems(scenario: Scenario) -> Iterator[tuple[str, str]]:
     """Yield what cannot be in a scenario, whoever made it: the path of a key, and what was found and is accepted."""
     yield from _values_out_of_range(scenario, "", "")
@@ -607,8 +731,16 @@ def problems(scenario: Scenario) -> Iterator[tuple[str, str]]:
         yield from _values_out_of_range(job, "job", f"job.{index}")
     for index, traffic in enumerate(scenario.background):
         yield from _values_out_of_range(traffic, "background", f"background.{index}")
+    for index, change in enumerate(scenario.changes):
+        yield from _values_out_of_range(change, "change", f"change.{index}")
+    yield from _values_out_of_range(scenario.commits, "commits", "commits")
     yield from _misplaced(scenario)
+    workers = (host for job in scenario.jobs for host in job.workers)
+    rounds = scenario.commits.updates if scenario.is_async else scenario.rounds
+    yield from change_problems(scenario.changes, scenario.cluster, workers, rounds)
     yield from _impossible_sizes(scenario)
+    if scenario.is_async:
+        yield from _async_problems(scenario)
     if not scenario.transport.acks:
         yield from _obstacles_without_acks(scenario)
 
@@ -617,7 +749,7 @@ def _values_out_of_range(part: object, section: str, path: str) -> Iterator[tupl
     """Yield the single values of a part of a scenario that no document could have given it."""
     for name, key in SECTIONS[section].items():
         value = getattr(part, key.field, None)
-        is_host = key.field in ("src", "dst")  # known by its index by now
+        is_host = key.field in ("src", "dst", "worker")  # known by its index by now
         if isinstance(value, int | float | str) and not is_host and not key.accepts(value):
             yield f"{path}.{name}" if path else name, f"found {shown(value)}; accepted: {key.kind.accepted}"
 
@@ -629,7 +761,7 @@ def _misplaced(scenario: Scenario) -> Iterator[tuple[str, str]]:
     if len({job.name for job in scenario.jobs}) != len(scenario.jobs) or not scenario.jobs:
         yield "job", f"found {len(scenario.jobs)} jobs, or two of one name; accepted: one or more, a name for each"
     for index, job in enumerate(scenario.jobs):
-        architecture = ARCHITECTURES.get(job.architecture)
+        architecture = ALL_ARCHITECTURES.get(job.architecture)
         if architecture is None:
             continue  # which is said elsewhere
         for role, own, wrong in (
@@ -669,6 +801,9 @@ def _misplaced(scenario: Scenario) -> Iterator[tuple[str, str]]:
         if traffic.src not in hosts or traffic.dst not in hosts or traffic.src == traffic.dst:
             ends = f"{shown(traffic.src)} to {shown(traffic.dst)}"
             yield f"background.{index}.dst", f"found traffic from host {ends}; {known}, and two of them"
+        if traffic.until_ps is not None and traffic.until_ps <= traffic.at_ps:
+            times = f"found {format_time(traffic.until_ps)}; accepted: later than at, {format_time(traffic.at_ps)}"
+            yield f"background.{index}.until", times
         if traffic.packet_bytes > scenario.cluster.mtu:
             yield (
                 f"background.{index}.packet",
@@ -691,7 +826,7 @@ def _sparse_without_servers(job: Job, index: int) -> Iterator[tuple[str, str]]:
     sparse = _first_sparse(job.workload)
     if not sparse:
         return
-    if not ARCHITECTURES[job.architecture].has_servers:
+    if not ALL_ARCHITECTURES[job.architecture].has_servers:
         found = f"found {job.architecture} with {sparse}"
         yield f"job.{index}.architecture", f"{found}; accepted: ps, whose servers take rows by their keys"
     if job.gpus_per_host > 1:
@@ -729,6 +864,40 @@ def _impossible_sizes(scenario: Scenario) -> Iterator[tuple[str, str]]:
         )
 
 
+def _async_problems(scenario: Scenario) -> Iterator[tuple[str, str]]:
+    """Yield what asynchronous training cannot have, as `problems` does."""
+    job, commits, transport = scenario.jobs[0], scenario.commits, scenario.transport
+    workers = len(job.workers)
+    for path, found, accepted in (
+        ("job", len(scenario.jobs) > 1 and f"{len(scenario.jobs)} jobs", "one job"),
+        ("job.0.servers", len(job.servers) != 1 and f"{len(job.servers)} servers", "one, which commits in order"),
+        ("job.0.colocated", set(job.servers) & set(job.workers) and "true", "false"),
+        ("job.0.gpus_per_host", job.gpus_per_host > 1 and job.gpus_per_host, "1"),
+        ("job.0.forward_only", job.forward_only and "true", "false: nothing is committed where nothing is trained"),
+        ("job.0.model", _first_sparse(job.workload), "layers without sparse tables"),
+        ("loss", scenario.loss, "0: transfers are fluids, without packets to lose"),
+        ("transport.copy_rate", transport.copy_rate_bps, "0: hosts' copies are not simulated"),
+        ("transport.message_cost", transport.message_ps, "0: messages' costs are not simulated"),
+        ("commits.replicas", len(commits.replicas) > 1 and f"{len(commits.replicas)} replicas", "0 or 1"),
+    ):
+        if found:
+            yield path, f"found {found} with architecture {ASYNC}; accepted: {accepted}"
+    hosts = [*job.hosts, *job.servers, *commits.helpers, *commits.replicas]
+    if len(set(hosts)) != len(hosts):
+        yield "commits.helpers", "found a host with two roles; accepted: hosts that are nothing else"
+    if commits.tau < workers - 1:
+        yield (
+            "commits.tau",
+            f"found {commits.tau} with {workers} workers; accepted: {workers - 1} or more, as of {workers} updates "
+            f"computed from one version the last commits {workers - 1} versions later, and would always be dropped",
+        )
+    for mode in (COMMIT_MODES[name] for name in commits.modes):
+        if mode.replicated and not commits.replicas:
+            yield "commits.modes", f"found {mode.name} and no replica; accepted: commits.replicas = 1, or other modes"
+        elif mode.summed and not mode.replicated and not commits.helpers:
+            yield "commits.modes", f"found {mode.name} and no helpers; accepted: commits.helpers, or other modes"
+
+
 def policy_problems(scenario: Scenario, policies: Iterable[Policy]) -> Iterator[tuple[str, str]]:
     """Yield what policies cannot be asked for in a scenario, as `problems` does."""
     largest = max(sum(job.workload.tensor_bytes) for job in scenario.jobs)
@@ -755,7 +924,7 @@ def sum_problems(scenario: Scenario, policy: Policy) -> Iterator[tuple[str, str]
         servers_missing = policy.sums_end_at_servers and not job.servers
         for key, found, accepted in (
             ("forward_only", job.forward_only and "true", "false: nothing is summed where nothing is trained"),
-            ("architecture", ARCHITECTURES[job.architecture].regathers and job.architecture, "one without shards"),
+            ("architecture", ALL_ARCHITECTURES[job.architecture].regathers and job.architecture, "one without shards"),
             ("architecture", servers_missing and job.architecture, "ps, with servers at which sums end"),
             ("workers", len(job.hosts) < 2 and "one host", "two or more, whose gradients are summed"),
             (

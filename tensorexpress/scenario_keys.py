@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 
 from tensorexpress import models
 from tensorexpress.cluster import MOST_HOSTS
+from tensorexpress.commits.modes import COMMIT_MODES
 from tensorexpress.errors import InputError, ScenarioError, unknown
 from tensorexpress.framing import SEGMENT_OVERHEAD_BYTES
-from tensorexpress.graph import ARCHITECTURES
+from tensorexpress.graph import ALL_ARCHITECTURES
+from tensorexpress.learning import PROBLEMS
 from tensorexpress.names import ACCEPTED as ACCEPTED_NAME
 from tensorexpress.names import is_name
 from tensorexpress.policy import Policy, parse_policy
@@ -166,6 +168,15 @@ def _policies(value: Any) -> tuple[Policy, ...]:
     return found
 
 
+def _modes(value: Any) -> tuple[str, ...]:
+    found = _names(value)
+    for name in found:
+        if name not in COMMIT_MODES:
+            raise ScenarioError(unknown("mode", name, COMMIT_MODES))
+    _require(len(found) > 0 and len(set(found)) == len(found))
+    return found
+
+
 def _factors(value: Any) -> dict[str, float]:
     _require(isinstance(value, Mapping))
     factor = _real(0.01, 1000.0)
@@ -284,15 +295,16 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = {
         "servers": Key(
             "servers",
             _hosts(0),
-            Words("4; colocated: one per worker; others than ps: 0"),
+            Words("4; colocated: one per worker; async: 1; others than ps: 0"),
             "hosts that sum the gradients",
         ),
         "colocated": Key("colocated", _FLAG, False, "servers share the hosts of workers, from the first on"),
         "architecture": Key(
             "architecture",
-            _one_of("architecture", ARCHITECTURES),
+            _one_of("architecture", ALL_ARCHITECTURES),
             "ps",
-            "parameter servers; all-reduce in a ring or in two trees; or sharded parameters (FSDP, ZeRO-3) in rings",
+            "parameter servers; all-reduce in a ring or in two trees; sharded parameters (FSDP, ZeRO-3) in rings; or "
+            "a server and workers that are not in step",
         ),
         "bucket": Key(
             "bucket_bytes", _SIZE, 0, "layers share tensors of this size, as in PyTorch's DDP (25 MiB); 0: one for each"
@@ -312,6 +324,33 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = {
         ),
         "overhead": Key("overhead_ps", _TIME, 0, "what an iteration takes before its first layer"),
         "barrier": Key("barrier", _FLAG, False, "true: a worker's iteration starts when it has all parameters"),
+    },
+    "commits": {
+        "tau": Key(
+            "tau",
+            _whole(0, 10**6),
+            Words("twice the workers"),
+            "most versions that may be committed between an update's model and its commit; modes from bounded on",
+        ),
+        "helpers": Key("helpers", _hosts(0), Words("2"), "idle hosts that sum updates on their way; mode aggregate"),
+        "replicas": Key("replicas", _hosts(0), Words("1"), "servers that follow the first, at most one; mode mlfabric"),
+        "divergence": Key(
+            "divergence", _real(0.0, 1e6), 8, "norms of updates that a replica may lack, in that of the first one"
+        ),
+        "pause": Key("pause_ps", _TIME, 0, "most that a worker is held up before an update, drawn from 0 on"),
+        "problem": Key("problem", _one_of("problem", PROBLEMS), "logistic", "what is learned, in place of the model"),
+        "learning_rate": Key("learning_rate", _real(0.0, 1e6), Words("the problem's own"), "step of an update"),
+        "target_loss": Key("target_loss", _real(0.0, 1e6), Words("the problem's own"), "loss at which all is learned"),
+        "server_fails": Key(
+            "server_fails_ps", _TIME, 0, "when the server fails: its replica takes over, or all begins again; 0: never"
+        ),
+        "updates": Key("updates", _whole(1, 10**6), 5000, "updates computed at the most"),
+        "modes": Key(
+            "modes",
+            ValueKind("a list of " + ", ".join(COMMIT_MODES), _modes),
+            Words("all that helpers and replicas allow"),
+            "what to compare; see asynchronous.md",
+        ),
     },
     "transport": {
         "window": Key("window_bytes", _LIMIT, "128 KB", "most bytes a flow may have unacknowledged"),
@@ -369,6 +408,30 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = {
         "rate": Key("rate_bps", _RATE_ABOVE_0, REQUIRED, "mean rate"),
         "packet": Key("packet_bytes", _whole(1, 65535), 1500, "bytes of an IP packet"),
         "pattern": Key("pattern", _one_of("pattern", ["constant", "poisson"]), "poisson", "gaps between packets"),
+        "at": Key("at_ps", _TIME, 0, "when it begins"),
+        "until": Key("until_ps", _TIME_ABOVE_0, Words("the end"), "when it ends"),
+    },
+    "change": {
+        "at": Key("at_ps", _TIME, 0, "when it begins"),
+        "until": Key("until_ps", _TIME_ABOVE_0, Words("the end"), "when it ends, and all is as before"),
+        "link": Key(
+            "links",
+            ValueKind('two nodes that are joined, such as "h0-s0", or "h0>s0" for one direction', _text),
+            Words("no link"),
+            "link whose rate changes",
+        ),
+        "rate": Key(
+            "rate_bps", _RATE_ABOVE_0, Words("by `share`"), "its rate meanwhile, in each of the directions named"
+        ),
+        "share": Key("share", _SHARE, Words("by `rate`"), "which share of its own rate it has meanwhile"),
+        "worker": Key("worker", _NAME, Words("no worker"), "host whose workers compute slower, or faster"),
+        "factor": Key("factor", _real(0.01, 1000.0), Words("required for `worker`"), "how many times slower meanwhile"),
+        "at_iteration": Key(
+            "at_iteration", _whole(0, 1999), Words("by `at`"), "worker: the first iteration; the warm-up begins with 0"
+        ),
+        "until_iteration": Key(
+            "until_iteration", _whole(1, 2000), Words("the end"), "worker: the first iteration after it"
+        ),
     },
 }
 

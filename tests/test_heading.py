@@ -53,6 +53,15 @@ SAID = {
     "job.update_rate": ("9 Gbps", "job.update_rate=9 Gbps"),
     "job.overhead": ("5 ms", "job.overhead=5 ms"),
     "job.barrier": ("true", "job.barrier=true"),
+    "commits.tau": ("20", "commits.tau=20"),
+    "commits.divergence": ("2.5", "commits.divergence=2.5"),
+    "commits.pause": ("500 ms", "commits.pause=500 ms"),
+    "commits.problem": ("network", "commits.problem=network"),
+    "commits.learning_rate": ("0.25", "commits.learning_rate=0.25"),
+    "commits.target_loss": ("0.5", "commits.target_loss=0.5"),
+    "commits.server_fails": ("10 s", "commits.server_fails=10 s"),
+    "commits.updates": ("100", "commits.updates=100"),
+    "commits.modes": ("sync,fifo", "commits.modes=sync,fifo"),
     "transport.preset": ("grpc", "transport.copy_rate=8.6 Gbps, transport.message_cost=100 us"),
     "transport.rate_share": ("0.9", "transport.rate_share=0.9"),
     "transport.stack_rate": ("9 Gbps", "transport.stack_rate=9 Gbps"),
@@ -71,10 +80,12 @@ SAID = {
 
 #: Said with another key, by what a cluster is described with, or by the table itself.
 ELSEWHERE = {
-    "policies", "job.csv", "transport.acks",
+    "policies", "job.csv", "commits.helpers", "commits.replicas", "transport.acks",
     "cluster.topology", "cluster.left", "cluster.right", "cluster.bottleneck", "cluster.leaves", "cluster.spines",
     "cluster.hosts_per_leaf", "cluster.oversubscription", "cluster.k", "cluster.switches", "cluster.links",
     "cluster.file", "background.src", "background.dst", "background.rate", "background.packet", "background.pattern",
+    "background.at", "background.until", "change.at", "change.until", "change.link", "change.rate", "change.share",
+    "change.worker", "change.factor", "change.at_iteration", "change.until_iteration",
 }  # fmt: skip
 
 
@@ -102,6 +113,26 @@ def test_jobs_are_told_apart_only_where_they_differ(tmp_path):
     shown = ("job.0.start=1 ms", "job.1.start=2 ms", "job.shard=2 MB", "job.1.model=", f"job.1.csv={tmp_path}/mine.csv")
     found = changes(read_scenario(None, ["job.1.workers=8", *shown]))
     assert found == {"job.shard": "2 MB", "job.0.start": "1 ms", "job.1.start": "2 ms", "job.1.csv": "mine"}
+
+
+def test_a_job_that_is_not_in_step_says_what_differs_from_such_a_job():
+    asynchronous = "job.architecture=async"
+    assert changes(read_scenario(None, [asynchronous])) == {"job.architecture": "async"}
+    keys = ("job.workers=4", "commits.tau=8", "commits.helpers=3", "commits.replicas=0")
+    found = changes(read_scenario(None, [asynchronous, *keys]))
+    said = {"job.workers": "4", "job.architecture": "async", "commits.helpers": "3", "commits.replicas": "0"}
+    assert found == said
+
+
+def test_changes_and_bursts_are_named_with_their_times():
+    link = ("change.0.link=s0>h1", "change.0.share=0.25", "change.0.at=1 s", "change.0.until=3 s")
+    worker = ("change.1.worker=h2", "change.1.factor=1.5", "change.1.at_iteration=1", "change.1.until_iteration=2")
+    burst = (*BACKGROUND, "background.0.until=2 ms")
+    said = (
+        "background.0=h0 to h1, 1 Gbps from the start until 2 ms, change.0=s0>h1 at 0.25 of its rate from 1 s until "
+        "3 s, change.1=h2 1.5 times slower from iteration 1 until 2"
+    )
+    assert heading(read_scenario(None, [*burst, *link, *worker])) == f"{USUAL}; {said}"
 
 
 def test_traffic_and_slow_motion_are_named():

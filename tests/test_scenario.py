@@ -16,10 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tensorexpress import models, scenario, scenario_document, scenario_keys
+from tensorexpress.commits.settings import CommitSettings
 from tensorexpress.errors import InputError, ScenarioError
 from tensorexpress.policy import POLICIES
 from tensorexpress.scenario import (
     Background,
+    Change,
     Job,
     Scenario,
     Study,
@@ -93,7 +95,8 @@ class TestDefault:
 
 class TestKeys:
     def test_every_row_names_a_field_that_exists(self):
-        owners = {"": Scenario, "transport": Transport, "compute": Scenario, "background": Background}
+        owners = {"": Scenario, "transport": Transport, "compute": Scenario, "background": Background, "change": Change}
+        owners["commits"] = CommitSettings
         for section, owner in owners.items():
             known = {field.name for field in fields(owner)} | set(Study._fields)
             # A preset becomes the values of other keys.
@@ -105,7 +108,7 @@ class TestKeys:
 
     def test_every_default_is_accepted_when_written_out(self):
         written: dict[str, dict[str, object]] = {}
-        for section in ("", "job", "transport", "compute"):
+        for section in ("", "job", "commits", "transport", "compute"):
             rows = {n: k.default for n, k in SECTIONS[section].items() if not isinstance(k.default, Words)}
             written.update({section: rows} if section else rows)
         assert scenario_from(written, "default") == read_scenario()
@@ -373,6 +376,7 @@ class TestValues:
             ({"rate": 0}, 'rate: found 0; accepted: a rate such as "10 Gbps" above 0'),
             ({"packet": 9001}, "packet: found 9001; accepted: at most the mtu of 9000 bytes"),
             ({"pattern": "bursty"}, "pattern: unknown pattern 'bursty'; Accepted: constant, poisson"),
+            ({"at": "2 s", "until": "2 s"}, "until: found 2 s; accepted: later than at, 2 s"),
         ],
     )
     def test_of_background_traffic_likewise(self, changes, message):
@@ -749,8 +753,40 @@ WRITTEN: dict[str, dict[str, list[Any]]] = {
         "copy_rate": ["20 Gbps", 0],
         "message_cost": ["20 us", 0],
     },
+    "commits": {
+        "tau": [20],
+        "helpers": [1],
+        "replicas": [0],
+        "divergence": [0, 2.5],
+        "pause": ["500 ms"],
+        "problem": ["network"],
+        "learning_rate": [0.1],
+        "target_loss": [0.5],
+        "server_fails": ["10 s"],
+        "updates": [100],
+        "modes": [["sync", "fifo"], "fifo"],
+    },
     "compute": {"jitter": [0, 0.1], "stragglers": [{"h0": 1.5}, {"h0": 2}]},
-    "background": {"src": ["h0"], "dst": ["h5"], "rate": ["1 Gbps"], "packet": [1000], "pattern": ["constant"]},
+    "background": {
+        "src": ["h0"],
+        "dst": ["h5"],
+        "rate": ["1 Gbps"],
+        "packet": [1000],
+        "pattern": ["constant"],
+        "at": ["1 ms", 0],
+        "until": ["2 ms"],
+    },
+    "change": {
+        "at": ["1 ms", 0],
+        "until": ["2 ms"],
+        "link": ["h0-s0", "h0>s0"],
+        "rate": ["1 Gbps"],
+        "share": [0.5],
+        "worker": ["h0"],
+        "factor": [2, 0.5],
+        "at_iteration": [0],
+        "until_iteration": [1],
+    },
 }
 PORTS: dict[str, list[Any]] = {
     "bandwidth": ["25 Gbps", 10**9],
@@ -774,6 +810,15 @@ TOPOLOGY_KEYS: dict[str, dict[str, list[Any]]] = {
     },
     "p4": {"file": ["topology.json"]},
 }
+
+
+#: Keys of a change that go together, the first two always.
+CHANGES = (
+    ("link", "rate", "at", "until"),
+    ("link", "share", "at", "until"),
+    ("worker", "factor", "at", "until"),
+    ("worker", "factor", "at_iteration", "until_iteration"),
+)
 
 
 def test_every_key_is_written_in_both_languages():
@@ -811,6 +856,13 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
     document |= {section: some(WRITTEN[section]) for section in ("transport", "compute")}
     if draw(st.booleans()):
         document["background"] = some(WRITTEN["background"], least=["src", "dst", "rate"])
+    # Helpers and replicas are for jobs that are not in step.
+    document["commits"] = some(
+        {key: own for key, own in WRITTEN["commits"].items() if key not in ("helpers", "replicas")}
+    )
+    kind = draw(st.sampled_from([(), *CHANGES]))
+    if kind:
+        document["change"] = some({key: WRITTEN["change"][key] for key in kind}, least=kind[:2])
     return document
 
 

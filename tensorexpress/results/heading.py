@@ -8,10 +8,13 @@ from functools import cache
 from typing import Any
 
 from tensorexpress import models
+from tensorexpress.changes import describe_change, when
 from tensorexpress.cluster import describe
+from tensorexpress.commits.settings import CommitSettings, usual_modes
 from tensorexpress.errors import InputError
-from tensorexpress.graph import ARCHITECTURES
-from tensorexpress.scenario import Job, Scenario, scenario_from
+from tensorexpress.graph import ALL_ARCHITECTURES, ASYNC
+from tensorexpress.learning import PROBLEMS
+from tensorexpress.scenario import Background, Job, Scenario, scenario_from
 from tensorexpress.scenario_keys import SECTIONS, Key
 from tensorexpress.units import PS_PER_SECOND, format_rate, format_size, format_time
 from tensorexpress.workload import Workload, at_throughput, compressed
@@ -46,14 +49,40 @@ def changes(scenario: Scenario) -> dict[str, str]:
         found["cluster.switch_memory"] = _size_limit(scenario.cluster.switch_memory_bytes)
     found |= _of_jobs(scenario)
     found |= {f"transport.{name}": text for name, text in _differing("transport", scenario.transport, usual.transport)}
+    found |= _of_commits(scenario)
     if scenario.jitter:
         found["compute.jitter"] = f"{scenario.jitter:g}"
     hosts = scenario.cluster.hosts
     found |= {f"compute.stragglers.{hosts[host]}": f"{factor:g}" for host, factor in scenario.stragglers}
     for index, traffic in enumerate(scenario.background):
         ends = f"{hosts[traffic.src]} to {hosts[traffic.dst]}"
-        found[f"background.{index}"] = f"{ends}, {format_rate(traffic.rate_bps)}"
+        found[f"background.{index}"] = f"{ends}, {format_rate(traffic.rate_bps)}{_while(traffic)}"
+    found |= {f"change.{i}": describe_change(change, scenario.cluster) for i, change in enumerate(scenario.changes)}
     return found
+
+
+def _while(traffic: Background) -> str:
+    """Return when traffic is there, where that is not always."""
+    return f" {when(traffic.at_ps, traffic.until_ps)}" if traffic.at_ps or traffic.until_ps is not None else ""
+
+
+def _of_commits(scenario: Scenario) -> dict[str, str]:
+    """Return what differs of how updates are committed from a scenario that says no more than its architecture."""
+    commits, problem = scenario.commits, PROBLEMS[scenario.commits.problem]
+    counts = {"helpers": len(commits.helpers), "replicas": len(commits.replicas)}
+    usual = CommitSettings(
+        tau=2 * len(scenario.jobs[0].workers) if scenario.is_async else 0,
+        problem="logistic",
+        learning_rate=problem.learning_rate,
+        target_loss=problem.target_loss,
+        modes=usual_modes(**counts),
+    )
+    found = dict(_differing("commits", commits, usual))
+    if "modes" in found:
+        found["modes"] = ",".join(commits.modes)
+    defaults = {"helpers": 2, "replicas": 1} if scenario.is_async else {"helpers": 0, "replicas": 0}
+    found |= {name: str(count) for name, count in counts.items() if count != defaults[name]}
+    return {f"commits.{name}": text for name, text in found.items()}
 
 
 @cache
@@ -79,8 +108,8 @@ def _of_jobs(scenario: Scenario) -> dict[str, str]:
 def _of_job(job: Job, index: int) -> dict[str, str]:
     usual = _usual().jobs[0]
     colocated = bool(set(job.servers) & set(job.workers))
-    usual_servers = len(job.hosts) if colocated else len(usual.servers)
-    servers = usual_servers if ARCHITECTURES[job.architecture].has_servers else 0
+    usual_servers = 1 if job.architecture == ASYNC else len(job.hosts) if colocated else len(usual.servers)
+    servers = usual_servers if ALL_ARCHITECTURES[job.architecture].has_servers else 0
     found = {} if job.name == f"job{index}" else {"name": job.name}
     found |= _workload(job)
     for name, count, default in (
@@ -151,7 +180,7 @@ def _dtype(workload: Workload, usual: str) -> dict[str, str]:
 def _differing(section: str, value: Any, usual: Any) -> Iterator[tuple[str, str]]:
     """Yield the keys of a section whose fields are not as usual."""
     for name, key in SECTIONS[section].items():
-        if key.field in ("name", "workers", "servers") or not hasattr(value, key.field):
+        if key.field in ("name", "workers", "servers", "helpers", "replicas") or not hasattr(value, key.field):
             continue
         found = getattr(value, key.field)
         if found != getattr(usual, key.field):
