@@ -41,7 +41,7 @@ def why_not_coarse(scenario: Scenario) -> str | None:
         return "loss: packets of a train would all be lost together"
     if scenario.transport.ecn_bytes:
         return "transport.ecn: packets of a train would all be marked together"
-    if max((link.rate_bps for link in scenario.cluster.links), default=0) > _FASTEST_BPS:
+    if scenario.greatest_rate_bps > _FASTEST_BPS:
         return "a link of more than 1 Tbps"
     return None
 

@@ -203,7 +203,7 @@ def calibrate_scenario(scenario: Scenario, calibration: Calibration | FittedBase
         return replace(scenario, transport=replace(scenario.transport, copy_rate_bps=calibration.copy_rate_bps))
     factor = factor_for(scenario, calibration.rate_bps)
     if factor > 1:
-        fastest_bps = max(scenario.cluster.directed().rate_bps)
+        fastest_bps = scenario.greatest_rate_bps
         raise InputError(
             f"{scenario.name}: a link runs at {format_rate(fastest_bps)}, and the target {calibration.target} was "
             f"calibrated up to {format_rate(calibration.rate_bps)}; accepted: a scenario that it can run, as with "

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorexpress.scenario import Scenario
+from tensorexpress.changes import Change, Paces, slowed_all_ps
+from tensorexpress.scenario import Job, Scenario
 
 Ints = NDArray[np.int64]
 
@@ -14,7 +15,8 @@ def compute_times(scenario: Scenario, rounds: int) -> list[tuple[Ints, Ints]]:
     """Return (forward, backward) of every job in ps by (pass, worker, layer), with jitter, stragglers and overhead.
 
     They follow from the seed alone, so every policy meets the same ones, simulated or run. There is one pass more than
-    `rounds`, as a run ends with a forward pass.
+    `rounds`, as a run ends with a forward pass. Changes that come with an iteration are in them; what those make of
+    them that come at a time, `taken_times` says.
 
     >>> from tensorexpress.scenario import read_scenario
     >>> [(forward, backward)] = compute_times(read_scenario(overrides=["job.workers=2"]), rounds=3)
@@ -38,5 +40,27 @@ def compute_times(scenario: Scenario, rounds: int) -> list[tuple[Ints, Ints]]:
             )
         )
         forward[:, :, 0] += job.overhead_ps
+        for change in scenario.changes:
+            if change.by_iteration:
+                _change_iterations(job, change, forward, backward)
         times.append((forward, backward))
     return times
+
+
+def _change_iterations(job: Job, change: Change, forward: Ints, backward: Ints) -> None:
+    """Change the pace of a worker in whole iterations, each of which begins with the last layer of a forward pass."""
+    own = np.array([host == change.worker for host in job.workers])[:, None]
+    pace = np.int64(change.pace)
+    for iteration in change.iterations(len(backward) - 1):
+        for part in (forward[iteration, :, -1:], backward[iteration], forward[iteration + 1, :, :-1]):
+            part[:] = np.where(own, slowed_all_ps(part, pace), part)
+
+
+def taken_times(scenario: Scenario, number: int, forward_start_ps: Ints, backward_start_ps: Ints) -> tuple[Ints, Ints]:
+    """Return what the layers of a job took, from when they started: as drawn, or as changes made it meanwhile."""
+    forward, backward = compute_times(scenario, scenario.rounds)[number]
+    hosts, paces = scenario.jobs[number].workers, Paces(scenario.changes)
+    return (
+        paces.all_taken_ps(hosts, forward, forward_start_ps),
+        paces.all_taken_ps(hosts, backward[:-1], backward_start_ps),
+    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorexpress.compute import compute_times
+from tensorexpress.compute import taken_times
 from tensorexpress.plan import Plan
 from tensorexpress.trace import TRANSFER, Ints, JobTrace, Trace
 
@@ -69,13 +69,13 @@ def make_trace(
 
 def _job_trace(plan: Plan, number: int, seen: ObservedJob) -> JobTrace:
     job, scenario = plan.scenario.jobs[number], plan.scenario
-    forward, backward = compute_times(scenario, scenario.rounds)[number]
+    forward, backward = taken_times(scenario, number, seen.forward_start_ps, seen.backward_start_ps)
     return JobTrace(
         name=job.name,
         layers=tuple(layer.name for layer in job.workload.layers),
         workers=tuple(scenario.cluster.hosts[host] for host in job.workers),
         forward_ps=forward,
-        backward_ps=backward[:-1],
+        backward_ps=backward,
         forward_start_ps=seen.forward_start_ps,
         backward_start_ps=seen.backward_start_ps,
         updated_ps=seen.updated_ps,

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from tensorexpress.cluster import Cluster, with_rates
 from tensorexpress.errors import ScenarioError
-from tensorexpress.scenario import Background, Job, Scenario, Transport
+from tensorexpress.scenario import Background, Change, Job, Scenario, Transport
 from tensorexpress.units import format_rate, format_time
 from tensorexpress.workload import LONGEST_PS, Workload
 
@@ -37,6 +37,7 @@ def scale_scenario(scenario: Scenario, factor: int) -> Scenario:
         jobs=tuple(map(scale.job, scenario.jobs)),
         transport=scale.transport(scenario.transport),
         background=tuple(map(scale.background, scenario.background)),
+        changes=tuple(map(scale.change, scenario.changes)),
     )
 
 
@@ -47,7 +48,7 @@ def factor_for(scenario: Scenario, fastest_bps: int) -> int:
     >>> factor_for(read_scenario(overrides=["cluster.bandwidth=10 Gbps"]), fastest_bps=60_000_000)
     200
     """
-    needed = -(-max(scenario.cluster.directed().rate_bps) // fastest_bps)
+    needed = -(-scenario.greatest_rate_bps // fastest_bps)
     magnitude = int(10 ** (len(str(needed)) - 1))
     return next(digit * power for power in (magnitude, 10 * magnitude) for digit in _NICE if digit * power >= needed)
 
@@ -65,6 +66,10 @@ class _Scale:
                 "accepted: a smaller scale, or shorter times"
             )
         return time_ps * self._factor
+
+    def later(self, time_ps: int | None) -> int | None:
+        """Return the later time; None, which stands for never, stays."""
+        return None if time_ps is None else self.time(time_ps)
 
     def rate(self, rate_bps: int) -> int:
         """Return the slower rate; 0, which stands for no limit, stays."""
@@ -113,4 +118,9 @@ class _Scale:
         return replace(workload, layers=tuple(layers), compression_rate_bps=rate_bps)
 
     def background(self, traffic: Background) -> Background:
-        return replace(traffic, rate_bps=self.rate(traffic.rate_bps))
+        at_ps, until_ps = self.time(traffic.at_ps), self.later(traffic.until_ps)
+        return replace(traffic, rate_bps=self.rate(traffic.rate_bps), at_ps=at_ps, until_ps=until_ps)
+
+    def change(self, change: Change) -> Change:
+        rate_bps = None if change.rate_bps is None else self.rate(change.rate_bps)
+        return replace(change, at_ps=self.time(change.at_ps), until_ps=self.later(change.until_ps), rate_bps=rate_bps)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from tensorexpress import cluster as clusters
 from tensorexpress import models
 from tensorexpress.buffer import most_in_queue
+from tensorexpress.changes import Change, ChangeStep, change_problems, describe_change, extremes, links_of, rate_steps
 from tensorexpress.cluster import Cluster
 from tensorexpress.errors import InputError, ScenarioError, shown
 from tensorexpress.framing import SEGMENT_OVERHEAD_BYTES, Framing
@@ -31,11 +32,12 @@ from tensorexpress.scenario_document import Document, Override, Table, merge, re
 from tensorexpress.scenario_keys import SECTIONS, keys
 from tensorexpress.sums import MOST_CHILDREN, PART_FRAMING, SUM_FRAMING
 from tensorexpress.topologies import TOPOLOGIES
-from tensorexpress.units import counted, format_rate
+from tensorexpress.units import counted, format_rate, format_time
 from tensorexpress.workload import Workload, at_throughput, compressed, in_buckets, read_csv, without_backward
 
 __all__ = [
     "Background",
+    "Change",
     "Job",
     "Scenario",
     "Study",
@@ -155,6 +157,9 @@ class Background:
     packet_bytes: int = 1500
     #: "constant" or "poisson" gaps between packets.
     pattern: str = "poisson"
+    #: When it begins, and when it ends; None is never.
+    at_ps: int = 0
+    until_ps: int | None = None
 
 
 @dataclass(frozen=True)
@@ -176,6 +181,8 @@ class Scenario:
     #: Iterations measured, after `warmup` ones that are not.
     iterations: int = 2
     warmup: int = 1
+    #: What is otherwise for a while.
+    changes: tuple[Change, ...] = ()
 
     def __post_init__(self) -> None:
         check_name("the name of a scenario", self.name, ScenarioError)
@@ -186,16 +193,46 @@ class Scenario:
         return Framing(self.cluster.mtu, self.transport.header_bytes, self.transport.ack_bytes)
 
     def directed(self) -> DirectedLinks:
-        """Return both directions of every link, those of hosts at the rate that the hosts' stacks reach."""
-        links, hosts = self.cluster.directed(), len(self.cluster.hosts)
-        share, most_bps = self.transport.rate_share, self.transport.stack_rate_bps
-        if share == 1 and most_bps == 0:
+        """Return both directions of every link, those of hosts at the rate that the hosts' stacks reach.
+
+        These are the rates outside of all changes.
+        """
+        links = self.cluster.directed()
+        if self.transport.rate_share == 1 and self.transport.stack_rate_bps == 0:
             return links
-        rates = (
-            max(1, min(round(rate_bps * share), most_bps or rate_bps)) if min(source, target) < hosts else rate_bps
-            for source, target, rate_bps in zip(links.source, links.target, links.rate_bps, strict=True)
-        )
+        rates = (self._reached_bps(links, link, rate_bps) for link, rate_bps in enumerate(links.rate_bps))
         return links._replace(rate_bps=tuple(rates))
+
+    def _reached_bps(self, links: DirectedLinks, link: int, rate_bps: int) -> int:
+        """Return what hosts' stacks reach of a rate of a link."""
+        share, most_bps = self.transport.rate_share, self.transport.stack_rate_bps
+        if min(links.source[link], links.target[link]) >= len(self.cluster.hosts):
+            return rate_bps
+        return max(1, min(round(rate_bps * share), most_bps or rate_bps))
+
+    def rate_steps(self) -> list[ChangeStep]:
+        """Return when which directed link gets which rate, in the order of time; of hosts' links what stacks reach."""
+        links = self.cluster.directed()
+        return [
+            step._replace(value=self._reached_bps(links, step.thing, step.value))
+            for step in rate_steps(self.changes, links.rate_bps)
+        ]
+
+    def slowest(self) -> DirectedLinks:
+        """Return `directed` with the least rate that every link ever has."""
+        links = self.directed()
+        return links._replace(rate_bps=tuple(extremes(self.rate_steps(), links.rate_bps)[0]))
+
+    def fastest(self) -> DirectedLinks:
+        """Return `directed` with the greatest rate that every link ever has."""
+        links = self.directed()
+        return links._replace(rate_bps=tuple(extremes(self.rate_steps(), links.rate_bps)[1]))
+
+    @property
+    def greatest_rate_bps(self) -> int:
+        """Bit/s of the fastest link, at its fastest."""
+        changed = (change.rate_bps or 0 for change in self.changes)
+        return max((*self.cluster.directed().rate_bps, *changed), default=0)
 
     @property
     def rounds(self) -> int:
@@ -312,6 +349,7 @@ def study_from(content: Mapping[str, Any], source: str, overrides: Sequence[str 
         jobs=_placed_jobs(document, jobs, cluster),
         transport=_transport(document.table("transport")),
         background=tuple(_background(document, table, cluster) for table in background),
+        changes=tuple(_change(document, table, cluster) for table in document.tables("change")),
         jitter=compute["jitter"],
         stragglers=tuple(
             (_host(document, f"compute.stragglers.{name}", name, cluster), factor)
@@ -352,7 +390,14 @@ def to_json(scenario: Scenario) -> dict[str, Any]:
         "background": [
             {**asdict(traffic), "src": hosts[traffic.src], "dst": hosts[traffic.dst]} for traffic in scenario.background
         ],
+        "changes": [_change_to_json(change, scenario.cluster) for change in scenario.changes],
     }
+
+
+def _change_to_json(change: Change, cluster: Cluster) -> dict[str, Any]:
+    worker = None if change.worker is None else cluster.hosts[change.worker]
+    links = [cluster.link_names[link] for link in change.links]
+    return {"description": describe_change(change, cluster), **asdict(change), "links": links, "worker": worker}
 
 
 def _job_to_json(job: Job, hosts: Sequence[str]) -> dict[str, Any]:
@@ -598,6 +643,19 @@ def _background(document: Document, table: Table, cluster: Cluster) -> Backgroun
     return Background(**{**table.values, **ends})
 
 
+def _change(document: Document, table: Table, cluster: Cluster) -> Change:
+    worker = table["worker"]
+    links: tuple[int, ...] = ()
+    if worker is not None:
+        worker = _host(document, table.at("worker"), worker, cluster)
+    if table["links"] is not None:
+        try:
+            links = links_of(table["links"], cluster)
+        except InputError as error:
+            raise document.error(table.at("link"), str(error)) from None
+    return Change(**{**table.values, "links": links, "worker": worker})
+
+
 def problems(scenario: Scenario) -> Iterator[tuple[str, str]]:
     """Yield what cannot be in a scenario, whoever made it: the path of a key, and what was found and is accepted."""
     yield from _values_out_of_range(scenario, "", "")
@@ -607,7 +665,11 @@ def problems(scenario: Scenario) -> Iterator[tuple[str, str]]:
         yield from _values_out_of_range(job, "job", f"job.{index}")
     for index, traffic in enumerate(scenario.background):
         yield from _values_out_of_range(traffic, "background", f"background.{index}")
+    for index, change in enumerate(scenario.changes):
+        yield from _values_out_of_range(change, "change", f"change.{index}")
     yield from _misplaced(scenario)
+    workers = (host for job in scenario.jobs for host in job.workers)
+    yield from change_problems(scenario.changes, scenario.cluster, workers, scenario.rounds)
     yield from _impossible_sizes(scenario)
     if not scenario.transport.acks:
         yield from _obstacles_without_acks(scenario)
@@ -617,7 +679,7 @@ def _values_out_of_range(part: object, section: str, path: str) -> Iterator[tupl
     """Yield the single values of a part of a scenario that no document could have given it."""
     for name, key in SECTIONS[section].items():
         value = getattr(part, key.field, None)
-        is_host = key.field in ("src", "dst")  # known by its index by now
+        is_host = key.field in ("src", "dst", "worker")  # known by its index by now
         if isinstance(value, int | float | str) and not is_host and not key.accepts(value):
             yield f"{path}.{name}" if path else name, f"found {shown(value)}; accepted: {key.kind.accepted}"
 
@@ -669,6 +731,9 @@ def _misplaced(scenario: Scenario) -> Iterator[tuple[str, str]]:
         if traffic.src not in hosts or traffic.dst not in hosts or traffic.src == traffic.dst:
             ends = f"{shown(traffic.src)} to {shown(traffic.dst)}"
             yield f"background.{index}.dst", f"found traffic from host {ends}; {known}, and two of them"
+        if traffic.until_ps is not None and traffic.until_ps <= traffic.at_ps:
+            times = f"found {format_time(traffic.until_ps)}; accepted: later than at, {format_time(traffic.at_ps)}"
+            yield f"background.{index}.until", times
         if traffic.packet_bytes > scenario.cluster.mtu:
             yield (
                 f"background.{index}.packet",

@@ -13,7 +13,7 @@ from tensorexpress.errors import InputError, ScenarioError, shown, unknown
 from tensorexpress.scenario_keys import REQUIRED, SECTIONS, Key, Words, join
 
 #: Sections a file may hold several times, and how many there are when it holds none.
-_REPEATED = {"job": 1, "background": 0}
+_REPEATED = {"job": 1, "background": 0, "change": 0}
 
 #: A scenario is a page of text; what is larger is some other file.
 _LARGEST_FILE_BYTES = 1_000_000

@@ -369,6 +369,30 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = {
         "rate": Key("rate_bps", _RATE_ABOVE_0, REQUIRED, "mean rate"),
         "packet": Key("packet_bytes", _whole(1, 65535), 1500, "bytes of an IP packet"),
         "pattern": Key("pattern", _one_of("pattern", ["constant", "poisson"]), "poisson", "gaps between packets"),
+        "at": Key("at_ps", _TIME, 0, "when it begins"),
+        "until": Key("until_ps", _TIME_ABOVE_0, Words("the end"), "when it ends"),
+    },
+    "change": {
+        "at": Key("at_ps", _TIME, 0, "when it begins"),
+        "until": Key("until_ps", _TIME_ABOVE_0, Words("the end"), "when it ends, and all is as before"),
+        "link": Key(
+            "links",
+            ValueKind('two nodes that are joined, such as "h0-s0", or "h0>s0" for one direction', _text),
+            Words("no link"),
+            "link whose rate changes",
+        ),
+        "rate": Key(
+            "rate_bps", _RATE_ABOVE_0, Words("by `share`"), "its rate meanwhile, in each of the directions named"
+        ),
+        "share": Key("share", _SHARE, Words("by `rate`"), "which share of its own rate it has meanwhile"),
+        "worker": Key("worker", _NAME, Words("no worker"), "host whose workers compute slower, or faster"),
+        "factor": Key("factor", _real(0.01, 1000.0), Words("required for `worker`"), "how many times slower meanwhile"),
+        "at_iteration": Key(
+            "at_iteration", _whole(0, 1999), Words("by `at`"), "worker: the first iteration; the warm-up begins with 0"
+        ),
+        "until_iteration": Key(
+            "until_iteration", _whole(1, 2000), Words("the end"), "worker: the first iteration after it"
+        ),
     },
 }
 

@@ -75,6 +75,8 @@ ELSEWHERE = {
     "cluster.topology", "cluster.left", "cluster.right", "cluster.bottleneck", "cluster.leaves", "cluster.spines",
     "cluster.hosts_per_leaf", "cluster.oversubscription", "cluster.k", "cluster.switches", "cluster.links",
     "cluster.file", "background.src", "background.dst", "background.rate", "background.packet", "background.pattern",
+    "background.at", "background.until", "change.at", "change.until", "change.link", "change.rate", "change.share",
+    "change.worker", "change.factor", "change.at_iteration", "change.until_iteration",
 }  # fmt: skip
 
 
@@ -102,6 +104,17 @@ def test_jobs_are_told_apart_only_where_they_differ(tmp_path):
     shown = ("job.0.start=1 ms", "job.1.start=2 ms", "job.shard=2 MB", "job.1.model=", f"job.1.csv={tmp_path}/mine.csv")
     found = changes(read_scenario(None, ["job.1.workers=8", *shown]))
     assert found == {"job.shard": "2 MB", "job.0.start": "1 ms", "job.1.start": "2 ms", "job.1.csv": "mine"}
+
+
+def test_changes_and_bursts_are_named_with_their_times():
+    link = ("change.0.link=s0>h1", "change.0.share=0.25", "change.0.at=1 s", "change.0.until=3 s")
+    worker = ("change.1.worker=h2", "change.1.factor=1.5", "change.1.at_iteration=1", "change.1.until_iteration=2")
+    burst = (*BACKGROUND, "background.0.until=2 ms")
+    said = (
+        "background.0=h0 to h1, 1 Gbps from the start until 2 ms, change.0=s0>h1 at 0.25 of its rate from 1 s until "
+        "3 s, change.1=h2 1.5 times slower from iteration 1 until 2"
+    )
+    assert heading(read_scenario(None, [*burst, *link, *worker])) == f"{USUAL}; {said}"
 
 
 def test_traffic_and_slow_motion_are_named():

@@ -50,7 +50,21 @@ SCENARIO = read_scenario(
         "background.0.src=h0",
         "background.0.dst=h1",
         "background.0.rate=1 Mbps",
+        "background.0.at=1 us",
+        "background.0.until=1 s",
         "compute.stragglers.h0=2.0",
+        "change.0.link=h0-s0",
+        "change.0.rate=1 Gbps",
+        "change.0.until=1 ms",
+        "change.1.link=s0>h1",
+        "change.1.share=0.5",
+        "change.2.worker=h0",
+        "change.2.factor=2.5",
+        "change.2.at=1 ms",
+        "change.3.worker=h1",
+        "change.3.factor=0.5",
+        "change.3.at_iteration=0",
+        "change.3.until_iteration=1",
     ]
 )
 SMALL = Workload("small", tuple(Layer(f"layer{i}", 20_000, 10**8, 10**8) for i in range(3)))

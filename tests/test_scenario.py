@@ -20,6 +20,7 @@ from tensorexpress.errors import InputError, ScenarioError
 from tensorexpress.policy import POLICIES
 from tensorexpress.scenario import (
     Background,
+    Change,
     Job,
     Scenario,
     Study,
@@ -93,7 +94,7 @@ class TestDefault:
 
 class TestKeys:
     def test_every_row_names_a_field_that_exists(self):
-        owners = {"": Scenario, "transport": Transport, "compute": Scenario, "background": Background}
+        owners = {"": Scenario, "transport": Transport, "compute": Scenario, "background": Background, "change": Change}
         for section, owner in owners.items():
             known = {field.name for field in fields(owner)} | set(Study._fields)
             # A preset becomes the values of other keys.
@@ -373,6 +374,7 @@ class TestValues:
             ({"rate": 0}, 'rate: found 0; accepted: a rate such as "10 Gbps" above 0'),
             ({"packet": 9001}, "packet: found 9001; accepted: at most the mtu of 9000 bytes"),
             ({"pattern": "bursty"}, "pattern: unknown pattern 'bursty'; Accepted: constant, poisson"),
+            ({"at": "2 s", "until": "2 s"}, "until: found 2 s; accepted: later than at, 2 s"),
         ],
     )
     def test_of_background_traffic_likewise(self, changes, message):
@@ -750,7 +752,26 @@ WRITTEN: dict[str, dict[str, list[Any]]] = {
         "message_cost": ["20 us", 0],
     },
     "compute": {"jitter": [0, 0.1], "stragglers": [{"h0": 1.5}, {"h0": 2}]},
-    "background": {"src": ["h0"], "dst": ["h5"], "rate": ["1 Gbps"], "packet": [1000], "pattern": ["constant"]},
+    "background": {
+        "src": ["h0"],
+        "dst": ["h5"],
+        "rate": ["1 Gbps"],
+        "packet": [1000],
+        "pattern": ["constant"],
+        "at": ["1 ms", 0],
+        "until": ["2 ms"],
+    },
+    "change": {
+        "at": ["1 ms", 0],
+        "until": ["2 ms"],
+        "link": ["h0-s0", "h0>s0"],
+        "rate": ["1 Gbps"],
+        "share": [0.5],
+        "worker": ["h0"],
+        "factor": [2, 0.5],
+        "at_iteration": [0],
+        "until_iteration": [1],
+    },
 }
 PORTS: dict[str, list[Any]] = {
     "bandwidth": ["25 Gbps", 10**9],
@@ -774,6 +795,15 @@ TOPOLOGY_KEYS: dict[str, dict[str, list[Any]]] = {
     },
     "p4": {"file": ["topology.json"]},
 }
+
+
+#: Keys of a change that go together, the first two always.
+CHANGES = (
+    ("link", "rate", "at", "until"),
+    ("link", "share", "at", "until"),
+    ("worker", "factor", "at", "until"),
+    ("worker", "factor", "at_iteration", "until_iteration"),
+)
 
 
 def test_every_key_is_written_in_both_languages():
@@ -811,6 +841,9 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
     document |= {section: some(WRITTEN[section]) for section in ("transport", "compute")}
     if draw(st.booleans()):
         document["background"] = some(WRITTEN["background"], least=["src", "dst", "rate"])
+    kind = draw(st.sampled_from([(), *CHANGES]))
+    if kind:
+        document["change"] = some({key: WRITTEN["change"][key] for key in kind}, least=kind[:2])
     return document
 
 

@@ -8,10 +8,11 @@ from functools import cache
 from typing import Any
 
 from tensorexpress import models
+from tensorexpress.changes import describe_change, when
 from tensorexpress.cluster import describe
 from tensorexpress.errors import InputError
 from tensorexpress.graph import ARCHITECTURES
-from tensorexpress.scenario import Job, Scenario, scenario_from
+from tensorexpress.scenario import Background, Job, Scenario, scenario_from
 from tensorexpress.scenario_keys import SECTIONS, Key
 from tensorexpress.units import PS_PER_SECOND, format_rate, format_size, format_time
 from tensorexpress.workload import Workload, at_throughput, compressed
@@ -52,8 +53,14 @@ def changes(scenario: Scenario) -> dict[str, str]:
     found |= {f"compute.stragglers.{hosts[host]}": f"{factor:g}" for host, factor in scenario.stragglers}
     for index, traffic in enumerate(scenario.background):
         ends = f"{hosts[traffic.src]} to {hosts[traffic.dst]}"
-        found[f"background.{index}"] = f"{ends}, {format_rate(traffic.rate_bps)}"
+        found[f"background.{index}"] = f"{ends}, {format_rate(traffic.rate_bps)}{_while(traffic)}"
+    found |= {f"change.{i}": describe_change(change, scenario.cluster) for i, change in enumerate(scenario.changes)}
     return found
+
+
+def _while(traffic: Background) -> str:
+    """Return when traffic is there, where that is not always."""
+    return f" {when(traffic.at_ps, traffic.until_ps)}" if traffic.at_ps or traffic.until_ps is not None else ""
 
 
 @cache

@@ -92,7 +92,7 @@ def fastest_bps(scenario: Scenario, target: Target, policies: Iterable[Policy] =
 
 def check_speed(scenario: Scenario, target: Target, policies: Iterable[Policy] = ()) -> None:
     """Refuse a scenario whose links are too fast for the target, with the factor that helps."""
-    found_bps = max(scenario.cluster.directed().rate_bps)
+    found_bps = scenario.greatest_rate_bps
     accepted_bps = fastest_bps(scenario, target, policies)
     if found_bps > accepted_bps:
         raise InputError(
