@@ -8,12 +8,13 @@ from typing import NamedTuple
 import numpy as np
 
 from tensorexpress.buffer import shares
+from tensorexpress.changes import USUAL_PACE
 from tensorexpress.errors import SimulationError, StoppedError
 from tensorexpress.graph import NODE_KINDS
 from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS, Pifo
 from tensorexpress.recovery import ALPHA_ONE
 from tensorexpress.sim.columns import *
-from tensorexpress.sim.flat_plan import BACKGROUND, COMPUTE, GAPS, NO_LIMIT, PHASE, FlatPlan, Ints
+from tensorexpress.sim.flat_plan import BACKGROUND, CHANGE, COMPUTE, GAPS, NO_LIMIT, PHASE, FlatPlan, Ints
 from tensorexpress.sim.kernel.loop import kernel
 from tensorexpress.sim.model import loss_threshold
 from tensorexpress.sim.record import PACKET, Record, empty_record
@@ -99,6 +100,7 @@ class _Layout:
         self.workers = memory.table(p.workers, WORKER_COLUMNS)
         self.gates = memory.table(p.gates, GATE_COLUMNS)
         self.sources = memory.table(len(p.background_flow), BACKGROUND_COLUMNS)
+        self.changes = memory.table(len(p.change_ps), CHANGE_COLUMNS)
         self.adders = memory.table(len(p.adder_slots), ADDER_COLUMNS)
         self.message_times = memory.table(p.messages, p.iterations * TIMES_COLUMNS)
         self.gate_times = memory.table(p.gates, (p.iterations + 1) * GATE_TIMES_COLUMNS)
@@ -111,6 +113,7 @@ class _Layout:
         self._fill_nodes()
         self._fill_workers()
         self._fill_sources()
+        self._fill_changes()
         self.memory = self._start(log_rows)
         self._used = memory.align()
         self.add_packets(FIRST_PACKETS)
@@ -251,6 +254,7 @@ class _Layout:
     def _fill_workers(self) -> None:
         p, workers, gates = self.program, self.workers.rows, self.gates.rows
         workers[:, W_ITERATION] = workers[:, W_WAITING] = NONE
+        workers[:, W_PACE] = USUAL_PACE
         workers[:, W_GATE] = workers[:, W_FIRST_GATE] = self.gates.at[p.first_gate[:-1]]
         workers[:, W_LAST_GATE] = self.gates.at[p.first_gate[1:] - 1]
         gates[:, G_WORKER] = np.repeat(self.workers.at, np.diff(p.first_gate))
@@ -267,13 +271,19 @@ class _Layout:
         p, sources = self.program, self.sources.rows
         sources[:, B_FLOW], sources[:, B_SIZE] = self.flows.at[p.background_flow], p.background_bytes
         sources[:, B_GAPS] = self._layout.place(p.background_gaps_ps) + np.arange(len(sources)) * GAPS
+        sources[:, B_UNTIL] = p.background_until_ps
+
+    def _fill_changes(self) -> None:
+        p, rows = self.program, self.changes.rows
+        rates, paces = _at(self.ports.at, p.change_link) + L_RATE, _at(self.workers.at, p.change_worker) + W_PACE
+        rows[:, X_WORD], rows[:, X_VALUE] = np.where(p.change_link >= 0, rates, paces), p.change_value
 
     def _start(self, log_rows: int) -> Ints:
         """Return the memory with the first events in it."""
         p, memory = self.program, self._layout
         # Every port has two events at the most, everything else one, and a flow a timer beside it.
         events = 2 * len(self.ports.at) + len(self.flows.at) + len(self.lanes.at) + p.workers + p.joins
-        events += len(self.sources.at) + len(self.adders.at) + 1
+        events += len(self.sources.at) + len(self.adders.at) + len(self.changes.at) + 1
         checksums_at = memory.place(np.array([_checksum_step(byte) for byte in range(256)], dtype=np.int64))
         timers_at = memory.room(2 * (len(self.flows.at) + 1))
         events_at, stack_at = memory.room(2 * events), memory.room(2 * (p.messages + p.joins + 1))
@@ -298,13 +308,19 @@ class _Layout:
         first_events = sorted(
             [(start, COMPUTE * PHASE + at) for at, start in zip(self.workers.at, p.worker_start_ps, strict=True)]
             + [
-                (gaps[0], BACKGROUND * PHASE + at)
-                for at, gaps in zip(self.sources.at, p.background_gaps_ps, strict=True)
+                (due, BACKGROUND * PHASE + at)
+                for at, due, until in zip(self.sources.at, self._first_due_ps(), p.background_until_ps, strict=True)
+                if due < until
             ]
+            + [(time, CHANGE * PHASE + at) for at, time in zip(self.changes.at, p.change_ps, strict=True)]
         )
         m[EVENT_COUNT] = len(first_events)
         m[events_at : events_at + 2 * len(first_events)] = np.ravel(first_events)
         return m
+
+    def _first_due_ps(self) -> Ints:
+        """Return when every background source sends first."""
+        return np.asarray(self.program.background_at_ps + self.program.background_gaps_ps[:, 0])
 
     def write(self, record: Record) -> None:
         """Copy what happened out of the memory."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorexpress.changes import pace_steps
 from tensorexpress.compute import compute_times
 from tensorexpress.framing import ETHERNET_BYTES
 from tensorexpress.graph import NODE_KINDS, SUM, Edges, Graph, index_of, kind_of
@@ -30,9 +31,9 @@ from tensorexpress.units import PS_PER_SECOND
 #: How many gaps between packets of a background source are drawn before they repeat.
 GAPS = 4096
 
-#: Phases of one instant: simultaneous events happen in this order, and by index inside a phase. Lanes of hosts and
-#: ports choose last, so that they see everything that came at the same picosecond.
-ARRIVE, ACKNOWLEDGE, COMPUTE, JOIN, ANSWER, TIMER, BACKGROUND, WORK, TRANSMIT = range(1, 10)
+#: Phases of one instant: simultaneous events happen in this order, and by index inside a phase. The cluster changes
+#: first; lanes of hosts and ports choose last, so that they see everything that came at the same picosecond.
+CHANGE, ARRIVE, ACKNOWLEDGE, COMPUTE, JOIN, ANSWER, TIMER, BACKGROUND, WORK, TRANSMIT = range(10)
 
 #: An event's place inside its instant is phase * PHASE + index.
 PHASE = 1 << 40
@@ -184,12 +185,20 @@ class FlatPlan:
     backward_ps: Ints
     slack_ps: Ints
 
-    # Background sources.
+    # Background sources; they send nothing from their end on.
     background_flow: Ints
     background_bytes: Ints
     background_gaps_ps: Ints
+    background_at_ps: Ints
+    background_until_ps: Ints
     background_rank: int
     background_slack_ps: int
+
+    # Changes of the cluster: when, and the rate of a link or the pace of a worker from then on; the other one is -1.
+    change_ps: Ints
+    change_link: Ints
+    change_worker: Ints
+    change_value: Ints
 
     @property
     def messages(self) -> int:
@@ -276,6 +285,16 @@ def _background_gaps(scenario: Scenario) -> Ints:
         drawn = rng.exponential(mean, GAPS) if source.pattern == "poisson" else np.full(GAPS, mean)
         gaps[index] = np.maximum(1, np.rint(drawn))
     return gaps
+
+
+def _changes(scenario: Scenario) -> dict[str, Any]:
+    hosts = [host for job in scenario.jobs for host in job.workers]
+    rows = [(step.time_ps, step.thing, -1, step.value) for step in scenario.rate_steps()]
+    for step in pace_steps(scenario.changes):
+        own = (worker for worker, host in enumerate(hosts) if host == step.thing)
+        rows += [(step.time_ps, -1, worker, step.value) for worker in own]
+    columns = np.array(rows, dtype=np.int64).reshape(-1, 4).T
+    return dict(zip(("change_ps", "change_link", "change_worker", "change_value"), columns, strict=True))
 
 
 def _network(scenario: Scenario) -> dict[str, Any]:
@@ -438,9 +457,14 @@ def build(plan: Plan, grain: int = 1, packet_level: Plan | None = None) -> FlatP
         successors=successors.astype(np.int64),
         background_bytes=np.array([b.packet_bytes + ETHERNET_BYTES for b in scenario.background], dtype=np.int64),
         background_gaps_ps=_background_gaps(scenario),
+        background_at_ps=np.array([b.at_ps for b in scenario.background], dtype=np.int64),
+        background_until_ps=np.array(
+            [NEVER if b.until_ps is None else b.until_ps for b in scenario.background], dtype=np.int64
+        ),
         # Best effort: less urgent than every tensor.
         background_rank=discipline.rank_of(scenario.cluster.queues - 1, int(tensors.max()) + 1),
         background_slack_ps=max(max(job.slack_ps) for job in plan.jobs),
+        **_changes(scenario),
         **_network(scenario),
         **_hosts(plan, grain),
         **messages,

@@ -23,6 +23,7 @@ import numpy as np
 import simpy
 
 from tensorexpress.buffer import Buffer
+from tensorexpress.changes import USUAL_PACE, slowed_ps
 from tensorexpress.errors import SimulationError, StoppedError
 from tensorexpress.graph import share
 from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS, Slice
@@ -40,6 +41,7 @@ from tensorexpress.sim.flat_plan import (
     ACKNOWLEDGE,
     ARRIVE,
     BACKGROUND,
+    CHANGE,
     COMPUTE,
     GAPS,
     JOIN,
@@ -633,6 +635,8 @@ class SimulatedWorker:
         self.gates = range(int(program.first_gate[index]), int(program.first_gate[index + 1]))
         self.waits_for = -1
         self.wake: simpy.Event | None = None
+        #: How many times slower it computes what it starts now, in millionths.
+        self.pace = USUAL_PACE
         model.env.process(self.run())
 
     def run(self) -> Process:
@@ -644,7 +648,7 @@ class SimulatedWorker:
                 if model.opened[gate] < iteration:
                     yield self._opening(model.first_gate + gate)
                 model.record.forward_start_ps[iteration, gate] = model.env.now
-                yield model.at(int(program.forward_ps[iteration, gate]), COMPUTE, self.index)
+                yield model.at(slowed_ps(int(program.forward_ps[iteration, gate]), self.pace), COMPUTE, self.index)
                 if iteration < program.iterations:
                     model.worker_passed(model.first_forward + gate)
                 if iteration > 0:
@@ -654,7 +658,8 @@ class SimulatedWorker:
                     if model.opened_backward[gate] <= iteration:
                         yield self._opening(model.first_backward + gate)
                     model.record.backward_start_ps[iteration, gate] = model.env.now
-                    yield model.at(int(program.backward_ps[iteration, gate]), COMPUTE, self.index)
+                    taken_ps = slowed_ps(int(program.backward_ps[iteration, gate]), self.pace)
+                    yield model.at(taken_ps, COMPUTE, self.index)
                     model.gradient_ready(gate)
                     model.worker_passed(model.first_backward + gate)
         model.worker_finished()
@@ -713,6 +718,8 @@ class Model:
         self._running = program.workers
         for index in range(len(program.background_flow)):
             self.env.process(self._background(index))
+        for index, time_ps in enumerate(program.change_ps.tolist()):
+            self.at(time_ps, CHANGE, index).callbacks.append(partial(self._change, index))
 
     def run(self, stopped: Callable[[], bool], advanced: Callable[[int], None]) -> Record:
         """Run until every worker has finished; return what was observed."""
@@ -787,12 +794,25 @@ class Model:
         program = self.program
         flow = self.flows[int(program.background_flow[index])]
         size, gaps = int(program.background_bytes[index]), program.background_gaps_ps[index].tolist()
-        sent = 0
-        while True:
-            yield self.at(gaps[sent % GAPS], BACKGROUND, index)
+        until_ps = int(program.background_until_ps[index])
+        sent, due_ps = 0, int(program.background_at_ps[index]) + gaps[0]
+        while due_ps < until_ps:
+            yield self.at(due_ps - int(self.env.now), BACKGROUND, index)
             sent += 1
+            due_ps += gaps[sent % GAPS]
             packet = Packet(OTHER, flow, flow.path, size, program.background_rank, program.background_slack_ps)
             self.hosts[flow.src].send(packet)
+
+    def _change(self, index: int, _: simpy.Event) -> None:
+        """Give a link another rate, or a worker another pace, for all that it starts from now on."""
+        program = self.program
+        link, worker, value = (
+            int(column[index]) for column in (program.change_link, program.change_worker, program.change_value)
+        )
+        if link >= 0:
+            self.ports[link].rate_bps = value
+        else:
+            self.workers[worker].pace = value
 
     # The graph
 

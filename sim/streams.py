@@ -153,7 +153,7 @@ def _signed(bits: int) -> int:
 def streams(plan: Plan) -> dict[str, Any]:
     """Find who sends to which adder, and by which way sums come back."""
     scenario = plan.scenario
-    found, first_message = _Streams(len(scenario.cluster.hosts), scenario.directed()), 0
+    found, first_message = _Streams(len(scenario.cluster.hosts), scenario.fastest()), 0
     answers: list[Ints] = []
     for number, job in enumerate(plan.jobs):
         found.add_job(number, job, first_message)

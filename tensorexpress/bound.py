@@ -6,12 +6,13 @@ Demand.busiest_ps   for the mean of many iterations: what the busiest link carri
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorexpress.chain import Chain, make_chain, occupied_ps
+from tensorexpress.changes import Paces
 from tensorexpress.deadline import gradients_ready_ps, next_starts_ps
 from tensorexpress.graph import ARCHITECTURES
 from tensorexpress.plan import JobPlan, Plan, carried_bytes, early_ps
@@ -42,6 +43,9 @@ class Demand:
     lane_ps: int = 0
     #: Whether workers wait for each other's gradients.
     in_step: bool = True
+    #: The host of every worker, and how their paces change: another schedule meets changes in other layers.
+    hosts: tuple[int, ...] = ()
+    paces: Paces = field(default_factory=lambda: Paces(()))
 
     @property
     def busiest_ps(self) -> int:
@@ -58,7 +62,8 @@ class Demand:
 def make_demand(plan: Plan, number: int) -> Demand:
     """Return what a job of a plan asks for."""
     planned, scenario = plan.jobs[number], plan.scenario
-    rates = np.array(scenario.directed().rate_bps, dtype=np.int64)
+    # Where links change, no schedule can count on more than the fastest rate.
+    rates = np.array(scenario.fastest().rate_bps, dtype=np.int64)
     layers = len(planned.ranks)
     shared = np.zeros((len(rates), layers), dtype=np.int64)
     own: dict[int, dict[int, Ints]] = {host: {} for host in planned.job.hosts}
@@ -91,6 +96,8 @@ def make_demand(plan: Plan, number: int) -> Demand:
         chain=make_chain(plan, number),
         lane_ps=_busiest_lane_ps(planned, scenario),
         in_step=not planned.job.forward_only,
+        hosts=planned.job.workers,
+        paces=Paces(scenario.changes),
     )
 
 
@@ -104,16 +111,19 @@ def _busiest_lane_ps(planned: JobPlan, scenario: Scenario) -> int:
 def run_bound_ps(demand: Demand, trace: JobTrace, warmup: int) -> float:
     """Return what the mean of the iterations after the warm-up cannot fall below under any schedule.
 
-    Given are the compute times that were drawn and where the workers stood when measuring began.
+    Given are the compute times that were drawn and where the workers stood when measuring began. Of what changes at
+    times, links and workers are taken at their fastest.
     """
+    forward_ps = demand.paces.at_fastest_ps(demand.hosts, trace.forward_ps, trace.forward_start_ps)
+    backward_ps = demand.paces.at_fastest_ps(demand.hosts, trace.backward_ps, trace.backward_start_ps)
     starts = trace.forward_start_ps[warmup, :, -1]
     began_ps, iterations = int(starts.min()), len(trace.backward_ps) - warmup
-    ready = _ready_ps(starts, trace, warmup)
+    ready = gradients_ready_ps(starts, forward_ps[warmup], backward_ps[warmup])
     # All workers wait for what is shared, so that of all iterations passes before the first of them is done.
     shared_ps = int(ready[:, -1].min()) + iterations * int(demand.shared_ps.max(initial=0)) - demand.early_ps
     for iteration in range(warmup, len(trace.backward_ps)):
-        ready = _ready_ps(starts, trace, iteration)
-        forward = trace.forward_ps[iteration + 1]
+        ready = gradients_ready_ps(starts, forward_ps[iteration], backward_ps[iteration])
+        forward = forward_ps[iteration + 1]
         if demand.in_step:
             opened = demand.chain.opened_ps(ready)
             starts = next_starts_ps(ready, forward, demand.waited_ps, demand.own_ps, opened)
@@ -123,8 +133,3 @@ def run_bound_ps(demand: Demand, trace: JobTrace, warmup: int) -> float:
             )
             starts = np.concatenate([next_starts_ps(*worker) for worker in alone])
     return (max(int(starts.min()), shared_ps) - began_ps) / iterations
-
-
-def _ready_ps(starts: Ints, trace: JobTrace, iteration: int) -> Ints:
-    """Return when the gradients of an iteration are ready, from when workers start its last forward layer."""
-    return gradients_ready_ps(starts, trace.forward_ps[iteration], trace.backward_ps[iteration])

@@ -133,7 +133,7 @@ def _message_ps(graph: Graph, sizes: Ints, plan: Plan, planned: JobPlan) -> Ints
     Its last packet is the smallest. It takes its time on every link, and waits for the others on one of them. Where
     switches sum, what comes back is only that packet: the others have come back before.
     """
-    framing, directed = plan.framing, plan.scenario.directed()
+    framing, directed = plan.framing, plan.scenario.fastest()
     ends = np.stack([graph.src, graph.dst, graph.brings_sums], axis=1)
     pairs, pair = np.unique(ends, axis=0, return_inverse=True)
     ways = [_way(src, dst, bool(brings_sums), plan, planned.sums) for src, dst, brings_sums in pairs.tolist()]

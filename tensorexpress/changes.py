@@ -156,19 +156,30 @@ class Paces:
         taken = drawn_ps.copy()
         for worker, host in enumerate(hosts):
             if host in self._times:
-                place = np.searchsorted(self._times[host], starts_ps[:, worker], side="right")
-                taken[:, worker] = slowed_all_ps(drawn_ps[:, worker], np.array(self._paces[host])[place])
+                taken[:, worker] = slowed_all_ps(drawn_ps[:, worker], self._paces_at(host, starts_ps[:, worker]))
         return taken
 
-    def fastest_ps(self, hosts: Sequence[int], drawn_ps: Ints) -> Ints:
-        """Return the same of layers that start when their worker is fastest."""
-        least = np.array([self._fastest(host) for host in hosts], dtype=np.int64)
-        return slowed_all_ps(drawn_ps, least[:, None])
+    def at_fastest_ps(self, hosts: Sequence[int], taken_ps: Ints, starts_ps: Ints) -> Ints:
+        """Return what layers would have taken at their worker's fastest pace at the least: what they took, less that.
+
+        By (pass, worker, layer), where `hosts` has a host for every worker.
+        """
+        fastest = taken_ps.copy()
+        for worker, host in enumerate(hosts):
+            if host in self._times:
+                pace = self._paces_at(host, starts_ps[:, worker])
+                fastest[:, worker] = taken_ps[:, worker] // pace * self._fastest(host)
+                fastest[:, worker] += taken_ps[:, worker] % pace * self._fastest(host) // pace
+        return fastest
+
+    def _paces_at(self, host: int, starts_ps: Ints) -> Ints:
+        place = np.searchsorted(self._times[host], starts_ps, side="right")
+        return np.array(self._paces[host], dtype=np.int64)[place]
 
     def _fastest(self, host: int) -> int:
-        paces = self._paces.get(host, [USUAL_PACE])
+        paces = self._paces[host]
         # The usual pace does not count where another one holds from the start.
-        return min(paces[1:] if self._times.get(host, [1])[0] == 0 else paces)
+        return min(paces[1:] if self._times[host][0] == 0 else paces)
 
 
 def slowed_all_ps(drawn_ps: Ints, pace: Ints | np.int64) -> Ints:

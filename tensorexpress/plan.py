@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorexpress.changes import USUAL_PACE
 from tensorexpress.deadline import equal_map, fewest_map, gather_slacks, queue_map, regret_ps, slacks
 from tensorexpress.errors import PolicyError, ScenarioError
 from tensorexpress.framing import ETHERNET_BYTES, Framing
@@ -333,7 +334,7 @@ def early_ps(scenario: Scenario) -> int:
 
     Where links are paced, that is the time of one packet.
     """
-    directed = scenario.directed()
+    directed = scenario.slowest()
     rates = [rate_bps for rate_bps, paced in zip(directed.rate_bps, directed.paced, strict=True) if paced]
     return serialisation_ps(scenario.cluster.mtu + ETHERNET_BYTES, min(rates)) if rates else 0
 
@@ -434,14 +435,15 @@ def _check_memory(scenario: Scenario) -> None:
 
 def check_duration(scenario: Scenario) -> None:
     """Refuse a scenario whose times would not fit into 64 bits: one that takes weeks to compute or to send."""
-    links, copies = scenario.directed().rate_bps, [scenario.transport.copy_rate_bps] * 2
+    links, copies = scenario.slowest().rate_bps, [scenario.transport.copy_rate_bps] * 2
+    slowest = max((USUAL_PACE, *(change.pace for change in scenario.changes)))
     for job in scenario.jobs:
         crossings = 2 + ARCHITECTURES[job.architecture].regathers
         sent_bytes = (
             crossings * len(job.workers) * sum(scenario.framing.wire_bytes(size) for size in job.workload.tensor_bytes)
         )
         rates = filter(None, (min(links, default=1), *copies, job.add_rate_bps, job.update_rate_bps))
-        compute_ps = job.workload.compute_ps + job.overhead_ps
+        compute_ps = (job.workload.compute_ps + job.overhead_ps) * slowest // USUAL_PACE
         needed_ps = scenario.rounds * (compute_ps + sum(serialisation_ps(sent_bytes, rate) for rate in rates))
         if needed_ps > _LONGEST_RUN_PS:
             raise ScenarioError(

@@ -1,6 +1,7 @@
 """No wrong sum, ever: every interleaving of loss, duplication and reordering around the real pipeline, and mutants.
 
-support/summing_model.py says what is modelled. TENSOREXPRESS_MODEL=N adds N turns to every case that is not too large.
+support/summing_model.py says what is modelled. TENSOREXPRESS_MODEL=N adds N turns to every case that is not too large,
+and TENSOREXPRESS_MUTANTS=all tries all mutants where otherwise every tenth is tried.
 """
 
 from __future__ import annotations
@@ -265,6 +266,9 @@ MUTANTS |= {
     ),
 }
 
+#: The mutants that are compiled and tried: each takes some seconds, so every tenth rule, or all of them.
+TRIED = list(MUTANTS)[:: 1 if os.environ.get("TENSOREXPRESS_MUTANTS") == "all" else 10]
+
 #: In which a mutant must give itself away: small, and together with every rule in them.
 TRIALS = (
     Settings(star_plan(2), turns=3, damage=True),
@@ -309,8 +313,14 @@ def try_out(program: P4Program, *, by_hash: bool = True, in_slots: bool = True) 
         explore(Model(trial, program))
 
 
-@pytest.mark.skipif(shutil.which("p4c-bm2-ss") is None, reason="p4c-bm2-ss is not on PATH, and mutants are not kept")
 @pytest.mark.parametrize("rule", MUTANTS)
+def test_a_rule_that_a_mutant_changes_is_still_there(rule: str, tmp_path: Path) -> None:
+    shutil.copytree(p4.HERE / "include", tmp_path / "include")
+    mutated(tmp_path, *MUTANTS[rule])
+
+
+@pytest.mark.skipif(shutil.which("p4c-bm2-ss") is None, reason="p4c-bm2-ss is not on PATH, and mutants are not kept")
+@pytest.mark.parametrize("rule", TRIED)
 def test_a_mutation_of_any_rule_is_caught(rule: str, tmp_path: Path) -> None:
     source = tmp_path / "p4"
     shutil.copytree(p4.HERE, source, ignore=shutil.ignore_patterns("build", "__pycache__"))

@@ -173,14 +173,18 @@ class TestPaces:
         assert np.array_equal(taken, expected)
         assert np.array_equal(taken_backward, backward[:-1])
 
-    def test_the_fastest_pace_counts_the_usual_one_only_where_it_holds(self) -> None:
-        drawn = np.full((1, 1, 1), 100)
-        for change, expected in (
-            (Change(0, worker=0, factor=2.0), 200),
-            (Change(1, worker=0, factor=2.0), 100),
-            (Change(1, 2, worker=0, factor=0.5), 50),
+    @given(st.integers(0, 10**15), st.integers(0, 10))
+    def test_the_fastest_pace_counts_the_usual_one_only_where_it_holds(self, drawn_ps: int, start_ps: int) -> None:
+        for change, fastest in (
+            (Change(0, worker=0, factor=2.7), 2_700_000),
+            (Change(1, worker=0, factor=2.7), 10**6),
+            (Change(3, 5, worker=0, factor=0.3), 300_000),
         ):
-            assert Paces([change]).fastest_ps([0], drawn).tolist() == [[[expected]]]
+            paces, starts = Paces([change]), np.full((1, 1, 1), start_ps)
+            taken = paces.all_taken_ps([0], np.full((1, 1, 1), drawn_ps), starts)
+            (least,) = paces.at_fastest_ps([0], taken, starts).ravel().tolist()
+            # Rounded down twice.
+            assert slowed_ps(drawn_ps, fastest) - 4 <= least <= slowed_ps(drawn_ps, fastest)
 
 
 def test_examples_in_docstrings() -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
 import select
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import Any
 import pytest
 from support.deployed import PROGRAM, framed, planned, tagged
 from support.hashed_switch import random_parts, ways_of
-from support.network import cable, needs_root
+from support.network import BMV2, cable, needs_bmv2, needs_root
 from support.summing import TWO_JOBS, SummingNetwork, hashed_plan, parse, random_sums, star_plan
 from support.switches import Bmv2Switch
 from test_executors import cases
@@ -33,12 +31,11 @@ from tensorexpress.switch.p4runtime.service import serve
 from tensorexpress.switch.ports import InterfacePort
 from tensorexpress.wire.frame import read_frame
 
-BMV2 = shutil.which(os.environ.get("TENSOREXPRESS_BMV2", "simple_switch_grpc"))
 PROGRAMS = Path(__file__).parent / "programs" / "build"
 
 pytestmark = [
     needs_root,
-    pytest.mark.skipif(BMV2 is None, reason="simple_switch_grpc is not on PATH, and TENSOREXPRESS_BMV2 names none"),
+    needs_bmv2,
 ]
 
 EXACT, LPM, TERNARY, RANGE, OPTIONAL = 2, 3, 4, 5, 6

@@ -6,9 +6,7 @@ here is taken from the code that is tested.
 
 from __future__ import annotations
 
-import os
 import select
-import shutil
 import struct
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -27,7 +25,7 @@ from scapy.layers.inet6 import (
 from scapy.layers.l2 import Dot1AD, Dot1Q, Ether
 from scapy.packet import Packet, Raw
 from support.deployed import PROGRAM, planned
-from support.network import cable, needs_root
+from support.network import BMV2, cable, needs_bmv2, needs_root
 from support.switches import Bmv2Switch
 
 from tensorexpress.control.client import Connection, RemoteSwitch
@@ -41,7 +39,6 @@ from tensorexpress.switch.operations import ReadCounter
 from tensorexpress.switch.p4runtime.service import serve
 from tensorexpress.switch.ports import InterfacePort
 
-BMV2 = shutil.which(os.environ.get("TENSOREXPRESS_BMV2", "simple_switch_grpc"))
 SCHEMA = ProgramSchema.of(PROGRAM)
 
 PORT = 21592
@@ -459,7 +456,7 @@ def test_the_embedded_switch_treats_every_kind_of_frame_as_the_page_says(trusted
 
 
 @needs_root
-@pytest.mark.skipif(BMV2 is None, reason="simple_switch_grpc is not on PATH, and TENSOREXPRESS_BMV2 names none")
+@needs_bmv2
 @pytest.mark.parametrize("trusted", [False, True])
 def test_bmv2_treats_every_kind_of_frame_as_the_page_says(trusted: bool) -> None:
     check_rules(Bmv2Wire, Options(trust_dscp=trusted), trusted)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import doctest
 import json
-import os
 import select
-import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -21,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from support.deployed import PROGRAM, DeployedSwitch, tagged
 from support.namespace_sockets import open_socket
-from support.network import cable, needs_root
+from support.network import BMV2, cable, needs_bmv2, needs_root
 from support.strategies import plans, policies, scenarios
 from support.switches import Bmv2Switch
 from support.training_run import small_plan
@@ -47,8 +45,6 @@ from tensorexpress.target.runner import run_plan
 from tensorexpress.topologies import custom, fat_tree, leaf_spine
 from tensorexpress.wire.frame import FrameEnd, build_frame
 from tensorexpress.wire.header import UDP_PORT, Kind
-
-BMV2 = shutil.which(os.environ.get("TENSOREXPRESS_BMV2", "simple_switch_grpc"))
 
 TWO_BY_TWO = ["cluster.topology=leaf-spine", "cluster.leaves=2", "cluster.spines=2", "cluster.hosts_per_leaf=2"]
 FOUR_BY_FOUR = ["cluster.topology=leaf-spine", "cluster.leaves=4", "cluster.spines=4", "cluster.hosts_per_leaf=4"]
@@ -315,7 +311,7 @@ def test_a_plan_with_more_paths_than_a_switch_has_room_for_is_refused() -> None:
 
 
 @needs_root
-@pytest.mark.skipif(BMV2 is None, reason="simple_switch_grpc is not on PATH, and TENSOREXPRESS_BMV2 names none")
+@needs_bmv2
 def test_bmv2_takes_the_paths_of_the_plan() -> None:
     plan = planned("2x2 two jobs")
     cluster = plan.scenario.cluster

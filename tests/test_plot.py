@@ -46,6 +46,28 @@ def prediction(tmp_path, *overrides, layers=THREE_LAYERS, policies=("fifo", "ten
     return predict(scenario, [parse_policy(policy) for policy in policies], engine="simpy")
 
 
+def test_iterations_are_drawn_over_time_where_the_cluster_changes(tmp_path):
+    changes = (
+        "change.0.link=h0-s0", "change.0.share=0.5", "change.0.at=200 us", "change.0.until=400 us",
+        "change.1.worker=h1", "change.1.factor=2", "change.1.at_iteration=3", "iterations=4",
+    )  # fmt: skip
+    shown = prediction(tmp_path, *changes)
+    figure = draw_side_by_side(shown)
+    (axes,) = figure.subfigs[2].axes
+    lines = [patch for patch in axes.patches if hasattr(patch, "get_data")]
+    for (values, edges, _), result in zip((line.get_data() for line in lines), shown.results.values(), strict=True):
+        starts = result.trace.jobs[0].forward_start_ps[:, :, -1].min(axis=1)
+        assert np.allclose(values, np.diff(starts) / 1e9)
+        assert np.allclose(edges, starts / 1e9)
+    (span,) = [patch for patch in axes.patches if patch not in lines]
+    assert np.allclose(span.get_extents().transformed(axes.transData.inverted()).intervalx, [0.2, 0.4])
+    said_below = figure.subfigs[2].get_supxlabel()
+    assert said_below.startswith("1: h0-s0 at 0.5 of its rate from 200 us until 400 us; 2: h1 2 times slower from")
+    # The marks of the iterations with which the worker changes.
+    assert [len(line.get_xdata()) for line in axes.lines] == [2, 2]
+    assert len(draw_side_by_side(prediction(tmp_path)).subfigs) == 2
+
+
 def texts(figure):
     """Return all text that is drawn: axes also hold labels of ticks beyond their limits, which is not."""
     axes = [axis for part in figure.subfigs for one in part.axes for axis in (one.xaxis, one.yaxis)]

@@ -8,11 +8,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from support.network import needs_root
+from support.network import needs_bmv2, needs_root
 from support.summed_training import LEAF_SPINE, LEAF_SPINE_SERVERS, summed_plan
 from support.training_run import Killer, check_consistent, small_plan
 
-from tensorexpress.doctor import find_bmv2
 from tensorexpress.errors import NetworkError
 from tensorexpress.switch.faults import Faults
 from tensorexpress.target.bmv2 import Bmv2Target
@@ -20,8 +19,6 @@ from tensorexpress.target.embedded import EmbeddedTarget
 from tensorexpress.target.runner import run_plan
 
 WIRES = EmbeddedTarget(wires=True)
-
-needs_bmv2 = pytest.mark.skipif(find_bmv2() is None, reason="simple_switch_grpc is not here (TENSOREXPRESS_BMV2)")
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,9 @@ def test_sizes_and_all_that_has_no_unit_stay(scenario: Scenario, factor: int) ->
     assert scaled.loss == scenario.loss
     assert [round(job.sum_rate_bps * factor) for job in scaled.jobs] == [job.sum_rate_bps for job in scenario.jobs]
     assert [traffic.rate_bps * factor for traffic in scaled.background] == [b.rate_bps for b in scenario.background]
+    assert [change.share for change in scaled.changes] == [change.share for change in scenario.changes]
+    for slow, own in zip((*scaled.changes, *scaled.background), (*scenario.changes, *scenario.background), strict=True):
+        assert (slow.at_ps, slow.until_ps) == (factor * own.at_ps, own.until_ps and factor * own.until_ps)
 
 
 def test_a_factor_of_one_changes_nothing() -> None:

@@ -15,11 +15,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from support.network import needs_root
+from support.network import needs_bmv2, needs_root
 from support.training_run import Killer, check_queues, small_plan
 
 from tensorexpress.addresses import default_address
-from tensorexpress.doctor import find_bmv2
 from tensorexpress.errors import NetworkError, PlanError
 from tensorexpress.plan import make_plan
 from tensorexpress.policy import POLICIES, parse_policy
@@ -30,8 +29,6 @@ from tensorexpress.target.bmv2 import Bmv2Target
 from tensorexpress.target.cabling import cables
 from tensorexpress.target.runner import run_plan
 from tensorexpress.units import PS_PER_MS
-
-needs_bmv2 = pytest.mark.skipif(find_bmv2() is None, reason="simple_switch_grpc is not here (TENSOREXPRESS_BMV2)")
 
 
 @needs_root

@@ -10,7 +10,7 @@ from zlib import crc32
 import numpy as np
 from numba import njit
 
-from tensorexpress import queueing, recovery
+from tensorexpress import changes, queueing, recovery
 from tensorexpress.sim import columns, flat_plan, model, record
 from tensorexpress.sim.columns import *
 from tensorexpress.sim.flat_plan import (
@@ -202,8 +202,9 @@ def background(m: Memory, source: int) -> None:
     )
     send_control(m, m[flow + F_SRC], packet)
     m[source + B_SENT] += 1
-    gap = m[m[source + B_GAPS] + m[source + B_SENT] % GAPS]
-    schedule(m, m[NOW] + gap, BACKGROUND * PHASE + source)
+    due = m[NOW] + m[m[source + B_GAPS] + m[source + B_SENT] % GAPS]
+    if due < m[source + B_UNTIL]:
+        schedule(m, due, BACKGROUND * PHASE + source)
 
 
 @compiled
@@ -224,7 +225,7 @@ def take_timer(m: Memory) -> None:
 
 def parts() -> list[Path]:
     """Return the modules whose code or constants are compiled into the kernel."""
-    constants = (columns, flat_plan, model, record, queueing, recovery)
+    constants = (columns, flat_plan, model, record, changes, queueing, recovery)
     return sorted(Path(__file__).parent.glob("*.py")) + [Path(str(module.__file__)) for module in constants]
 
 
@@ -274,8 +275,10 @@ def _compiled_kernel(sources: int) -> Callable[[int, int, int, int], None]:
                 answered(m, thing)
             elif phase == WORK:
                 work(m, thing)
-            else:
+            elif phase == BACKGROUND:
                 background(m, thing)
+            else:
+                m[m[thing + X_WORD]] = m[thing + X_VALUE]
             if m[TOP_IS_FREE]:
                 m[TOP_IS_FREE] = 0
                 m[EVENT_COUNT] -= 1

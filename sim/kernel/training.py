@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tensorexpress.changes import USUAL_PACE
 from tensorexpress.sim.columns import *
 from tensorexpress.sim.flat_plan import COMPUTE, JOIN, PHASE
 from tensorexpress.sim.kernel.events import schedule
@@ -111,6 +112,15 @@ def open_backward(m: Memory, gate: int) -> None:
 
 
 @compiled
+def taken(m: Memory, worker: int, drawn: int) -> int:
+    """Return how long a layer takes at the worker's pace; the other form of `changes.slowed_ps`."""
+    pace = m[worker + W_PACE]
+    if pace == USUAL_PACE:
+        return drawn
+    return drawn // USUAL_PACE * pace + drawn % USUAL_PACE * pace // USUAL_PACE
+
+
+@compiled
 def start_forward(m: Memory, worker: int) -> None:
     """Start the worker's next forward layer, or let it wait at the gate."""
     iteration, gate = m[worker + W_ITERATION], m[worker + W_GATE]
@@ -119,7 +129,7 @@ def start_forward(m: Memory, worker: int) -> None:
         return
     times = m[gate + G_TIMES] + iteration * GATE_TIMES_COLUMNS
     m[times + T_STARTED] = m[NOW]
-    schedule(m, m[NOW] + m[times + T_FORWARD], COMPUTE * PHASE + worker)
+    schedule(m, m[NOW] + taken(m, worker, m[times + T_FORWARD]), COMPUTE * PHASE + worker)
 
 
 @compiled
@@ -131,7 +141,7 @@ def start_backward(m: Memory, worker: int) -> None:
         return
     times = m[gate + G_TIMES] + iteration * GATE_TIMES_COLUMNS
     m[times + T_STARTED_BACKWARD] = m[NOW]
-    schedule(m, m[NOW] + m[times + T_BACKWARD], COMPUTE * PHASE + worker)
+    schedule(m, m[NOW] + taken(m, worker, m[times + T_BACKWARD]), COMPUTE * PHASE + worker)
 
 
 @compiled

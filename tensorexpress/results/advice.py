@@ -12,6 +12,7 @@ from tensorexpress.plan import Plan, link_loads
 from tensorexpress.policy import POLICIES
 from tensorexpress.queueing import DISCIPLINES
 from tensorexpress.recovery import newer_sums_of
+from tensorexpress.results.changed import contrast, disturbances, met_iterations
 from tensorexpress.results.side_by_side import Result, SideBySide
 from tensorexpress.slots import needed_slots, throughput_share
 from tensorexpress.software import lane_work_ps
@@ -46,7 +47,7 @@ def notes(compared: SideBySide) -> list[str]:
     found = []
     for index, job in enumerate(compared.scenario.jobs):
         prefix = f"{job.name}: " if several else ""
-        found += [prefix + note for note in (*_about_job(compared, index), *_about_drift(compared, index))]
+        found += [prefix + note for note in _of_one(compared, index)]
     about_all = (
         *_about_jobs_together(compared),
         *_about_parts(compared),
@@ -54,6 +55,12 @@ def notes(compared: SideBySide) -> list[str]:
         *_about_grain(compared),
     )
     return [*found, *about_all]
+
+
+def _of_one(compared: SideBySide, job: int) -> Iterator[str]:
+    yield from _about_job(compared, job)
+    yield from _about_changes(compared, job)
+    yield from _about_drift(compared, job)
 
 
 def _about_job(compared: SideBySide, job: int) -> Iterator[str]:
@@ -246,7 +253,10 @@ def _slowest_compute_ps(result: Result, job: int) -> float:
 
 
 def _about_drift(compared: SideBySide, job: int) -> Iterator[str]:
-    """Say so where more iterations would give another answer."""
+    """Say so where more iterations would give another answer, and it is not the cluster that changed."""
+    found, warmup = list(disturbances(compared.scenario)), compared.scenario.warmup
+    if any(met_iterations(found, result.trace.jobs[job], warmup) for result in compared.results.values()):
+        return
     drifts = {}
     for name, result in compared.results.items():
         drift = drift_ps(result.trace.jobs[job], compared.scenario.warmup)
@@ -256,6 +266,28 @@ def _about_drift(compared: SideBySide, job: int) -> Iterator[str]:
         changes = ", ".join(f"{name} {format_ms(first)} to {format_ms(last)}" for name, (first, last) in drifts.items())
         measured = compared.scenario.iterations
         yield f"Iterations have not settled ({changes}): measure more with --set iterations={max(10, 2 * measured)}."
+
+
+def _about_changes(compared: SideBySide, job: int) -> Iterator[str]:
+    """Say which iterations met a change of the cluster, and what they took; and which changes nobody met."""
+    found, warmup = list(disturbances(compared.scenario)), compared.scenario.warmup
+    if not found:
+        return
+    parts = []
+    for name, result in compared.results.items():
+        met, met_ps, others_ps = contrast(found, result.trace.jobs[job], warmup)
+        taken = [f"{format_ms(met_ps)} in {met}"] if met_ps is not None else []
+        taken += [f"{format_ms(others_ps)} in the others"] if others_ps is not None else []
+        parts.append(f"{name} {', '.join(taken)}")
+    yield (
+        f"The cluster changes ({'; '.join(one.description for one in found)}). Of {compared.scenario.iterations} "
+        f"measured iterations, those that meet a change take on average: {'; '.join(parts)}."
+    )
+    for one in found:
+        if not any(one.met(result.trace.jobs[job]) for result in compared.results.values()):
+            yield f"No iteration meets this change: {one.description}; measure more, or let it come earlier."
+    if any(one.times_ps is not None for one in found):
+        yield "The optimum is that of links and workers at their fastest, as no schedule can count on less."
 
 
 def _orders(result: Result) -> bool:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tensorexpress.results.changed import disturbances
+from tensorexpress.results.changed_plot import draw_iterations
 from tensorexpress.results.figure import (
     FAINT,
     NORMAL,
@@ -50,16 +52,20 @@ def plot_side_by_side(compared: SideBySide, path: str | os.PathLike[str]) -> Non
 def draw_side_by_side(compared: SideBySide) -> Figure:
     """Return the figure that `plot_side_by_side` saves; it shows all jobs, one below the other."""
     jobs, shown = len(compared.scenario.jobs), len(timeline_policies(compared))
-    inches = [1.35 + 0.34 * len(compared.results), 0.85 + 1.3 * shown]
+    found = list(disturbances(compared.scenario))
+    inches = [1.35 + 0.34 * len(compared.results), 0.85 + 1.3 * shown, *[1.8] * bool(found)]
     figure = new_figure(10, 0.3 + jobs * sum(inches), compared.provenance)
     parts = headed_parts(figure, compared.scenario, inches)
-    for job, (upper, lower) in enumerate(zip(parts[::2], parts[1::2], strict=True)):
+    by_job = zip(*(parts[place :: len(inches)] for place in range(len(inches))), strict=True)
+    for job, (upper, lower, *below) in enumerate(by_job):
         timelines = _timelines(compared, job)
         bars, columns = upper.subplots(1, 2, width_ratios=[1.7, 1])
         _draw_bars(bars, compared, job)
         _draw_columns(columns, compared, job)
         draw_legend(upper)
         draw_timelines(lower, timelines, _footnote(compared, timelines[0]))
+        for part in below:
+            draw_iterations(part, {each.name: each.job for each in timelines}, found)
     return figure
 
 

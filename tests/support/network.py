@@ -33,6 +33,22 @@ needs_root = pytest.mark.skipif(
 )
 
 
+#: BMv2, if it is here.
+BMV2 = shutil.which(os.environ.get("TENSOREXPRESS_BMV2", "simple_switch_grpc"))
+
+
+def why_no_bmv2():
+    """Return what BMv2 lacks to run on virtual cables here; "" is nothing."""
+    if BMV2 is None:
+        return "simple_switch_grpc is not on PATH, and TENSOREXPRESS_BMV2 names none"
+    if shutil.which("ethtool") is None:
+        return "BMv2 needs cables without offloads, and ethtool, which turns them off, is not on PATH"
+    return ""
+
+
+needs_bmv2 = pytest.mark.skipif(bool(why_no_bmv2()), reason=why_no_bmv2())
+
+
 @contextmanager
 def cable(mtu=9000):
     """A virtual cable with both ends here and all offloads off, as BMv2 needs it; gives the names of its ends."""

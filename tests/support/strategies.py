@@ -12,7 +12,7 @@ from tensorexpress.graph import ARCHITECTURES
 from tensorexpress.plan import Plan, make_plan
 from tensorexpress.policy import Policy
 from tensorexpress.queueing import HOST_ORDERS
-from tensorexpress.scenario import Background, Job, Scenario, Transport
+from tensorexpress.scenario import Background, Change, Job, Scenario, Transport
 from tensorexpress.slots import SLOT_BYTES
 from tensorexpress.topologies import custom, dumbbell, leaf_spine, star
 from tensorexpress.workload import Layer, Workload, compressed, without_backward
@@ -162,6 +162,33 @@ def policies(draw: st.DrawFn, credit: bool = True, sums: str = "none") -> Policy
     )
 
 
+def bursts(draw: st.DrawFn) -> dict[str, int | None]:
+    """Return when something begins and ends: always there, or for a while inside a run of some hundred us."""
+    if draw(st.booleans()):
+        return {}
+    at_ps = draw(st.sampled_from([0, 7 * US, 100 * US, 333 * US]))
+    return {"at_ps": at_ps, "until_ps": draw(st.sampled_from([None, at_ps + 1, at_ps + 60 * US, at_ps + 1000 * US]))}
+
+
+@st.composite
+def changes(draw: st.DrawFn, links: int, workers: Sequence[int], rounds: int) -> tuple[Change, ...]:
+    """Links that are slower or faster for a while, and workers, by time and by iteration; one after the other."""
+    found = []
+    for link in draw(st.lists(st.integers(0, links - 1), max_size=3, unique=True)):
+        at_ps = draw(st.sampled_from([0, 50 * US]))
+        for _ in range(draw(st.integers(1, 3))):
+            until_ps = at_ps + draw(st.integers(1, 300 * US))
+            rate = draw(st.sampled_from([{"share": 0.5}, {"share": 0.3}, {"rate_bps": 150 * MBPS}]))
+            found.append(Change(at_ps, until_ps, links=(link,), **rate))
+            at_ps = until_ps + draw(st.sampled_from([0, 40 * US]))
+    for worker in draw(st.lists(st.sampled_from(workers), max_size=2, unique=True)):
+        factor = draw(st.sampled_from([0.5, 1.7, 3.0]))
+        found.append(Change(**bursts(draw), worker=worker, factor=factor))
+        if draw(st.booleans()):
+            found.append(Change(at_iteration=draw(st.integers(0, rounds - 1)), worker=worker, factor=factor))
+    return tuple(found)
+
+
 @st.composite
 def scenarios(draw: st.DrawFn, disturbed: bool = True, sums: str = "none") -> Scenario:
     """One or two jobs that may share hosts; `disturbed` ones may lose packets, run unevenly, and meet other traffic.
@@ -178,10 +205,14 @@ def scenarios(draw: st.DrawFn, disturbed: bool = True, sums: str = "none") -> Sc
     if disturbed:
         ends = st.lists(st.integers(0, hosts - 1), min_size=2, max_size=2, unique=True)
         traffic = tuple(
-            Background(*draw(ends), 20 * MBPS, draw(st.sampled_from([64, 500])), draw(patterns))
+            Background(*draw(ends), 20 * MBPS, draw(st.sampled_from([64, 500])), draw(patterns), **bursts(draw))
             for _ in range(draw(st.sampled_from([0, 0, 1, 2])))
         )
         stragglers = tuple((job.workers[0], 2.5) for job in own_jobs[: draw(st.integers(0, 1))])
+    iterations, warmup = draw(st.integers(1, 2)), draw(st.integers(0, 1))
+    workers = sorted({host for job in own_jobs for host in job.workers})
+    changed = draw(st.booleans()) if disturbed else False
+    own_changes = draw(changes(2 * len(cluster.links), workers, iterations + warmup)) if changed else ()
     return Scenario(
         "random",
         cluster,
@@ -192,8 +223,9 @@ def scenarios(draw: st.DrawFn, disturbed: bool = True, sums: str = "none") -> Sc
         stragglers=stragglers,
         loss=draw(st.sampled_from([0.0, 0.0, 0.002, 0.05])) if acks else 0.0,
         seed=draw(st.integers(0, 2**31 - 1)),
-        iterations=draw(st.integers(1, 2)),
-        warmup=draw(st.integers(0, 1)),
+        iterations=iterations,
+        warmup=warmup,
+        changes=own_changes,
     )
 
 
