@@ -20,8 +20,8 @@ demo: $(READY)
 quick: $(READY)
 	$(BIN)/python -m pytest --quick
 
-# Quicker, two files at a time: make test PYTEST="-n 2 --dist loadfile"
-PYTEST ?=
+# Two files at a time; one after another, for a machine that has no second core to spare: make test PYTEST=
+PYTEST ?= -n 2 --dist loadfile
 test: $(READY)
 	$(BIN)/python -m pytest $(PYTEST)
 
