@@ -92,7 +92,7 @@ def run(
     from tensorexpress.host.process import check_runnable
     from tensorexpress.results import report
     from tensorexpress.results.side_by_side import Result, side_by_side
-    from tensorexpress.target.runner import check_speed, check_sums, run_calmly, run_plan
+    from tensorexpress.target.runner import check_changes, check_speed, check_sums, run_calmly, run_plan
     from tensorexpress.trace_file import trace_path, write_trace
     from tensorexpress.units import PS_PER_SECOND, parse_time
 
@@ -103,6 +103,7 @@ def run(
     for plan in plans:
         check_runnable(plan)
         check_sums(plan, target)
+        check_changes(plan, target)
         check_speed(plan.scenario, target, [each.policy for each in plans])
     silence_s = with_option("--silence", parse_time, silence) / PS_PER_SECOND
 

@@ -35,7 +35,7 @@ from tensorexpress.names import is_name
 from tensorexpress.plan import Plan, make_plan
 from tensorexpress.policy import POLICIES
 from tensorexpress.scaling import factor_for
-from tensorexpress.scenario import Job, Scenario, Transport
+from tensorexpress.scenario import Change, Job, Scenario, Transport
 from tensorexpress.text import json_text
 from tensorexpress.topologies import star
 from tensorexpress.trace import Ints, Trace
@@ -211,7 +211,15 @@ def calibrate_scenario(scenario: Scenario, calibration: Calibration | FittedBase
         )
     cluster = scenario.cluster
     links = tuple(_calibrate_link(link, cluster, calibration) for link in cluster.links)
-    return replace(scenario, cluster=replace(cluster, links=links))
+    changes = tuple(_calibrate_change(change, calibration) for change in scenario.changes)
+    return replace(scenario, cluster=replace(cluster, links=links), changes=changes)
+
+
+def _calibrate_change(change: Change, calibration: Calibration) -> Change:
+    """Give a link meanwhile what the target reaches of its rate; a share is one of that already."""
+    if change.rate_bps is None:
+        return change
+    return replace(change, rate_bps=max(1, round(change.rate_bps * calibration.rate_share)))
 
 
 def _calibrate_link(link: Link, cluster: Cluster, calibration: Calibration) -> Link:

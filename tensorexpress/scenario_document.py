@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,9 @@ from tensorexpress.scenario_keys import REQUIRED, SECTIONS, Key, Words, join
 
 #: Sections a file may hold several times, and how many there are when it holds none.
 _REPEATED = {"job": 1, "background": 0, "change": 0}
+
+#: How alike two keys are where one may be the other with a slip of the keyboard.
+_SLIP = 0.85
 
 #: A scenario is a page of text; what is larger is some other file.
 _LARGEST_FILE_BYTES = 1_000_000
@@ -208,7 +212,9 @@ def _top_level() -> list[str]:
 
 def _unknown_key(section: str, name: object) -> str:
     homes = [join(home, str(name)) for home, rows in SECTIONS.items() if home != section and name in rows]
-    if homes:
+    # A slip in a key of the section itself is likelier than the key of another one.
+    is_slip = bool(get_close_matches(str(name), SECTIONS[section], 1, _SLIP))
+    if homes and not is_slip:
         return f"unknown key {shown(name)}; did you mean {' or '.join(homes)}?"
     if section:
         return unknown("key", name, SECTIONS[section])

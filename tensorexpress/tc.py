@@ -128,6 +128,14 @@ def setup(device: str, egress: Egress) -> list[Command]:
     return [("tc", *line.split()) for line in words]
 
 
+def reshape(device: str, egress: Egress) -> list[Command]:
+    """Return the commands that give another rate to queues that `setup` made, which keep what waits in them."""
+    check_interface(device)
+    assert egress.rate_bps is not None
+    _, parts = _shaped(egress, egress.rate_bps)
+    return [("tc", "class", "change", "dev", device, *rest.split()) for what, rest in parts if what == "class"]
+
+
 def remove(device: str) -> list[Command]:
     """Return the commands that take the queues from an interface; the kernel then gives it its default ones.
 

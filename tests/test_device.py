@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.scripted import Scripted, forward
 
-from tensorexpress.errors import ProgramError
+from tensorexpress.errors import InputError, ProgramError
 from tensorexpress.p4.define import CPU_PORT
 from tensorexpress.queueing import DISCIPLINES
 from tensorexpress.switch import counted
@@ -104,6 +104,21 @@ def test_late_calls_do_not_slow_a_link_down():
             bench.switch.receive(0, frame(1, name=number), number * 60 * US)
     late.switch.advance(PS_PER_SECOND)
     assert late.sent == punctual.run_out()
+
+
+def test_a_frame_under_way_ends_at_the_rate_at_which_it_started():
+    bench = paced()
+    for _ in range(3):
+        bench.switch.receive(0, frame(1), 0)
+    bench.switch.advance(50 * US)
+    bench.switch.set_rate(1, RATE_BPS // 2)
+    assert [time_ps for _, _, time_ps in bench.run_out()] == [100 * US, 300 * US, 500 * US]
+
+
+@pytest.mark.parametrize("ports", [{}, {1: PortSettings()}])
+def test_a_port_without_a_rate_is_given_none(ports):
+    with pytest.raises(InputError, match="port 1 has no rate that could change; accepted: a port that was given one"):
+        Bench(ports=ports).switch.set_rate(1, RATE_BPS)
 
 
 def test_ports_have_links_of_their_own():

@@ -88,6 +88,14 @@ def test_the_commands_of_two_queues():
     ]
 
 
+def test_another_rate_changes_the_classes_and_nothing_else():
+    egress = tc.Egress((40, 0), rate_bps=10**8, buffer_bytes=100_000, mtu=1500)
+    made = [command for command in tc.setup("eth0", replace(egress, rate_bps=5 * 10**7)) if command[1] == "class"]
+    changed = tc.reshape("eth0", replace(egress, rate_bps=5 * 10**7))
+    assert changed == [("tc", "class", "change", *command[3:]) for command in made]
+    assert len(changed) == 3
+
+
 def test_without_a_rate_it_is_prio_and_without_queues_a_fifo():
     several = tc.setup("eth0", tc.Egress(default_dscps(4), rate_bps=None, buffer_bytes=0, mtu=1500))
     assert several[1][8:12] == ("prio", "bands", "4", "priomap")

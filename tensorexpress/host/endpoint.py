@@ -236,6 +236,10 @@ class Endpoint:
         #: When the link was last found empty.
         self._drained_ps = now_ps
 
+    def set_rate(self, rate_bps: int) -> None:
+        """Send at another rate of the host's link from now on."""
+        self._scheduler.set_rate(rate_bps)
+
     # Messages
 
     def send(self, peer: str, tag: Tag, payload: Any) -> Outgoing:

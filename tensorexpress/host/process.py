@@ -18,12 +18,14 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_address
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorexpress.changes import rate_steps
 from tensorexpress.classify import queue_map_of
 from tensorexpress.errors import InputError, TensorExpressError
 from tensorexpress.fixed_point import MOST_WORKERS
@@ -224,6 +226,7 @@ def _take_part(task: Task, parent: _Parent) -> None:
     parent.end_with_it()
     peers = {names[peer]: (task.addresses[peer], UDP_PORT) for peer in peers_of(plan, task.host)}
     station = Station(names[task.host], link, peers, settings, session=task.session)
+    _change_rates(plan, task.host, station, start_ps)
     workers: list[tuple[int, Worker]] = []
     for job in jobs:
         placed = plan.scenario.jobs[job]
@@ -241,6 +244,15 @@ def _take_part(task: Task, parent: _Parent) -> None:
     content = io.BytesIO()
     np.savez(content, allow_pickle=False, **_observations(station, workers))
     parent.tell({"result": content.tell()}, content.getvalue())
+
+
+def _change_rates(plan: Plan, host: int, station: Station, start_ps: int) -> None:
+    """Let the host send at the rates that its link will have."""
+    directed = plan.scenario.cluster.directed()
+    own = directed.source.index(host)
+    for step in rate_steps(plan.scenario.changes, directed.rate_bps):
+        if step.thing == own:
+            station.call_at(start_ps + step.time_ps, partial(station.endpoint.set_rate, step.value))
 
 
 def _observations(station: Station, workers: Sequence[tuple[int, Worker]]) -> dict[str, NDArray[np.int64]]:

@@ -27,6 +27,10 @@ class Scheduler:
         #: When the link has sent what it was given, and whether nothing waited for that; only with a rate.
         self._free_ps, self._is_idle = 0, True
 
+    def set_rate(self, rate_bps: int) -> None:
+        """Send at another rate from now on; what was sent occupies the link as long as it did."""
+        self._rate_bps = rate_bps
+
     def key_of(self, piece: Slice) -> int:
         """Return what the host order sorts a slice by."""
         return self._key(piece)

@@ -198,7 +198,7 @@ class SumServing:
             layers=tuple(layer.name for layer in self._job.workload.layers),
             epoch=epoch,
             iterations=plan.scenario.rounds,
-            round_trip_ps=round_trip_ps(tree, plan.scenario.cluster.directed()),
+            round_trip_ps=round_trip_ps(tree, plan.scenario.fastest()),
             traffic={tensor: tag.traffic for tensor, tag in _tags(plan, job).items()},
             delay_ps=int(delays_ps([VALUES * VALUE_BYTES], self._job.sum_rate_bps)[0]),
         )

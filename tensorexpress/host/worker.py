@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorexpress.changes import Paces
 from tensorexpress.compute import compute_times
 from tensorexpress.host.exchange import Updated
 from tensorexpress.host.tagging import Tagger
@@ -53,6 +54,11 @@ class Worker:
         self._station, self._plan, self._exchange = station, plan.jobs[job], exchange
         self._rounds = plan.scenario.rounds
         self._compute = compute or emulated(plan, job, index)
+        # Who computes really takes what it takes.
+        self._paces = Paces(plan.scenario.changes if compute is None else ())
+        self._host, self._job_start_ps = plan.scenario.jobs[job].workers[index], plan.scenario.jobs[job].start_ps
+        #: When the run began, by the station's clock.
+        self._began_ps = 0
         self._progress = progress
         self._tagger = Tagger(plan, job=job, worker=index)
         layers = len(self._plan.ranks)
@@ -69,6 +75,7 @@ class Worker:
 
     def start(self, at_ps: int) -> None:
         """Begin the first forward pass at a time of the station's clock."""
+        self._began_ps = at_ps - self._job_start_ps
         self._station.call_at(at_ps, lambda: self._begin_pass(at_ps))
 
     def _begin_pass(self, at_ps: int) -> None:
@@ -85,8 +92,12 @@ class Worker:
         updated_ps = self.updated_ps[self._pass - 1, self._layer] if self._pass else 0
         start_ps = max(could_start_ps, int(updated_ps))
         self.forward_start_ps[self._pass, self._layer] = start_ps
-        end_ps = start_ps + self._compute(True, self._pass, self._layer)
+        end_ps = self._end_ps(start_ps, self._compute(True, self._pass, self._layer))
         self._station.call_at(end_ps, lambda: self._forward_done(end_ps))
+
+    def _end_ps(self, start_ps: int, drawn_ps: int) -> int:
+        """Return when a layer ends, at the pace that the worker has when it starts."""
+        return start_ps + self._paces.taken_ps(self._host, drawn_ps, start_ps - self._began_ps)
 
     def _forward_done(self, at_ps: int) -> None:
         self._layer += 1
@@ -99,7 +110,7 @@ class Worker:
 
     def _backward(self, layer: int, start_ps: int) -> None:
         self.backward_start_ps[self._pass, layer] = start_ps
-        end_ps = start_ps + self._compute(False, self._pass, layer)
+        end_ps = self._end_ps(start_ps, self._compute(False, self._pass, layer))
         self._station.call_at(end_ps, lambda: self._backward_done(layer, end_ps))
 
     def _backward_done(self, layer: int, at_ps: int) -> None:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
+from tensorexpress.errors import InputError
 from tensorexpress.p4.define import CPU_PORT
 from tensorexpress.switch.configuration import Configuration, LoadedProgram
 from tensorexpress.switch.copies import clone_of, next_pass, replica_of
@@ -114,6 +115,12 @@ class Switch:
         self._now_ps = 0
         self._idle_check_ps = IDLE_CHECK_PS
         self._idle_check: Iterator[Entry | None] = iter(())
+
+    def set_rate(self, port: int, rate_bps: int) -> None:
+        """Give the link of a port that has a rate another one; a frame under way ends at the rate it started with."""
+        if port not in self._ports or self._ports[port].unlimited:
+            raise InputError(f"port {port} has no rate that could change; accepted: a port that was given one")
+        self._ports[port].set_rate(rate_bps)
 
     # The data path.
 

@@ -121,6 +121,10 @@ class DataLink:
         """Let a frame, header of the controller included, enter at the CPU port."""
         self._call("packet_out", frame)
 
+    def set_rate(self, port: int, rate_bps: int) -> None:
+        """Give the link of a port another rate."""
+        self._call("set_rate", port, rate_bps)
+
     def statistics(self) -> Statistics:
         """Return the counters of every port."""
         statistics: Statistics = self._call("statistics")

@@ -111,6 +111,7 @@ class Loop:
             "gather": self._gather,
             "apply_gathered": self._apply_gathered,
             "packet_out": self.switch.packet_out,
+            "set_rate": self.switch.set_rate,
             "statistics": self._statistics,
             "lost": self._lost,
             "stop": self._statistics,

@@ -6,7 +6,7 @@ waits in queue K - 1 - p.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensorexpress.buffer import Buffer
 from tensorexpress.errors import InputError, unknown
@@ -176,6 +176,11 @@ class EgressPort:
         rate_bps, size = self.settings.rate_bps, self.wire_bytes(frame_bytes)
         self._wire_ps[frame_bytes] = needed = serialisation_ps(size, rate_bps) if rate_bps is not None else 0
         return needed
+
+    def set_rate(self, rate_bps: int) -> None:
+        """Give the link another rate, for all frames that start from now on; it must have had one."""
+        self.settings = replace(self.settings, rate_bps=rate_bps)
+        self._wire_ps.clear()
 
     def wire_bytes(self, frame_bytes: int) -> int:
         """Return what a frame weighs on the wire, and in the buffer."""

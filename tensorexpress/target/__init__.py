@@ -73,6 +73,10 @@ class Network(Protocol):
         """Return what the ports of all switches have seen so far."""
         ...
 
+    def set_rate(self, link: int, rate_bps: int) -> None:
+        """Give a directed link another rate, as far as hosts do not keep to it anyway; where `Target.changes_rates`."""
+        ...
+
 
 class Target(Protocol):
     """A way to run plans."""
@@ -85,6 +89,11 @@ class Target(Protocol):
     @property
     def sums(self) -> bool:
         """Whether its switches can sum gradients on their way."""
+        ...
+
+    @property
+    def changes_rates(self) -> bool:
+        """Whether links can get other rates while they are used."""
         ...
 
     def check(self) -> None:

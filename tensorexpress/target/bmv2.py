@@ -53,12 +53,17 @@ class Bmv2Network:
         """Return what all ports have seen so far, by the counters of their interfaces."""
         return [report for name, switch in self.switches.items() for report in switch.reports(name)]
 
+    def set_rate(self, link: int, rate_bps: int) -> None:
+        """Refuse: the rates of queues are set when a switch starts."""
+        raise NetworkError(f"link {link} should get {rate_bps} bit/s, and BMv2 keeps the rates that it starts with")
+
 
 class Bmv2Target:
     """Runs plans on BMv2."""
 
     name = "bmv2"
     sums = True
+    changes_rates = False
 
     def check(self) -> None:
         """Raise an error, with what to do, when this machine cannot be this target."""

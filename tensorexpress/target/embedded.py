@@ -9,15 +9,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 
 from tensorexpress.addresses import GATEWAY_MAC, addresses_of
 from tensorexpress.classify import deployment_of
+from tensorexpress.cluster import Cluster
 from tensorexpress.errors import TensorExpressError
 from tensorexpress.plan import Plan
 from tensorexpress.queueing import Deployment
 from tensorexpress.switch.faults import Faults
+from tensorexpress.switch.link import LinkClosedError
 from tensorexpress.switch.loop import LoopSettings
 from tensorexpress.switch.ports import InterfaceSpec, PortSpec, SocketSpec
 from tensorexpress.switch.running import RunningSwitch
@@ -40,6 +42,7 @@ class EmbeddedTarget:
     faults: Faults = field(default_factory=Faults)
     name: str = "embedded"
     sums: bool = True
+    changes_rates: bool = True
 
     def check(self) -> None:
         """Raise MachineError when P4Runtime is not installed; everything else is always there."""
@@ -57,13 +60,20 @@ class EmbeddedTarget:
 class EmbeddedNetwork:
     """Embedded switches that run."""
 
-    def __init__(self, hosts: Mapping[str, HostAccess], switches: Mapping[str, SupervisedSwitch]):
+    def __init__(self, cluster: Cluster, hosts: Mapping[str, HostAccess], switches: Mapping[str, SupervisedSwitch]):
         self.hosts = hosts
         self.switches = switches
+        self._ports = {link: (name, port) for name in switches for port, link in cluster.ports(name).items()}
 
     def report(self) -> list[PortReport]:
         """Return what all ports have seen since their switch was last started."""
         return [report for name, switch in self.switches.items() for report in _reports(name, switch)]
+
+    def set_rate(self, link: int, rate_bps: int) -> None:
+        """Give a directed link another rate, if it leaves a switch."""
+        if link in self._ports:
+            switch, port = self._ports[link]
+            self.switches[switch].set_rate(port, rate_bps)
 
 
 def _reports(name: str, switch: SupervisedSwitch) -> Iterator[PortReport]:
@@ -105,6 +115,16 @@ class SupervisedSwitch:
                     logger.error("the switch at %s cannot be started again: %s", self.address, error)
                     return
 
+    def set_rate(self, port: int, rate_bps: int) -> None:
+        """Give a port another rate, which it keeps when the switch is started again."""
+        with self._changing:
+            spec, queues = self.settings.ports[port]
+            changed = {**self.settings.ports, port: (spec, replace(queues, rate_bps=rate_bps))}
+            self.settings = replace(self.settings, ports=changed)
+            # One that has just ended is started again, with the new rate.
+            with suppress(LinkClosedError):
+                self.running.data_path.set_rate(port, rate_bps)
+
     def stop(self) -> None:
         """End both processes of the switch, for good."""
         with self._changing:  # the supervisor may just be starting another one
@@ -124,7 +144,7 @@ def _network(plan: Plan, target: EmbeddedTarget) -> Iterator[EmbeddedNetwork]:
             switches[name] = SupervisedSwitch(settings, control_address(control, number))
             cleanup.callback(switches[name].stop)
         cleanup.enter_context(kept(plan, {name: switch.address for name, switch in switches.items()}))
-        yield EmbeddedNetwork(hosts, switches)
+        yield EmbeddedNetwork(plan.scenario.cluster, hosts, switches)
 
 
 _Ports = dict[str, dict[int, tuple[PortSpec, PortSettings]]]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tensorexpress.plan import Plan
 from tensorexpress.switch.counted import BUFFER_FULL
 from tensorexpress.target import BACKLOG_FULL, HostAccess, KernelAccess, PortReport, namespaces
 from tensorexpress.target.linux_device import run_tool
-from tensorexpress.target.linux_layout import FORWARDING, cables, nodes, port_interface
+from tensorexpress.target.linux_layout import FORWARDING, cables, egresses, nodes, port_interface
 
 #: What hosts in Python on few cores keep up with: docs/linux.md has the errors; tc is not the limit.
 _FASTEST_BPS = 100_000_000
@@ -26,9 +27,11 @@ _FASTEST_BPS = 100_000_000
 class LinuxNetwork:
     """Namespaces that are joined as a cluster says."""
 
-    def __init__(self, cluster: Cluster, hosts: Mapping[str, HostAccess], switches: Mapping[str, str]):
-        """Take namespaces that are ready; `switches` are the names of those by the names of switches."""
-        self.cluster = cluster
+    def __init__(self, plan: Plan, hosts: Mapping[str, HostAccess], names: Sequence[str]):
+        """Take namespaces that are ready, by their names: those of hosts, then those of switches."""
+        self.cluster = cluster = plan.scenario.cluster
+        self._names, self._egresses = names, egresses(plan)
+        switches = dict(zip(cluster.switches, names[len(cluster.hosts) :], strict=True))
         self.hosts = hosts
         self.switches = switches
         # While one end of a cable is up and the other not yet, the kernel may already try to send.
@@ -43,6 +46,13 @@ class LinuxNetwork:
         Linux does not look for our header, so all packets count as those of slot 0.
         """
         return [report for switch in self.switches for report in self._reports(switch)]
+
+    def set_rate(self, link: int, rate_bps: int) -> None:
+        """Give a directed link another rate."""
+        interface, egress = self._egresses[link]
+        commands = tc.reshape(interface, replace(egress, rate_bps=rate_bps))
+        namespace = self._names[self.cluster.directed().source[link]]
+        run_tool("tc", "-n", namespace, "-batch", "-", lines=[" ".join(command[1:]) for command in commands])
 
     def _reports(self, switch: str) -> Iterator[PortReport]:
         namespace = self.switches[switch]
@@ -76,6 +86,7 @@ class LinuxTarget:
 
     name = "linux"
     sums = False
+    changes_rates = True
 
     def check(self) -> None:
         """Raise NetworkError, with what to do, when this machine cannot be this target."""
@@ -96,15 +107,14 @@ class LinuxTarget:
         namespaces.remove_leftovers()
         with ExitStack() as cleanup:
             names = [cleanup.enter_context(namespaces.namespace()) for _ in layout]
-            switches = dict(zip(cluster.switches, names[len(cluster.hosts) :], strict=True))
-            for name in switches.values():
+            for name in names[len(cluster.hosts) :]:
                 _forward(name)
             namespaces.ip(cables(cluster, names))
             for name, node in zip(names, layout, strict=True):
                 namespaces.ip(node.ip, name)
                 namespaces.ip(node.ipv6_rules, name, ipv6=True)
                 run_tool("tc", "-n", name, "-batch", "-", lines=node.tc)
-            yield LinuxNetwork(cluster, _hosts(cluster, names), switches)
+            yield LinuxNetwork(plan, _hosts(cluster, names), names)
 
 
 def _forward(namespace: str) -> None:

@@ -79,7 +79,7 @@ def nodes(plan: Plan, *, ipv6: bool = True) -> list[Node]:
     """Return what each node of the plan's cluster is to be told, in the order of `Cluster.nodes`."""
     cluster = plan.scenario.cluster
     made = [Node() for _ in cluster.nodes]
-    _add_interfaces(cluster, made, tc.dscps_of(plan), ipv6)
+    _add_interfaces(plan, made, ipv6)
     for host, address in enumerate(addresses_of(cluster)):
         _add_host(made[host], address, ipv6)
         for place, switch in enumerate(cluster.switches, start=len(cluster.hosts)):
@@ -94,14 +94,13 @@ def _macs(cluster: Cluster) -> list[str]:
     return [format_mac(hosts[node].mac if node < len(hosts) else GATEWAY_MAC) for node in cluster.directed().source]
 
 
-def _add_interfaces(cluster: Cluster, made: list[Node], dscps: tuple[int, ...], ipv6: bool) -> None:
-    names, macs, directed = interfaces(cluster), _macs(cluster), cluster.directed()
-    for link, (name, source, rate_bps) in enumerate(zip(names, directed.source, directed.rate_bps, strict=True)):
-        node, is_host = made[source], source < len(cluster.hosts)
-        # So that the kernel sends nothing by itself.
-        node.ip += [f"link set {name} addrgenmode none", f"link set {name} up"]
-        for neighbour in (_NEIGHBOUR_IPV4, _NEIGHBOUR_IPV6)[: 1 + ipv6]:
-            node.ip.append(f"neigh add {neighbour} lladdr {macs[link ^ 1]} dev {name} nud permanent")
+def egresses(plan: Plan) -> list[tuple[str, tc.Egress]]:
+    """Return the interface from which each directed link leaves, and what its egress is like."""
+    cluster, dscps = plan.scenario.cluster, tc.dscps_of(plan)
+    directed = cluster.directed()
+    found = []
+    for name, source, rate_bps in zip(interfaces(cluster), directed.source, directed.rate_bps, strict=True):
+        is_host = source < len(cluster.hosts)
         # A host has already put its packets in order, and its memory is its own.
         egress = tc.Egress(
             dscps=dscps[-1:] if is_host else dscps,
@@ -110,6 +109,19 @@ def _add_interfaces(cluster: Cluster, made: list[Node], dscps: tuple[int, ...], 
             mtu=cluster.mtu,
             catch_up_us=_CATCH_UP_US,
         )
+        found.append((name, egress))
+    return found
+
+
+def _add_interfaces(plan: Plan, made: list[Node], ipv6: bool) -> None:
+    cluster = plan.scenario.cluster
+    macs, sources = _macs(cluster), cluster.directed().source
+    for link, ((name, egress), source) in enumerate(zip(egresses(plan), sources, strict=True)):
+        node = made[source]
+        # So that the kernel sends nothing by itself.
+        node.ip += [f"link set {name} addrgenmode none", f"link set {name} up"]
+        for neighbour in (_NEIGHBOUR_IPV4, _NEIGHBOUR_IPV6)[: 1 + ipv6]:
+            node.ip.append(f"neigh add {neighbour} lladdr {macs[link ^ 1]} dev {name} nud permanent")
         node.tc += [" ".join(command[1:]) for command in tc.setup(name, egress)]
 
 

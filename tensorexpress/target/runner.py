@@ -19,8 +19,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorexpress.changes import rate_steps
 from tensorexpress.cluster import Cluster
-from tensorexpress.errors import InputError, NetworkError
+from tensorexpress.errors import InputError, NetworkError, TensorExpressError
 from tensorexpress.framing import ETHERNET_BYTES
 from tensorexpress.host.process import Task, Wire, check_runnable, jobs_of
 from tensorexpress.observed import ObservedJob, ObservedNetwork, make_trace
@@ -111,6 +112,16 @@ def check_sums(plan: Plan, target: Target) -> None:
         )
 
 
+def check_changes(plan: Plan, target: Target) -> None:
+    """Refuse links that get other rates on a target that cannot do that."""
+    for index, change in enumerate(plan.scenario.changes):
+        if change.links and not target.changes_rates:
+            raise InputError(
+                f"{plan.scenario.name}: change.{index}.link: the target {target.name} keeps the rates of links; "
+                "accepted: a target that changes them (embedded, linux), no change of links, or predict"
+            )
+
+
 def least_duration_ps(plan: Plan) -> int:
     """Return how long a run takes at least: every iteration as long as a worker computes, or the busiest link sends."""
     return plan.scenario.rounds * max(max(each.job.workload.compute_ps, sum(each.transfer_ps)) for each in plan.jobs)
@@ -131,6 +142,7 @@ def run_plan(
     """
     check_runnable(plan)
     check_sums(plan, target)
+    check_changes(plan, target)
     target.check()
     with target.start(plan) as network, _processes(plan, network, silence_s) as hosts:
         hosts.wait_until_ready()
@@ -139,7 +151,8 @@ def run_plan(
             start_ns = time.monotonic_ns() + _LEAD_NS
             hosts.say(start_ns)
             started(network, hosts.pids)
-            observed = hosts.collect(progress)
+            with _changing_rates(plan, network, start_ns):
+                observed = hosts.collect(progress)
         ports = _difference(ports_before, network.report())
     return Run(plan, _trace(plan, observed, ports, start_ns * 1000), ports, machine)
 
@@ -154,6 +167,35 @@ def run_calmly(run_once: Callable[[str], Run], attempts: int) -> Run:
         runs.append(run_once(f", attempt {len(runs) + 1} of {attempts}" if runs else ""))
     calmest = min(runs, key=lambda run: run.machine.stalled)
     return replace(calmest, attempts=len(runs))
+
+
+@contextmanager
+def _changing_rates(plan: Plan, network: Network, start_ns: int) -> Iterator[None]:
+    """Give links the rates that they have at every time of the run, in a thread of its own."""
+    steps = rate_steps(plan.scenario.changes, plan.scenario.cluster.directed().rate_bps)
+    over = threading.Event()
+    failures: list[TensorExpressError] = []
+
+    def change() -> None:
+        for step in steps:
+            still_s = step.time_ps / PS_PER_SECOND - (time.monotonic_ns() - start_ns) / 10**9
+            if over.wait(max(0.0, still_s)):
+                return
+            try:
+                network.set_rate(step.thing, step.value)
+            except TensorExpressError as error:
+                failures.append(error)
+                return
+
+    thread = threading.Thread(target=change, name="changing rates", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    for failure in failures:
+        raise failure
 
 
 # Processes
