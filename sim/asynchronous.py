@@ -27,6 +27,9 @@ from tensorexpress.scenario import Scenario
 from tensorexpress.sim.fluid import LEAST_SHARE, FluidNetwork, FluidTransfer
 from tensorexpress.units import serialisation_ps
 
+#: A loss from which on nothing is learned any more.
+_DIVERGED = 1e6
+
 #: A server's link of which less than this share is unused is busy: nobody else is told to send.
 _BUSY_BELOW = 0.1
 
@@ -81,6 +84,9 @@ class _Training:
         self._committing = False
         self._computed = self.dropped = self.lost = self.sums = self.summed = 0
         self._log: list[tuple[int, int, int, float]] = []
+        #: The last losses: a single one may be down by chance.
+        self._losses: deque[float] = deque(maxlen=2 * len(self.learners))
+        self._reached_ps: int | None = None
         self._over = False
 
     def _new_way(self) -> _Way:
@@ -184,9 +190,11 @@ class _Training:
         loss = self.problem.loss(self.model)
         for each, delay in zip(group, delays, strict=True):
             self._log.append((self.network.now_ps, each.update.host, delay, loss))
-        self._over |= (
-            loss <= self.settings.target_loss or not np.isfinite(loss) or self._computed >= self.settings.updates
-        )
+            self._losses.append(loss)
+        if np.mean(self._losses) <= self.settings.target_loss:
+            self._reached_ps = self.network.now_ps
+        diverged = not loss < _DIVERGED
+        self._over |= self._reached_ps is not None or diverged or self._computed >= self.settings.updates
 
     def drop(self, group: Sequence[_Computed]) -> None:
         """Give updates up; their workers go on from the model as it is."""
@@ -225,6 +233,7 @@ class _Training:
             loss=np.array(rows[3], dtype=np.float64),
             start_loss=self.problem.loss(self.problem.start),
             target_loss=self.settings.target_loss,
+            reached_ps=self._reached_ps,
             dropped=self.dropped,
             lost=self.lost,
             sums=self.sums,
