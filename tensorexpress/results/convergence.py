@@ -24,6 +24,9 @@ from tensorexpress.units import PS_PER_SECOND, counted, format_size, format_time
 #: Points of a curve that JSON holds at the most.
 _MOST_POINTS = 200
 
+#: Changes and background traffic that the first line names one by one.
+_MOST_CHANGES = 6
+
 #: What each trace is asked for, by the name that JSON and CSV give it.
 METRICS: dict[str, Callable[[CommitTrace], float]] = {
     "commits": lambda trace: trace.commits,
@@ -123,6 +126,10 @@ class Convergence:
         about = f"{model}, computed in {format_time(job.workload.compute_ps)}; {job.placement}, {', '.join(roles)}"
         learned = f"{commits.problem} to a loss of {commits.target_loss:g}, steps of {commits.learning_rate:g}"
         said = ("job.model", "job.workers", "job.servers", "commits.helpers", "commits.replicas", "commits.problem")
+        changing = len(self.scenario.changes), len(self.scenario.background)
+        if sum(changing) > _MOST_CHANGES:
+            said += ("change", "background")
+            learned += f"; {changing[0]} changes and {changing[1]} sources of other traffic"
         lines = [heading(self.scenario, said), f"{about}; tau {commits.tau}; {learned}"]
         if len(self.seeds) > 1:
             lines.append(
