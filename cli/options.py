@@ -74,9 +74,14 @@ def policy_option(command: Command) -> Command:
     )(command)
 
 
-def read_inputs(path: str | None, overrides: Sequence[str], policies: Sequence[str] = ()) -> Study:
+def read_inputs(
+    path: str | None, overrides: Sequence[str], policies: Sequence[str] = (), *, takes_async: bool = False
+) -> Study:
     """Read the scenario and the policies that the shared options describe; --policy is one more override."""
-    return read_study(path, [*overrides, *chosen_policies(policies)])
+    study = read_study(path, [*overrides, *chosen_policies(policies)])
+    if not takes_async:
+        study.scenario.check_in_step()
+    return study
 
 
 def with_option(option: str, parse: Callable[[str], Value], text: str) -> Value:

@@ -23,6 +23,7 @@ from tensorexpress.cli.options import (
     write_json,
     write_output,
 )
+from tensorexpress.cli.predict_commits import predict_commits, refuse_options
 from tensorexpress.cli.signals import INTERRUPTED
 
 #: A prediction that takes longer than this says so before it starts.
@@ -98,6 +99,10 @@ def predict(
       tensorexpress predict examples/two-jobs.toml --plot jobs.png
       tensorexpress predict --set loss=0.001 --seeds 5
       tensorexpress predict --policy fifo,p3,tensorexpress --json -
+      tensorexpress predict --set job.architecture=async --seeds 5 --plot loss.png
+
+    With job.architecture=async workers are not in step: it trains a small problem in every mode of commits.modes,
+    and says when each has learned it.
     """
     from tensorexpress.calibration import calibrate_scenario, read_calibration
     from tensorexpress.files import locked_directory
@@ -113,7 +118,16 @@ def predict(
     check_file("--trace", trace_path)
     if plot_path is not None:
         check_suffix(plot_path)
-    read = read_inputs(scenario, overrides, policies)
+    read = read_inputs(scenario, overrides, policies, takes_async=True)
+    if read.scenario.is_async:
+        unused = {"--calibration": calibration, "--trace": trace_path, "--save": directory}
+        refuse_options(
+            {name: value is not None for name, value in unused.items()}
+            | {"--policy": bool(read.policies), "--scale": scale > 1, "--grain": grain != "auto"}
+            | {"--engine": engine != "auto"}
+        )
+        predict_commits(read.scenario, seeds, json_path, csv_path, plot_path)
+        return
     inputs, compared = scale_scenario(read.scenario, scale), read.policies or USUAL_POLICIES
     if calibration is not None:
         inputs = calibrate_scenario(inputs, read_calibration(calibration))

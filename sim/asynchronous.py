@@ -27,6 +27,9 @@ from tensorexpress.scenario import Scenario
 from tensorexpress.sim.fluid import LEAST_SHARE, FluidNetwork, FluidTransfer
 from tensorexpress.units import serialisation_ps
 
+#: A loss from which on nothing is learned any more.
+_DIVERGED = 1e6
+
 #: A server's link of which less than this share is unused is busy: nobody else is told to send.
 _BUSY_BELOW = 0.1
 
@@ -81,6 +84,9 @@ class _Training:
         self._committing = False
         self._computed = self.dropped = self.lost = self.sums = self.summed = 0
         self._log: list[tuple[int, int, int, float]] = []
+        #: The last losses: a single one may be down by chance.
+        self._losses: deque[float] = deque(maxlen=2 * len(self.learners))
+        self._reached_ps: int | None = None
         self._over = False
 
     def _new_way(self) -> _Way:
@@ -184,9 +190,11 @@ class _Training:
         loss = self.problem.loss(self.model)
         for each, delay in zip(group, delays, strict=True):
             self._log.append((self.network.now_ps, each.update.host, delay, loss))
-        self._over |= (
-            loss <= self.settings.target_loss or not np.isfinite(loss) or self._computed >= self.settings.updates
-        )
+            self._losses.append(loss)
+        if np.mean(self._losses) <= self.settings.target_loss:
+            self._reached_ps = self.network.now_ps
+        diverged = not loss < _DIVERGED
+        self._over |= self._reached_ps is not None or diverged or self._computed >= self.settings.updates
 
     def drop(self, group: Sequence[_Computed]) -> None:
         """Give updates up; their workers go on from the model as it is."""
@@ -225,6 +233,7 @@ class _Training:
             loss=np.array(rows[3], dtype=np.float64),
             start_loss=self.problem.loss(self.problem.start),
             target_loss=self.settings.target_loss,
+            reached_ps=self._reached_ps,
             dropped=self.dropped,
             lost=self.lost,
             sums=self.sums,
@@ -316,7 +325,7 @@ class _Scheduled(_Way):
         #: Workers that wait for the model, and helpers that nobody waits for.
         self._pulling: deque[_Learner] = deque()
         self._handing_on: dict[int, int] = dict.fromkeys(self._helpers, 0)
-        self._sending = False
+        self._sending = 0
 
     def ready(self, computed: _Computed) -> None:
         self._waiting.append(computed)
@@ -329,11 +338,14 @@ class _Scheduled(_Way):
     def _send_model(self) -> None:
         """Send the model to the worker that waits longest, or to a helper for the later half of those that wait.
 
-        One after another, so that each gets the newest there is, and soon.
+        One after another, so that each gets the newest there is, and soon; but nobody waits for a slow link of another.
         """
-        if self._sending or not self._pulling:
-            return
-        self._sending = True
+        network, server = self.training.network, self.training.server
+        while self._pulling and (not self._sending or network.room_from(server) >= _BUSY_BELOW):
+            self._send_next_model()
+
+    def _send_next_model(self) -> None:
+        self._sending += 1
         members = (len(self._pulling) + 1) // 2
         helper = next((helper for helper in self._helpers if not self._handing_on[helper]), None)
         if helper is None or members < 2:
@@ -344,7 +356,7 @@ class _Scheduled(_Way):
         self.training.send_model(learners, helper, self._model_sent, partial(self._handed_on, helper))
 
     def _model_sent(self) -> None:
-        self._sending = False
+        self._sending -= 1
         self._send_model()
 
     def _handed_on(self, helper: int) -> None:
@@ -388,7 +400,7 @@ class _Scheduled(_Way):
             return True
         if any(each.helper is not None and not each.is_there for each in self._line):
             return False
-        return self.training.network.room(self.training.server) >= _BUSY_BELOW
+        return self.training.network.room_to(self.training.server) >= _BUSY_BELOW
 
     def _start(self, group: CommitGroup, members: Sequence[_Computed]) -> None:
         place = _InLine(members, group.helper, len(members))
@@ -523,6 +535,7 @@ class FluidLinks:
         self._delay_ps = directed.delay_ps
         self._framing = scenario.framing
         self._links_in = {path.dst: path.links[-1] for path in self._paths}
+        self._links_out = {path.src: path.links[0] for path in self._paths}
         self.received_bytes: dict[int, int] = {}
         self.sent_bytes: dict[int, int] = {}
         self._changes, self._paces = scenario.changes, Paces(scenario.changes)
@@ -570,9 +583,15 @@ class FluidLinks:
         rates = self._fluid.rates_bps
         return max(1, int(min(rates[link] for link in self._paths.between(src, dst))))
 
-    def room(self, host: int) -> float:
+    def room_to(self, host: int) -> float:
         """Return the share of the link to a host that is unused."""
-        link = self._links_in[host]
+        return self._room(self._links_in[host])
+
+    def room_from(self, host: int) -> float:
+        """Return the share of the link from a host that is unused."""
+        return self._room(self._links_out[host])
+
+    def _room(self, link: int) -> float:
         return self._fluid.unused_bps(link) / self._fluid.rates_bps[link]
 
     def move(

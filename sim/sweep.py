@@ -160,6 +160,7 @@ def _checked(
     for point in points:
         try:
             study = study_from(content, source, (*common, *point))
+            study.scenario.check_in_step()
         except InputError as error:
             # What is wrong whatever the point is said without one.
             scenario_from(content, source, common)

@@ -91,6 +91,6 @@ class ProblemKind:
 
 #: By the name that a scenario gives them.
 PROBLEMS = {
-    "logistic": ProblemKind(logistic_regression, target_loss=0.42, learning_rate=0.5),
-    "network": ProblemKind(small_network, target_loss=0.1, learning_rate=0.03),
+    "logistic": ProblemKind(logistic_regression, target_loss=0.44, learning_rate=0.3),
+    "network": ProblemKind(small_network, target_loss=0.1, learning_rate=0.02),
 }

@@ -24,6 +24,8 @@ class CommitTrace:
     loss: Floats
     start_loss: float
     target_loss: float
+    #: When the loss, on average over as many commits as two of every worker, was down to the target; None: never.
+    reached_ps: int | None
     #: Updates that were computed and never committed: older than tau, or lost with a server.
     dropped: int
     lost: int
@@ -37,12 +39,6 @@ class CommitTrace:
     divergence: float = 0.0
     divergence_bound: float = 0.0
     distance: float = 0.0
-
-    @property
-    def reached_ps(self) -> int | None:
-        """When the loss was down to the target first; None: never."""
-        there = np.flatnonzero(self.loss <= self.target_loss)
-        return int(self.time_ps[there[0]]) if len(there) else None
 
     @property
     def end_ps(self) -> int:
