@@ -22,6 +22,7 @@ from tensorexpress.cli.options import (
 from tensorexpress.cli.run_notes import notes_on
 from tensorexpress.cli.run_targets import TARGETS, make_target
 from tensorexpress.errors import InputError, PlanError
+from tensorexpress.program_engines import AUTO, ENGINES
 
 if TYPE_CHECKING:
     from tensorexpress.plan import Plan
@@ -51,6 +52,13 @@ _LONG_S = 60
 )
 @click.option("--wires", is_flag=True, help="embedded: UDP wires to hosts, even where namespaces could be made.")
 @click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    default=AUTO,
+    show_default=True,
+    help="embedded: what switches run their program in: native is machine code, auto that where it can be.",
+)
+@click.option(
     "--silence", metavar="TIME", default="10 s", show_default=True, help="A host that is silent for so long is gone."
 )
 @click.option(
@@ -72,6 +80,7 @@ def run(
     scale: str,
     faults: str,
     wires: bool,
+    engine: str,
     silence: str,
     attempts: int,
     directory: str | None,
@@ -97,7 +106,7 @@ def run(
     from tensorexpress.units import PS_PER_SECOND, parse_time
 
     check_outputs(json_path, csv_path)
-    target = make_target(name, faults, wires)
+    target = make_target(name, faults, wires, engine)
     target.check()
     plans = _plans(scenario, overrides, policies, plan_path, scale, target)
     for plan in plans:

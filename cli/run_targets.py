@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tensorexpress.errors import InputError
+from tensorexpress.program_engines import AUTO
 
 if TYPE_CHECKING:
     from tensorexpress.target import Target
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 TARGETS = ("embedded", "bmv2", "linux")
 
 
-def make_target(name: str, faults: str = "", wires: bool = False) -> Target:
+def make_target(name: str, faults: str = "", wires: bool = False, engine: str = AUTO) -> Target:
     """Return the target that the command line names; what is only for another one is refused."""
     from tensorexpress.switch.faults import parse_faults
 
@@ -20,9 +21,11 @@ def make_target(name: str, faults: str = "", wires: bool = False) -> Target:
     if name == "embedded":
         from tensorexpress.target.embedded import EmbeddedTarget
 
-        return EmbeddedTarget(wires=wires, faults=injected)
+        return EmbeddedTarget(wires=wires, faults=injected, engine=engine)
     if not injected.are_none or wires:
         raise InputError(f"--faults and --wires are for the target embedded; found: {name}")
+    if engine != AUTO:
+        raise InputError(f"--engine is for the target embedded; found: {name}")
     if name == "bmv2":
         from tensorexpress.target.bmv2 import Bmv2Target
 

@@ -13,6 +13,7 @@ from tensorexpress.cli import Command
 from tensorexpress.cli.options import with_option
 from tensorexpress.errors import InputError, NetworkError
 from tensorexpress.p4.define import CPU_PORT
+from tensorexpress.program_engines import AUTO, ENGINES
 from tensorexpress.queueing import DISCIPLINES
 from tensorexpress.units import counted, format_rate, parse_rate, parse_size
 
@@ -44,6 +45,17 @@ def _queue_options(command: Command) -> Command:
     return command
 
 
+def _engine_option(command: Command) -> Command:
+    """Add what a program runs in: --engine."""
+    return click.option(
+        "--engine",
+        type=click.Choice(ENGINES),
+        default=AUTO,
+        show_default=True,
+        help="native is machine code, python the readable reference; auto is native where a program can be that.",
+    )(command)
+
+
 @click.group(invoke_without_command=True, short_help="Start an embedded P4 switch, or run a program over captures.")
 @click.option(
     "--device-id", type=click.IntRange(1, 2**64 - 1), default=1, show_default=True, help="P4Runtime's device id."
@@ -63,6 +75,7 @@ def _queue_options(command: Command) -> Command:
     help='Rate of all links, such as "10 Mbps", or of port N alone; may be repeated.  [default: no limit]',
 )
 @_queue_options
+@_engine_option
 @click.option(
     "--lowest-share", metavar="PERCENT", default="0%", show_default=True, help="Least share of the least urgent queue."
 )
@@ -104,6 +117,7 @@ def switch(
     queues: int,
     discipline: str,
     buffer: str,
+    engine: str,
     lowest_share: str,
     address: str,
     insecure: bool,
@@ -145,7 +159,7 @@ def switch(
     if no_grpc and program is None:
         raise InputError("--no-grpc without a program leaves a switch that forwards nothing; give --program too")
     start_with = _start_with(program, p4info, entries, serves=not no_grpc)
-    loop = LoopSettings(opened, cpu_port, pcap, parse_faults(faults))
+    loop = LoopSettings(opened, cpu_port, pcap, parse_faults(faults), engine)
     running = RunningSwitch(loop, None if no_grpc else address, device_id=device_id, tls=tls, insecure=insecure)
     try:
         if start_with is not None:
@@ -295,6 +309,7 @@ def statistics_table(statistics: Statistics) -> str:
 @click.option("--out", "directory", metavar="DIR", required=True, help="Where to write one capture per port.")
 @click.option("--rate", metavar="RATE", help='Rate of every link, such as "10 Mbps".  [default: no limit]')
 @_queue_options
+@_engine_option
 @click.option(
     "--cpu-port", type=click.IntRange(0, 510), default=CPU_PORT, show_default=True, help="Port of the controller."
 )
@@ -308,6 +323,7 @@ def replay(
     queues: int,
     discipline: str,
     buffer: str,
+    engine: str,
     cpu_port: int,
 ) -> None:
     """Run pcap files through a P4 program and write what leaves, one pcap file per port.
@@ -330,7 +346,7 @@ def replay(
         buffer_bytes=with_option("--buffer", parse_size, buffer),
     )
     captures = _captures(inputs)
-    virtual = VirtualSwitch(program, p4info, entries, settings=settings, cpu_port=cpu_port)
+    virtual = VirtualSwitch(program, p4info, entries, settings=settings, cpu_port=cpu_port, engine=engine)
     written = run_replay(virtual, captures, directory)
     click.echo(statistics_table(virtual.statistics()))
     for path in written.values():

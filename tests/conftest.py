@@ -38,6 +38,12 @@ def pytest_configure(config: pytest.Config) -> None:
     for option, plugin in (("--quick", Quick), ("--measure", Measure)):
         if config.getoption(option):
             config.pluginmanager.register(plugin())
+    if os.environ.get("TENSOREXPRESS_ENGINE") == "twins":
+        from support.twins import twins_in_switches
+
+        both = twins_in_switches()
+        both.__enter__()
+        config.add_cleanup(lambda: both.__exit__(None, None, None))
 
 
 @pytest.fixture

@@ -19,10 +19,11 @@ from dataclasses import dataclass, replace
 
 from tensorexpress import tied
 from tensorexpress.errors import ProgramError
+from tensorexpress.program_engines import PYTHON
 from tensorexpress.switch.operations import Operation
 from tensorexpress.switch.program.bmv2.document import contradiction
 from tensorexpress.switch.program.compiled import compile_program
-from tensorexpress.switch.program.pipeline import Pipeline
+from tensorexpress.switch.program.engines import make_pipeline
 
 #: What compiling one program may take; our own takes about half a second and 40 MB.
 LONGEST_SECONDS = 30
@@ -47,27 +48,32 @@ class Compiled:
 
 
 _one_at_a_time = threading.Lock()
-_kept: dict[bytes, Compiled] = {}
+_kept: dict[tuple[bytes, str], Compiled] = {}
 
 
-def compile_beside(document: bytes) -> Compiled:
-    """Compile BMv2 JSON in another process; ProgramError says why it cannot be."""
-    key = hashlib.sha256(document).digest()
+def compile_beside(document: bytes, engine: str = PYTHON) -> Compiled:
+    """Compile BMv2 JSON for an engine in another process; ProgramError says why it cannot be."""
+    key = hashlib.sha256(document).digest(), engine
     kept = _kept.get(key)  # without waiting for whatever else is being compiled
     if kept is not None:
         return kept
     with _one_at_a_time:
         if key not in _kept:
-            compiled = _compile(document)
+            compiled = _compile(document, engine)
             if len(_kept) >= _MOST_KEPT:
                 del _kept[next(iter(_kept))]
             _kept[key] = compiled
         return _kept[key]
 
 
-def _compile(document: bytes) -> Compiled:
+def _compile(document: bytes, engine: str) -> Compiled:
     process = tied.start(
-        [sys.executable, "-P", "-c", f"from tensorexpress.switch.compiling import main; main({os.getpid()})"],
+        [
+            sys.executable,
+            "-P",
+            "-c",
+            f"from tensorexpress.switch.compiling import main; main({os.getpid()}, {engine!r})",
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -97,7 +103,7 @@ def _why(status: int) -> str:
     return _NO_MEMORY
 
 
-def main(parent: int) -> None:
+def main(parent: int, engine: str) -> None:
     """Compile what comes on standard input and write (problem, Compiled) to standard output, one of them None."""
     tied.end_with_parent(parent)
     os.nice(_NICENESS)
@@ -105,7 +111,7 @@ def main(parent: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (LARGEST_MEMORY_BYTES, LARGEST_MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
-        outcome: tuple[str | None, Compiled | None] = (None, _compiled(sys.stdin.buffer.read()))
+        outcome: tuple[str | None, Compiled | None] = (None, _compiled(sys.stdin.buffer.read(), engine))
     except ProgramError as error:
         outcome = (str(error), None)
     except MemoryError:
@@ -115,9 +121,9 @@ def main(parent: int) -> None:
     sys.stdout.buffer.write(pickle.dumps(outcome, pickle.HIGHEST_PROTOCOL))
 
 
-def _compiled(document: bytes) -> Compiled:
-    program = compile_program(document)
-    pipeline = Pipeline(program)
+def _compiled(document: bytes, engine: str) -> Compiled:
+    program = compile_program(document, engine)
+    pipeline = make_pipeline(program)
     for entry in program.entries:  # what cannot be loaded fails here, not where packets pass
         pipeline.apply(entry)
     lean = replace(program, source="", entries=())

@@ -17,6 +17,7 @@ from typing import Any
 
 from tensorexpress.errors import InputError
 from tensorexpress.p4.define import CPU_PORT
+from tensorexpress.program_engines import PYTHON
 from tensorexpress.switch.configuration import Configuration, LoadedProgram
 from tensorexpress.switch.copies import clone_of, next_pass, replica_of
 from tensorexpress.switch.counted import (
@@ -55,8 +56,8 @@ from tensorexpress.switch.packet import (
     EndlessLoop,
     SwitchPacket,
 )
-from tensorexpress.switch.program.compiled import CompiledProgram
-from tensorexpress.switch.program.pipeline import Pipeline
+from tensorexpress.switch.program.compiled import CompiledProgram, compile_program
+from tensorexpress.switch.program.engines import make_pipeline
 from tensorexpress.switch.traffic import PortSettings
 
 logger = logging.getLogger(__name__)
@@ -94,10 +95,12 @@ class Switch:
         default: PortSettings = _PLAIN,
         cpu_port: int | None = CPU_PORT,
         program: LoadedProgram | None = None,
+        engine: str = PYTHON,
     ):
         self._transmit = transmit
         self._notify = notify
         self._cpu_port = cpu_port
+        self._engine = engine
         self._default = default
         self._any_port = ports is None
         self._ports = {
@@ -180,7 +183,13 @@ class Switch:
 
     def prepare(self, program: bytes | CompiledProgram) -> Configuration:
         """Return a program that packets do not pass yet, for operations to be done before they do."""
-        pipeline = Pipeline(program)
+        compiled = compile_program(program, self._engine) if isinstance(program, bytes) else program
+        if compiled.not_native:
+            logger.warning("the program runs in Python, not in native code: %s", compiled.not_native)
+        pipeline = make_pipeline(compiled)
+        if isinstance(program, bytes):
+            for entry in compiled.entries:
+                pipeline.apply(entry)
         pipeline.idle_entries(self._now_ps // PS_PER_US)  # no entry is there yet, but its clock is set
         return Configuration(pipeline)
 

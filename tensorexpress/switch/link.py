@@ -22,6 +22,7 @@ from typing import Any
 
 from tensorexpress import tied
 from tensorexpress.errors import NetworkError, ProgramError, TensorExpressError
+from tensorexpress.program_engines import PYTHON
 from tensorexpress.switch.compiling import compile_beside
 from tensorexpress.switch.counted import Statistics
 from tensorexpress.switch.operations import Notice, Operation, Query
@@ -67,7 +68,15 @@ def _pieces(what: str, items: Sequence[Operation | Query]) -> list[bytes]:
 class DataLink:
     """The controlling end: a `DataPath` that any thread may use."""
 
-    def __init__(self, requests: socket.socket, notices: socket.socket, process: subprocess.Popen[bytes] | None = None):
+    def __init__(
+        self,
+        requests: socket.socket,
+        notices: socket.socket,
+        process: subprocess.Popen[bytes] | None = None,
+        engine: str = PYTHON,
+    ):
+        #: What programs are compiled for.
+        self.engine = engine
         self._requests = requests
         self._notices = notices
         self._process = process
@@ -84,7 +93,7 @@ class DataLink:
         ProgramError, with nothing changed, if the program cannot run. Packets pass the old program until the new one
         is complete.
         """
-        compiled = compile_beside(document)
+        compiled = compile_beside(document, self.engine)
         pieces = _pieces("set_up", [*compiled.entries, *operations])
         with self._turn:
             self._call("prepare", compiled.program)
@@ -291,7 +300,7 @@ class SwitchEnd:
         self._outgoing = self._outgoing[sent:]
 
 
-def start_process(inherited: Sequence[int] = ()) -> DataLink:
+def start_process(inherited: Sequence[int] = (), engine: str = PYTHON) -> DataLink:
     """Start the forwarding process, which inherits these descriptors, and return the link to it.
 
     It ends when this process does.
@@ -309,4 +318,4 @@ def start_process(inherited: Sequence[int] = ()) -> DataLink:
             # Ctrl-C is for the controlling process, which then ends this one in good order.
             process_group=0,
         )
-    return DataLink(here, notices_here, process)
+    return DataLink(here, notices_here, process, engine)

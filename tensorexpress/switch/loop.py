@@ -23,6 +23,7 @@ from pathlib import Path
 from tensorexpress import tied
 from tensorexpress.files import make_directory
 from tensorexpress.p4.define import CPU_PORT
+from tensorexpress.program_engines import PYTHON
 from tensorexpress.switch.configuration import Configuration
 from tensorexpress.switch.counted import NOT_TAKEN, PortStatistics, Statistics
 from tensorexpress.switch.device import Switch
@@ -68,6 +69,8 @@ class LoopSettings:
     pcap: str | None = None
     #: What goes wrong on purpose with frames that arrive.
     faults: Faults = field(default_factory=Faults)
+    #: What programs run in: `program_engines.ENGINES`.
+    engine: str = PYTHON
 
 
 class Loop:

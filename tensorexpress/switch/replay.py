@@ -14,6 +14,7 @@ from pathlib import Path
 from tensorexpress.errors import MachineError, ProgramError
 from tensorexpress.files import make_directory
 from tensorexpress.p4.define import CPU_PORT
+from tensorexpress.program_engines import PYTHON
 from tensorexpress.switch.counted import Statistics
 from tensorexpress.switch.device import Switch
 from tensorexpress.switch.operations import Notice, Operation
@@ -30,7 +31,8 @@ class VirtualSwitch:
 
     `program` is p4c's BMv2 JSON, as a file or as bytes. `p4info`, its P4Info, and `entries`, a P4Runtime WriteRequest,
     are files in text form and need the extra `p4`. Without `settings` every port sends at once; with a rate, frames
-    queue as they would in time. State (registers, counters, meters) stays from one run to the next.
+    queue as they would in time. `engine`, one of `program_engines.ENGINES`, is what the program runs in. State
+    (registers, counters, meters) stays from one run to the next.
     """
 
     def __init__(
@@ -41,12 +43,15 @@ class VirtualSwitch:
         *,
         settings: PortSettings | None = None,
         cpu_port: int | None = CPU_PORT,
+        engine: str = PYTHON,
     ):
         #: What the controller would have been told: packets to the CPU port, digests, idle entries.
         self.notices: list[Notice] = []
         self._sent: dict[int, list[tuple[int, bytes]]] = {}
         self._now_ps = 0
-        self._switch = Switch(self._keep, self.notices.append, default=settings or PortSettings(), cpu_port=cpu_port)
+        self._switch = Switch(
+            self._keep, self.notices.append, default=settings or PortSettings(), cpu_port=cpu_port, engine=engine
+        )
         document = program if isinstance(program, bytes) else read_program(program)
         name = "" if isinstance(program, bytes) else f"{os.fspath(program)}: "
         try:

@@ -35,7 +35,8 @@ class RunningSwitch:
     ):
         self._cpu_port = settings.cpu_port
         specs = (spec for spec, _ in settings.ports.values())
-        self.data_path: DataLink = start_process([spec.descriptor for spec in specs if isinstance(spec, SocketSpec)])
+        descriptors = [spec.descriptor for spec in specs if isinstance(spec, SocketSpec)]
+        self.data_path: DataLink = start_process(descriptors, settings.engine)
         self._server: RuntimeServer | None = None
         try:
             self.data_path.start(settings)
@@ -47,6 +48,7 @@ class RunningSwitch:
                     cpu_port=settings.cpu_port,
                     tls=tls,
                     insecure=insecure,
+                    engine=settings.engine,
                 )
         except BaseException:
             self.data_path.close()

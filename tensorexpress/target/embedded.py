@@ -17,6 +17,7 @@ from tensorexpress.classify import deployment_of
 from tensorexpress.cluster import Cluster
 from tensorexpress.errors import TensorExpressError
 from tensorexpress.plan import Plan
+from tensorexpress.program_engines import AUTO
 from tensorexpress.queueing import Deployment
 from tensorexpress.switch.faults import Faults
 from tensorexpress.switch.link import LinkClosedError
@@ -40,6 +41,8 @@ class EmbeddedTarget:
     #: UDP wires to hosts even where namespaces could be made.
     wires: bool = False
     faults: Faults = field(default_factory=Faults)
+    #: What the program of switches runs in: `program_engines.ENGINES`.
+    engine: str = AUTO
     name: str = "embedded"
     sums: bool = True
     changes_rates: bool = True
@@ -140,7 +143,7 @@ def _network(plan: Plan, target: EmbeddedTarget) -> Iterator[EmbeddedNetwork]:
         control = cleanup.enter_context(private_directory())
         switches = {}
         for number, (name, specs) in enumerate(ports.items()):
-            settings = LoopSettings(specs, faults=target.faults)
+            settings = LoopSettings(specs, faults=target.faults, engine=target.engine)
             switches[name] = SupervisedSwitch(settings, control_address(control, number))
             cleanup.callback(switches[name].stop)
         cleanup.enter_context(kept(plan, {name: switch.address for name, switch in switches.items()}))

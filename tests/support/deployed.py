@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
@@ -15,11 +16,12 @@ from tensorexpress.control.messages import ProgramSchema
 from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.plan import Plan, make_plan
 from tensorexpress.policy import parse_policy
+from tensorexpress.program_engines import NATIVE, PYTHON
 from tensorexpress.scenario import read_scenario
 from tensorexpress.switch.device import Switch
 from tensorexpress.switch.operations import Notice, Operation, ReadCounter, WriteRegister
 from tensorexpress.switch.p4runtime.entities import read_entries
-from tensorexpress.switch.program.compiled import compile_program
+from tensorexpress.switch.program.compiled import CompiledProgram, compile_program
 from tensorexpress.switch.traffic import PortSettings
 from tensorexpress.wire.checksum import checksum
 from tensorexpress.wire.frame import FrameEnd, build_frame
@@ -27,11 +29,18 @@ from tensorexpress.wire.header import UDP_PORT, Header
 
 PROGRAM = p4.load()
 SCHEMA = ProgramSchema.of(PROGRAM)
-compiled = cache(compile_program)
+#: What switches of these tests run in; "twins" is both engines at once, packet for packet (support/twins.py).
+ENGINE = os.environ.get("TENSOREXPRESS_ENGINE", PYTHON)
 OFFERED = "TensorIngress.classify.offered"
 BOUNDS = "TensorIngress.classify.bounds"
 EXCEPTIONS = "TensorIngress.exceptions"
 NO_OPTIONS = Options()
+
+
+@cache
+def compiled(document: bytes) -> CompiledProgram:
+    return compile_program(document, NATIVE if ENGINE == "twins" else ENGINE)
+
 
 #: Two jobs on seven hosts: job 0 on ports 0 to 2, job 1 on ports 3 to 5, nothing on port 6.
 SCENARIO = [

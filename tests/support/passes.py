@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from support.twins import TwinPipelines
 from tensorexpress.switch.packet import DROP_PORT, SwitchPacket
 from tensorexpress.switch.program.pipeline import Pipeline
 
@@ -18,7 +19,8 @@ def document(name: str) -> bytes:
 
 
 def load(name: str) -> Pipeline:
-    return Pipeline(document(name))
+    """Return a program that every packet passes in Python and in native code."""
+    return TwinPipelines(document(name))
 
 
 def ingress(pipeline: Pipeline, frame: bytes, port: int = 0, now_us: int = 0) -> SwitchPacket:

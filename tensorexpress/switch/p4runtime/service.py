@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent import futures
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
 
 from tensorexpress.control_address import parse_address
+from tensorexpress.program_engines import PYTHON
 from tensorexpress.switch.compiling import compile_beside
 from tensorexpress.switch.operations import DataPath, Notice
 from tensorexpress.switch.p4runtime.listening import ServerTlsFiles, listen
@@ -80,6 +82,7 @@ def serve(
     cpu_port: int | None = None,
     tls: ServerTlsFiles | None = None,
     insecure: bool = False,
+    engine: str = PYTHON,
     lost: Callable[[], Mapping[int, int]] | None = None,
 ) -> RuntimeServer:
     """Serve P4Runtime for a data path at HOST:PORT, where port 0 lets the system choose one, or at unix:PATH.
@@ -109,7 +112,8 @@ def serve(
         ],
     )
     listening = listen(server, wanted, tls, insecure=insecure)
-    service = RuntimeService(data_path, device_id=device_id, cpu_port=cpu_port, verify=compile_beside, lost=lost)
+    verify = partial(compile_beside, engine=engine)
+    service = RuntimeService(data_path, device_id=device_id, cpu_port=cpu_port, verify=verify, lost=lost)
     server.add_generic_rpc_handlers((_handlers(service),))
     server.start()
     return RuntimeServer(str(listening), service, server, workers)

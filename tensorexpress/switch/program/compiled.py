@@ -10,12 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import CodeType
 
-from tensorexpress.errors import ProgramError
+from tensorexpress.errors import ProgramError, unknown
+from tensorexpress.program_engines import ENGINES, NATIVE, PYTHON
 from tensorexpress.switch.operations import SetEntry
 from tensorexpress.switch.program.bmv2.document import CONTRADICTIONS, contradiction
 from tensorexpress.switch.program.bmv2.reader import read_program
-from tensorexpress.switch.program.bmv2.values import ArrayInfo, TableInfo
-from tensorexpress.switch.program.codegen.generate import generate
+from tensorexpress.switch.program.bmv2.values import ArrayInfo, Bmv2Program, TableInfo
+from tensorexpress.switch.program.codegen.generate import Generated, generate
+from tensorexpress.switch.program.native.generate import NativeLayout, generate_native
+from tensorexpress.switch.program.native.unsupported import Unsupported
 
 #: The most that a program's code may take; another process has to read it between two packets.
 LARGEST_CODE_BYTES = 4 << 20
@@ -39,16 +42,35 @@ class CompiledProgram:
     #: By kind, then by name.
     arrays: Mapping[str, Mapping[str, ArrayInfo]]
     value_sets: tuple[str, ...]
+    #: The same as machine code, where that was asked for and can be; else why it is not there.
+    native: NativeCode | None = None
+    not_native: str = ""
 
 
-def compile_program(document: bytes) -> CompiledProgram:
-    """Compile a BMv2 JSON document; ProgramError says which part of it cannot be used."""
+@dataclass(frozen=True)
+class NativeCode:
+    """The machine code of a program, as an object file of this processor, and what it works on."""
+
+    code: bytes
+    layout: NativeLayout
+
+
+def compile_program(document: bytes, engine: str = PYTHON) -> CompiledProgram:
+    """Compile a BMv2 JSON document; ProgramError says which part of it cannot be used.
+
+    Machine code is added for the engines "auto" and "native"; for the latter it is an error when there can be none.
+    """
+    if engine not in ENGINES:
+        raise ProgramError(unknown("engine", engine, ENGINES))
     program = read_program(document)
     try:
         generated = generate(program)
     except CONTRADICTIONS as error:
         raise contradiction(error) from None
     tables = program.tables
+    native, not_native = (None, "") if engine == PYTHON else _native(program, generated)
+    if engine == NATIVE and native is None:
+        raise ProgramError(f"the program cannot run as native code: {not_native}; choose the engine auto or python")
     return CompiledProgram(
         code=_marshalled(generated.source),
         source=generated.source,
@@ -59,7 +81,25 @@ def compile_program(document: bytes) -> CompiledProgram:
         profiles=tuple(program.profiles),
         arrays=program.arrays,
         value_sets=tuple(program.value_sets),
+        native=native,
+        not_native=not_native,
     )
+
+
+def _native(program: Bmv2Program, generated: Generated) -> tuple[NativeCode | None, str]:
+    """Return a program as machine code, or None and why there is none."""
+    try:
+        from tensorexpress.switch.program.native.compiler import to_machine_code
+    except ImportError as error:
+        return None, f"it needs {error.name}, which is not installed"
+    try:
+        text, layout = generate_native(program, generated)
+    except Unsupported as error:
+        return None, str(error)
+    code = to_machine_code(text)
+    if len(code) > LARGEST_CODE_BYTES:
+        return None, f"it becomes {len(code)} bytes of machine code, and {LARGEST_CODE_BYTES} are the most"
+    return NativeCode(code, layout), ""
 
 
 def _marshalled(source: str) -> bytes:

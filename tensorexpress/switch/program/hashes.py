@@ -12,7 +12,7 @@ from tensorexpress.errors import ProgramError, unknown
 Hash = Callable[[bytes], int]
 
 
-def _crc_table(polynomial: int) -> list[int]:
+def crc_table(polynomial: int) -> list[int]:
     """Return the remainders of all bytes for a polynomial that is written with its lowest power first."""
     table = []
     for value in range(256):
@@ -22,7 +22,7 @@ def _crc_table(polynomial: int) -> list[int]:
     return table
 
 
-_CRC16_TABLE = _crc_table(0xA001)
+_CRC16_TABLE = crc_table(0xA001)
 
 
 def crc16(data: bytes) -> int:

@@ -32,10 +32,11 @@ from tensorexpress.switch.operations import (
 )
 from tensorexpress.switch.packet import EndlessLoop, SwitchPacket
 from tensorexpress.switch.program.bmv2.document import CONTRADICTIONS, contradiction
+from tensorexpress.switch.program.bmv2.values import ArrayInfo, TableInfo
 from tensorexpress.switch.program.compiled import CompiledProgram, compile_program
 from tensorexpress.switch.program.externs import ARRAYS, ValueSet
 from tensorexpress.switch.program.hashes import hash_function
-from tensorexpress.switch.program.tables import NOTHING, ActionProfile, TableRow, make_table
+from tensorexpress.switch.program.tables import NOTHING, ActionProfile, MatchTable, TableRow, make_table
 
 _log = logging.getLogger(__name__)
 
@@ -68,14 +69,11 @@ class Pipeline:
             raise contradiction(error) from None
 
     def _load(self) -> None:
-        self._profiles = {name: ActionProfile() for name in self.program.profiles}
-        self._tables = {
-            name: make_table(info, self._profiles[info.profile] if info.profile is not None else None)
-            for name, info in self.program.tables.items()
-        }
+        self._profiles = {name: self._make_profile(name) for name in self.program.profiles}
+        self._tables = {name: self._make_table(info) for name, info in self.program.tables.items()}
         #: By kind, then by name; a direct array has its cells in the rows of its table.
         self._arrays: dict[str, dict[str, Any]] = {
-            kind: {name: ARRAYS[kind](info.size) for name, info in arrays.items() if info.table is None}
+            kind: {name: self._make_array(kind, info) for name, info in arrays.items() if info.table is None}
             for kind, arrays in self.program.arrays.items()
         }
         self._value_sets = {name: ValueSet() for name in self.program.value_sets}
@@ -93,6 +91,15 @@ class Pipeline:
         #: comes with no state, one that egress asked for with the state that egress left on its original.
         self.egress: Callable[[SwitchPacket], None] = functions["egress"]
 
+    def _make_profile(self, name: str) -> ActionProfile:
+        return ActionProfile()
+
+    def _make_table(self, info: TableInfo) -> MatchTable:
+        return make_table(info, self._profiles[info.profile] if info.profile is not None else None)
+
+    def _make_array(self, kind: str, info: ArrayInfo) -> Any:
+        return ARRAYS[kind](info.size)
+
     @property
     def malformed(self) -> int:
         """Frames that ended the parser with an error."""
@@ -109,8 +116,8 @@ class Pipeline:
             "pack_bits": pack_bits,
             "word_sum": word_sum,
             "broken_claim": self._broken_claim,
-            "log_message": _log_message,
-            "endless": _endless,
+            "log_message": log_message,
+            "endless": endless,
         }
         for (kind, what), name in self.program.objects.items():
             match kind:
@@ -279,10 +286,12 @@ def word_sum(data: bytes) -> int:
     return int.from_bytes(data, "big") << 8 * (len(data) & 1)
 
 
-def _endless() -> None:
+def endless() -> None:
+    """Raise that a packet was caught in a loop."""
     raise EndlessLoop("a packet used up the steps that loops of its program may take")
 
 
-def _log_message(text: str, *values: int) -> None:
+def log_message(text: str, *values: int) -> None:
+    """Log a text with numbers in the place of its braces."""
     numbers = iter(values)
     _log.info("%s", re.sub(r"\{\}", lambda match: str(next(numbers, match.group())), text))

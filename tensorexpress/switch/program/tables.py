@@ -86,7 +86,7 @@ class ActionProfile:
 
     def set_member(self, operation: SetMember, actions: dict[str, int]) -> None:
         """Make a member or change it, in all groups and entries at once."""
-        row = self.members.setdefault(operation.member, TableRow())
+        row = self.members.get(operation.member) or self._new_member(operation.member)
         row.action = actions[operation.action.action]
         row.arguments = operation.action.arguments
         self._number(operation.member, 1)
@@ -104,12 +104,20 @@ class ActionProfile:
             for member, weight in sorted(Counter(operation.members).items())
             for number in self._number(member, weight)
         ]
-        group = self.groups.setdefault(operation.group, RowGroup())
+        group = self.groups.get(operation.group) or self._new_group(operation.group)
         group.members = [self.members[member] for _, member in sorted(numbered)]
 
     def delete_group(self, operation: DeleteGroup) -> None:
         """Forget a group."""
         self.groups.pop(operation.group, None)
+
+    def _new_member(self, member: int) -> TableRow:
+        self.members[member] = TableRow()
+        return self.members[member]
+
+    def _new_group(self, group: int) -> RowGroup:
+        self.groups[group] = RowGroup()
+        return self.groups[group]
 
     def _number(self, member: int, weight: int) -> list[int]:
         """Return as many numbers of a member as its weight, taking free ones where it has too few."""
@@ -130,7 +138,7 @@ class MatchTable:
         self.info = info
         self.profile = profile
         self._ids = dict(info.actions)
-        self.default = TableRow()
+        self.default = self._new_row(None)
         self.rows: dict[tuple[Key, int], TableRow] = {}
         self.known: dict[Any, TableRow] = {}
         self.set_default(None)
@@ -149,7 +157,7 @@ class MatchTable:
         place = self._place(operation.entry)
         row = self.rows.get(place)
         if row is None:
-            row = self.rows[place] = TableRow(operation.entry)
+            row = self.rows[place] = self._new_row(operation.entry)
             row.meter = MeterCell() if self.info.direct_meter is not None else None
             self._point(row, operation.action)
             self._insert(row)
@@ -180,6 +188,9 @@ class MatchTable:
             row.choice = self.profile.members[action.member]
         else:
             row.choice = self.profile.groups[action.group]
+
+    def _new_row(self, entry: Entry | None) -> TableRow:
+        return TableRow(entry)
 
     def _insert(self, row: TableRow) -> None:
         raise NotImplementedError

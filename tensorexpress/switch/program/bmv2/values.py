@@ -162,6 +162,13 @@ class Transition:
     value_set: str | None
     next_state: str | None
 
+    @property
+    def is_default(self) -> bool:
+        """Whether it is taken whatever the key is."""
+        if self.value_set is not None:
+            return False
+        return self.values is None or (self.masks is not None and not any(self.masks))
+
 
 @dataclass(frozen=True, slots=True)
 class ParserState:
@@ -171,6 +178,16 @@ class ParserState:
     steps: tuple[Primitive, ...]
     key: tuple[Expression, ...]
     transitions: tuple[Transition, ...]
+
+    @property
+    def successors(self) -> list[str | None]:
+        """What may follow; None is the end."""
+        found: list[str | None] = []
+        for transition in self.transitions:
+            found.append(transition.next_state)
+            if transition.is_default:
+                return found
+        return [*found, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +229,19 @@ class TableInfo:
         """Whether every field of the key is exact, so that a dictionary finds the entry."""
         return all(part.kind == EXACT.name for part in self.key)
 
+    @property
+    def successors(self) -> list[str | None]:
+        """What may follow; None is the end."""
+        if self.by_hit:
+            return [self.next_hit, self.next_miss]
+        found: list[str | None] = list(self.next_by_action.values())
+        return found if self.default is not None and self.profile is None else [*found, self.next_default]
+
+    @property
+    def fixed_action(self) -> ActionCall | None:
+        """The action of a table that always runs the same one and counts nothing; None for any other table."""
+        return self.default if not self.key and self.default_is_const and not self.counts else None
+
 
 @dataclass(frozen=True, slots=True)
 class Condition:
@@ -221,6 +251,11 @@ class Condition:
     expression: Expression
     next_true: str | None
     next_false: str | None
+
+    @property
+    def successors(self) -> list[str | None]:
+        """What may follow; None is the end."""
+        return [self.next_true, self.next_false]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from tensorexpress.switch.program.codegen.snippets import Snippet, wrapped
 from tensorexpress.switch.program.codegen.variables import NEXT, Var, decision
 
 #: P4_14's primitives for arithmetic, which p4c emits for programs of that version.
-_P4_14 = {
+P4_14 = {
     "add_to_field": "+",
     "subtract_from_field": "-",
     "add": "+",
@@ -50,7 +50,7 @@ class AssignmentWriter:
             "pop": lambda stack, count: self._push(stack, count, -1),
             "add_header": self._add_header,
             "remove_header": self._remove_header,
-            **{name: self._compute(op) for name, op in _P4_14.items()},
+            **{name: self._compute(op) for name, op in P4_14.items()},
         }
 
     def _one_case(self, cases: list[tuple[list[str | None], Callable[[], None]]]) -> None:

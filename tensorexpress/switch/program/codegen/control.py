@@ -8,7 +8,7 @@ from tensorexpress.errors import ProgramError
 from tensorexpress.switch.program.bmv2.values import Control, TableInfo
 from tensorexpress.switch.program.codegen.flow import Node, graph
 from tensorexpress.switch.program.codegen.section import Section
-from tensorexpress.switch.program.codegen.tables import TableWriter, successors
+from tensorexpress.switch.program.codegen.tables import TableWriter
 
 
 class ControlWriter:
@@ -26,10 +26,10 @@ class ControlWriter:
         if control.start is None:
             return
         for name, node in control.nodes.items():
-            for successor in successors(node):
+            for successor in node.successors:
                 if successor is not None and successor not in control.nodes:
                     raise ProgramError(f"BMv2 JSON: after {name!r} follows {successor!r}, which is not there")
-        flow = graph(self._scope.work, control.start, {name: successors(node) for name, node in control.nodes.items()})
+        flow = graph(self._scope.work, control.start, {name: node.successors for name, node in control.nodes.items()})
         if flow.cycle is not None:
             kind = "table" if isinstance(control.nodes[flow.cycle], TableInfo) else "condition"
             raise ProgramError(

@@ -29,8 +29,8 @@ from tensorexpress.switch.program.codegen.variables import NEXT, VALID, Var
 #: Text of an operand that is longer is computed before, so that no line grows with the depth of its expression.
 _LONGEST_OPERAND = 500
 
-_COMPARISONS = {"==", "!=", "<", "<=", ">", ">="}
-_BOOLEAN = _COMPARISONS | {"and", "or", "not", "valid", "valid_union", "d2b"}
+COMPARISONS = {"==", "!=", "<", "<=", ">", ">="}
+BOOLEAN = COMPARISONS | {"and", "or", "not", "valid", "valid_union", "d2b"}
 _ARITHMETIC = {"+", "-", "*", "&", "|", "^"}
 
 
@@ -40,7 +40,13 @@ class ExpressionWriter:
     def __init__(self, context: Context):
         self._context = context
         self._scope = context.scope
-        self.references = References(context, self.value)
+        self.references: References[str] = References(
+            context.scope.program,
+            count=lambda stack: self._scope.read(Var(stack, NEXT)),
+            index=lambda index: context.bound(self.value(index)).text,
+            equals=lambda number, value: f"{number} == {value}",
+            unsupported=context.unsupported,
+        )
 
     def value(self, expression: Expression) -> Snippet:
         """Return the text of a number."""
@@ -104,7 +110,7 @@ class ExpressionWriter:
     def operation(self, expression: Operator) -> Snippet:
         """Return the text of an operator applied to numbers."""
         op, operands = expression.op, expression.operands
-        if op in _BOOLEAN:
+        if op in BOOLEAN:
             return self.truth(expression)
         match op:
             case "access_field":
@@ -193,7 +199,7 @@ class ExpressionWriter:
                 return self._inner_or(union)
             case Operator("==" | "!=" as op, (left, right)):
                 return self._equality(op, left, right)
-            case Operator(op, (left, right)) if op in _COMPARISONS:
+            case Operator(op, (left, right)) if op in COMPARISONS:
                 return f"{self._operand(left).inner} {op} {self._operand(right).inner}"
             case Operator("?", (condition, yes, no)):
                 choice = self.inner_condition(condition)
@@ -219,7 +225,7 @@ class ExpressionWriter:
 
     def _equality(self, op: str, left: Expression, right: Expression) -> str:
         """Return the text of a comparison of numbers, booleans, headers or unions."""
-        if _is_boolean(left) or _is_boolean(right):
+        if is_boolean(left) or is_boolean(right):
             return f"{self._inner_truth(left)} {op} {self._inner_truth(right)}"
         if isinstance(left, Named) and left.kind in ("header", "header_union"):
             same = self._same_header(left, right) if left.kind == "header" else self._same_union(left, right)
@@ -270,10 +276,11 @@ def _parts(reference: FieldRef) -> tuple[str, str]:
     return reference.header, reference.field
 
 
-def _is_boolean(expression: Expression) -> bool:
+def is_boolean(expression: Expression) -> bool:
+    """Whether an expression is a boolean, which is compared as one."""
     match expression:
         case Operator("?", (_, yes, _)):
-            return _is_boolean(yes)
+            return is_boolean(yes)
         case Operator(op):
-            return op in _BOOLEAN
+            return op in BOOLEAN
     return False

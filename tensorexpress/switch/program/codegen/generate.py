@@ -52,6 +52,11 @@ class Generated:
     source: str
     objects: dict[tuple[str, str], str]
     labels: dict[str, str]
+    #: What the generation found out, for other back ends: the variables that the stages use, those that ingress hands
+    #: to egress, and the steps that all loops of a stage together may take, by stage.
+    usage: Usage
+    carried: tuple[Var, ...]
+    steps: dict[str, int]
 
 
 def generate(program: Bmv2Program) -> Generated:
@@ -62,9 +67,7 @@ def generate(program: Bmv2Program) -> Generated:
         generation = _Generation(program, usage, work)
         generation.run()
         if generation.scope.usage == usage:
-            return Generated(
-                generation.source(), generation.scope.identifiers.objects, generation.scope.identifiers.labels
-            )
+            return generation.result()
         usage = generation.scope.usage
     raise ProgramError("the program is too large: what it uses is not settled; leave out what no packet needs")
 
@@ -105,6 +108,23 @@ class _Generation:
         preamble = [f"{name} = {text}" for name, text in self.scope.identifiers.preamble.items()]
         return "\n".join([*preamble, *(line for lines in self.functions for line in ["", "", *lines])]) + "\n"
 
+    def result(self) -> Generated:
+        """Return what came out."""
+        scope = self.scope
+        return Generated(
+            self.source(),
+            scope.identifiers.objects,
+            scope.identifiers.labels,
+            scope.usage,
+            tuple(self.carried()),
+            {stage: self.steps(cost) for stage, cost in scope.loop_costs.items()},
+        )
+
+    @staticmethod
+    def steps(cost: int) -> int:
+        """Return how many steps all loops of a pass may take, by the characters that one step runs at most."""
+        return min(MOST_STEPS, MOST_LOOP_CHARACTERS // cost)
+
     @staticmethod
     def function(name: str, start: Lines, body: Lines, end: Lines) -> list[str]:
         """Return a function put together from its parts."""
@@ -118,7 +138,7 @@ class _Generation:
         lines.add("length = len(frame)")
         cost = self.scope.loop_costs.get(self.scope.stage)
         if cost is not None:
-            lines.add(f"steps = iter(range({min(MOST_STEPS, MOST_LOOP_CHARACTERS // cost)}))")
+            lines.add(f"steps = iter(range({self.steps(cost)}))")
         return lines
 
     def clones(self, primitive: str) -> bool:

@@ -33,7 +33,7 @@ class ParserWriter:
         self._actions = section.actions
         self._context.lookahead = self._lookahead
         self._states = self._scope.program.states
-        successors = {name: _successors(state) for name, state in self._states.items()}
+        successors = {name: state.successors for name, state in self._states.items()}
         self._flow = graph(self._scope.work, self._scope.program.first_state, successors)
         self._nested = self._flow.is_nestable()
         self._offsets = self._find_offsets() if self._nested else {}
@@ -68,7 +68,7 @@ class ParserWriter:
             starts = found[name]
             start = next(iter(starts)) if len(starts) == 1 else None
             end = self._end(start, self._states[name])
-            for successor in _successors(self._states[name]):
+            for successor in self._states[name].successors:
                 if successor is not None:
                     found[successor].add(end)
         return {name: next(iter(starts)) if len(starts) == 1 else None for name, starts in found.items()}
@@ -246,7 +246,7 @@ class ParserWriter:
             with self._lines.block(f"{'el' if written else ''}if {condition}:"):
                 leave(transition.next_state)
             written += 1
-        default = next((item.next_state for item in state.transitions if _is_default(item)), None)
+        default = next((item.next_state for item in state.transitions if item.is_default), None)
         if not written:
             leave(default)
             return
@@ -280,18 +280,3 @@ class ParserWriter:
             elif mask:
                 tests.append(f"{key.text} & {hex(mask)} == {hex(value & mask)}")
         return " and ".join(tests) or None
-
-
-def _is_default(transition: Transition) -> bool:
-    if transition.value_set is not None:
-        return False
-    return transition.values is None or (transition.masks is not None and not any(transition.masks))
-
-
-def _successors(state: ParserState) -> list[Node]:
-    found: list[Node] = []
-    for transition in state.transitions:
-        found.append(transition.next_state)
-        if _is_default(transition):
-            return found
-    return [*found, None]

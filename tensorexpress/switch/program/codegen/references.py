@@ -3,33 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
-from tensorexpress.switch.program.bmv2.values import Const, Expression, FieldRef, LastField, Named, Operator
-from tensorexpress.switch.program.codegen.context import Context
-from tensorexpress.switch.program.codegen.snippets import Snippet
-from tensorexpress.switch.program.codegen.variables import NEXT, Var
+from tensorexpress.errors import ProgramError
+from tensorexpress.switch.program.bmv2.values import (
+    Bmv2Program,
+    Const,
+    Expression,
+    FieldRef,
+    LastField,
+    Named,
+    Operator,
+)
+
+#: How generated code writes a number.
+_Number = TypeVar("_Number")
 
 
-class References:
-    """Finds what expressions refer to; `value` writes the index of a stack."""
+class References(Generic[_Number]):
+    """Finds what expressions refer to. Conditions are text of the code that is generated.
 
-    def __init__(self, context: Context, value: Callable[[Expression], Snippet]):
-        self._context = context
-        self._scope = context.scope
-        self._value = value
+    `count` gives the size of a stack and `index` an index into one, as numbers that may be used more than once;
+    `equals` writes the condition that such a number is a given one.
+    """
+
+    def __init__(
+        self,
+        program: Bmv2Program,
+        *,
+        count: Callable[[str], _Number],
+        index: Callable[[Expression], _Number],
+        equals: Callable[[_Number, int], str],
+        unsupported: Callable[[str], ProgramError],
+    ):
+        self._program = program
+        self._count = count
+        self._index = index
+        self._equals = equals
+        self._unsupported = unsupported
 
     def last_header(self, reference: LastField) -> list[tuple[str | None, str]]:
         """Return the headers that the last element of a stack may be, each with the condition for it."""
-        count = self._scope.read(Var(reference.stack, NEXT))
+        count = self._count(reference.stack)
         headers = self.elements(reference.stack, reference.member)
-        return [(f"{count} == {index + 1}", header) for index, header in enumerate(headers)]
+        return [(self._equals(count, index + 1), header) for index, header in enumerate(headers)]
 
     def elements(self, stack: str, member: str | None = None) -> list[str]:
         """Return the headers of a stack, or those of one member of a stack of unions."""
-        program = self._scope.program
+        program = self._program
         if member is None:
             if stack not in program.stacks:
-                raise self._context.unsupported(f"the stack {stack!r}, which is not there")
+                raise self._unsupported(f"the stack {stack!r}, which is not there")
             return list(program.stacks[stack])
         unions = [program.unions[name] for name in program.union_stacks[stack]]
         return [union.headers[union.members.index(member)] for union in unions]
@@ -43,12 +67,11 @@ class References:
                 return self._indexed(self.elements(stack), index)
             case Operator("access_union_header", (union, Const(offset))):
                 return [
-                    (condition, self._scope.program.unions[name].headers[offset])
-                    for condition, name in self.unions(union)
+                    (condition, self._program.unions[name].headers[offset]) for condition, name in self.unions(union)
                 ]
             case LastField():
                 return self.last_header(expression)
-        raise self._context.unsupported("an expression that is no header where one is expected")
+        raise self._unsupported("an expression that is no header where one is expected")
 
     def unions(self, expression: Expression) -> list[tuple[str | None, str]]:
         """Return the unions that an expression may stand for, each with the condition for it."""
@@ -56,15 +79,15 @@ class References:
             case Named("header_union", name):
                 return [(None, name)]
             case Operator("dereference_union_stack", (Named(_, stack), index)):
-                return self._indexed(list(self._scope.program.union_stacks[stack]), index)
-        raise self._context.unsupported("an expression that is no header union where one is expected")
+                return self._indexed(list(self._program.union_stacks[stack]), index)
+        raise self._unsupported("an expression that is no header union where one is expected")
 
     def _indexed(self, names: list[str], index: Expression) -> list[tuple[str | None, str]]:
         """Return the elements that an index may choose; out of range there is none."""
         if isinstance(index, Const):
             return [(None, names[index.value])] if 0 <= index.value < len(names) else []
-        text = self._context.bound(self._value(index)).text
-        return [(f"{text} == {position}", name) for position, name in enumerate(names)]
+        number = self._index(index)
+        return [(self._equals(number, position), name) for position, name in enumerate(names)]
 
     def targets(self, expression: Expression) -> list[tuple[str | None, FieldRef]]:
         """Return the fields that an assignment may go to, each with the condition for it."""
@@ -78,7 +101,7 @@ class References:
                 ]
             case Operator("access_field", (header, Const(offset))):
                 return [
-                    (condition, FieldRef(name, self._scope.header(name).type.fields[offset].name))
+                    (condition, FieldRef(name, self._program.headers[name].type.fields[offset].name))
                     for condition, name in self.headers(header)
                 ]
-        raise self._context.unsupported("an assignment to something that is no field")
+        raise self._unsupported("an assignment to something that is no field")

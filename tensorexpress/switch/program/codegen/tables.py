@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tensorexpress.switch.program.bmv2.values import VALIDITY, ActionInfo, Condition, KeyField, TableInfo
+from tensorexpress.switch.program.bmv2.values import VALIDITY, ActionInfo, KeyField, TableInfo
 from tensorexpress.switch.program.codegen.flow import Node
 from tensorexpress.switch.program.codegen.section import Section
 from tensorexpress.switch.program.codegen.snippets import Snippet, masked, number, unsigned
@@ -26,9 +26,9 @@ class TableWriter:
     def table(self, table: TableInfo, go: Callable[[Node], None]) -> None:
         """Write the application of a table."""
         self._context.where = f"table {table.name!r}"
-        if not table.key and table.default is not None and table.default_is_const and not table.counts:
-            action = self._scope.program.actions[table.actions[table.default.action]]
-            self._actions.action(action, [number(argument) for argument in table.default.arguments])
+        if table.fixed_action is not None:
+            action = self._scope.program.actions[table.actions[table.fixed_action.action]]
+            self._actions.action(action, [number(argument) for argument in table.fixed_action.arguments])
             go(table.next_miss if table.by_hit else table.next_by_action[action.name])
             return
         name = self._scope.identifiers.object("table", table.name)
@@ -39,11 +39,11 @@ class TableWriter:
                 go(table.next_hit)
             with self._lines.block("else:"):
                 go(table.next_miss)
-        elif len(set(successors(table))) > 1:
+        elif len(set(table.successors)) > 1:
             self._run(table, go)
         else:
             self._run(table, None)
-            go(successors(table)[0])
+            go(table.successors[0])
 
     def _lookup(self, table: TableInfo, name: str) -> None:
         """Write the search for a row, and what a hit does before the action."""
@@ -147,13 +147,3 @@ class TableWriter:
         )
         if go is not None:
             go(table.next_by_action[action.name])
-
-
-def successors(node: TableInfo | Condition) -> list[Node]:
-    """Return what may follow a table or a condition."""
-    if isinstance(node, Condition):
-        return [node.next_true, node.next_false]
-    if node.by_hit:
-        return [node.next_hit, node.next_miss]
-    found: list[Node] = list(node.next_by_action.values())
-    return found if node.default is not None and node.profile is None else [*found, node.next_default]

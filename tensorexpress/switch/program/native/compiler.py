@@ -1,0 +1,52 @@
+"""LLVM IR to machine code, and machine code into memory."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import count
+from typing import Any
+
+import llvmlite.binding as llvm
+
+#: LLVM's level of optimisation: a second one takes twice as long, and packets are no faster.
+_LEVEL = 1
+
+_numbers = count()
+
+
+@cache
+def _target_machine() -> Any:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_default_triple()
+    return target.create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=_LEVEL, reloc="pic"
+    )
+
+
+def to_machine_code(text: str) -> bytes:
+    """Compile IR to an object file for this processor."""
+    machine = _target_machine()
+    module = llvm.parse_assembly(text)
+    module.triple = machine.triple
+    module.data_layout = str(machine.target_data)
+    module.verify()
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=_LEVEL))
+    builder.getModulePassManager().run(module, builder)
+    code: bytes = machine.emit_object(module)
+    return code
+
+
+@cache
+def _linker() -> Any:
+    _target_machine()
+    return llvm.create_lljit_compiler(use_jit_link=False)
+
+
+def load(code: bytes, functions: tuple[str, ...]) -> tuple[Any, tuple[int, ...]]:
+    """Return what keeps an object file in memory, and the addresses of its functions."""
+    builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
+    for name in functions:
+        builder.export_symbol(name)
+    library = builder.link(_linker(), f"program{next(_numbers)}")
+    return library, tuple(library[name] for name in functions)

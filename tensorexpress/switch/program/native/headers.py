@@ -1,0 +1,220 @@
+"""Native code that reads and writes fields, and moves whole headers: out of the frame, to another one, and out."""
+
+from __future__ import annotations
+
+from tensorexpress.switch.program.bmv2.values import FieldRef
+from tensorexpress.switch.program.codegen.variables import Var
+from tensorexpress.switch.program.native.code import IrFunction
+from tensorexpress.switch.program.native.layout import (
+    BYTES_AT,
+    SLOTS,
+    VALID_AT,
+    VARBIT_SIZE_AT,
+    HeaderPlace,
+    WordCell,
+)
+from tensorexpress.switch.program.native.numbers import Arithmetic, Num, constant
+from tensorexpress.switch.program.native.unit import Unit
+from tensorexpress.switch.program.native.unsupported import Unsupported
+
+
+class HeaderCode:
+    """Writes what happens to headers and fields in one function."""
+
+    def __init__(self, unit: Unit, code: IrFunction, numbers: Arithmetic):
+        self._unit = unit
+        self._program = unit.program
+        self._layout = unit.layout
+        self._code = code
+        self._numbers = numbers
+        self._union_of = {header: union for union in unit.program.unions.values() for header in union.headers}
+
+    def place(self, header: str) -> HeaderPlace:
+        """Return where a header is."""
+        return self._layout.headers[header]
+
+    # Numbers in memory.
+
+    def read_cell(self, cell: WordCell, bits: int, base: str = "%c") -> Num:
+        """Return a number of whole words that has so many bits."""
+        wide = Num(self._code.load(cell.offset, 64 * cell.words, base), 64 * cell.words, cell.signed)
+        return self._numbers.narrow(wide, bits)
+
+    def write_cell(self, cell: WordCell, number: Num, base: str = "%c") -> None:
+        """Store a number in whole words."""
+        self._code.store(self._numbers.fit(number, 64 * cell.words), cell.offset, 64 * cell.words, base)
+
+    def read_bits(self, base: str, first: int, bits: int) -> str:
+        """Return bits of the wire as a number; `first` counts from the first bit at a pointer."""
+        start, end = first // 8, -(-(first + bits) // 8)
+        size = end - start
+        raw = self._code.load(start, 8 * size, base)
+        whole = Num(self._code.swapped(raw, size), 8 * size)
+        return self._numbers.fit(self._numbers.shift_right(whole, constant(8 * end - first - bits)), bits)
+
+    def write_bits(self, base: str, first: int, bits: int, value: str) -> None:
+        """Store a number of so many bits on the wire, and leave the bits beside it as they are."""
+        code, start, end = self._code, first // 8, -(-(first + bits) // 8)
+        size = end - start
+        width, spare = 8 * size, 8 * end - first - bits
+        if bits < width:
+            mask = ((1 << bits) - 1) << spare
+            old = code.swapped(code.load(start, width, base), size)
+            kept = self._numbers.binary("&", Num(old, width), constant(~mask & (1 << width) - 1), width)
+            placed = self._numbers.shift_left(Num(value, bits), constant(spare), width)
+            value = self._numbers.fit(self._numbers.binary("|", kept, placed, width), width)
+        code.store(code.swapped(value, size), start, width, base)
+
+    # Fields.
+
+    def read(self, header: str, name: str) -> Num:
+        """Return a field."""
+        info = self._program.field(FieldRef(header, name))
+        if info.varbit:
+            raise Unsupported(f"{header}.{name}, a varbit, stands where a number is expected")
+        if info.bits == 0:
+            return constant(0)
+        if self._program.headers[header].metadata:
+            return self.read_cell(self._layout.fields[Var(header, name)], info.bits)
+        place = self.place(header)
+        base = self._code.address(place.offset + BYTES_AT)
+        return Num(self.read_bits(base, place.bits[name], info.bits), info.bits, info.signed)
+
+    def write(self, header: str, name: str, number: Num) -> None:
+        """Store a number in a field, cut to its width."""
+        info = self._program.field(FieldRef(header, name))
+        if info.bits == 0:
+            return
+        fitting = self._numbers.fit(number, info.bits)
+        if self._program.headers[header].metadata:
+            self.write_cell(self._layout.fields[Var(header, name)], Num(fitting, info.bits, info.signed))
+            return
+        place = self.place(header)
+        self.write_bits(self._code.address(place.offset + BYTES_AT), place.bits[name], info.bits, fitting)
+
+    def copy_varbit(self, into: FieldRef, source: FieldRef) -> None:
+        """Give a varbit the bytes of another one."""
+        target, origin = self.place(into.header), self.place(source.header)
+        if target.varbit_bytes != origin.varbit_bytes:
+            raise Unsupported("it copies a varbit to one of another width")
+        code = self._code
+        size = code.load(origin.offset + VARBIT_SIZE_AT)
+        code.store(size, target.offset + VARBIT_SIZE_AT)
+        code.copy(self._varbit(target), self._varbit(origin), size)
+
+    def varbit(self, header: str) -> tuple[str, str]:
+        """Return a pointer to the bytes of a header's varbit, and how many there are."""
+        place = self.place(header)
+        return self._varbit(place), self._code.load(place.offset + VARBIT_SIZE_AT)
+
+    def _varbit(self, place: HeaderPlace) -> str:
+        return self._code.address(place.offset + BYTES_AT + place.varbit_at)
+
+    # Validity.
+
+    def valid(self, header: str) -> str:
+        """Return the condition that a header is valid; metadata always is."""
+        if self._program.headers[header].metadata:
+            return "true"
+        return self._code.op(f"trunc i8 {self._code.load(self.place(header).offset + VALID_AT, 8)} to i1")
+
+    def mark_valid(self, header: str) -> None:
+        """Make a header valid, and so no other member of its union."""
+        self._code.store(1, self.place(header).offset + VALID_AT, 8)
+        union = self._union_of.get(header)
+        for other in union.headers if union else ():
+            if other != header:
+                self.mark_invalid(other)
+
+    def mark_invalid(self, header: str) -> None:
+        """Make a header invalid."""
+        self._code.store(0, self.place(header).offset + VALID_AT, 8)
+
+    def equal(self, left: str, right: str) -> str:
+        """Return the condition that two headers are valid and equal."""
+        code = self._code
+        conditions = [self.valid(left), self.valid(right)]
+        for item in self._program.headers[left].type.fields:
+            if item.varbit:
+                (one, size), (other, other_size) = self.varbit(left), self.varbit(right)
+                conditions.append(code.op(f"icmp eq i64 {size}, {other_size}"))
+                shorter = code.op(f"select i1 {conditions[-1]}, i64 {size}, i64 0")
+                conditions.append(code.op(f"call i1 @same(ptr {one}, ptr {other}, i64 {shorter})"))
+            else:
+                conditions.append(self._numbers.compare("==", self.read(left, item.name), self.read(right, item.name)))
+        found = conditions[0]
+        for condition in conditions[1:]:
+            found = code.op(f"and i1 {found}, {condition}")
+        return found
+
+    # Whole headers.
+
+    def extract(self, header: str, at: str, varbit_size: str | None = None) -> None:
+        """Take a header out of the frame, where it is known to be."""
+        code, place = self._code, self.place(header)
+        source = code.address(at, code.pointer(SLOTS["frame"]))
+        target = code.address(place.offset + BYTES_AT)
+        if place.varbit is None:
+            code.copy(target, source, place.size)
+        else:
+            size = varbit_size or "0"
+            code.store(size, place.offset + VARBIT_SIZE_AT)
+            code.copy(target, source, place.varbit_at)
+            source = code.address(place.varbit_at, source)
+            code.copy(self._varbit(place), source, size)
+            behind = place.varbit_at + place.varbit_bytes
+            code.copy(code.address(behind, target), code.address(size, source), place.size - behind)
+        self.mark_valid(header)
+
+    def emit(self, header: str, into: str, at: str) -> str:
+        """Append a header that is valid to bytes that have `at` already; return how many then."""
+        code, place = self._code, self.place(header)
+        source, target = code.address(place.offset + BYTES_AT), code.address(at, into)
+        if place.varbit is None:
+            code.copy(target, source, place.size)
+            return code.op(f"add i64 {at}, {place.size}")
+        code.copy(target, source, place.varbit_at)
+        target = code.address(place.varbit_at, target)
+        varbit, size = self.varbit(header)
+        code.copy(target, varbit, size)
+        behind = place.varbit_at + place.varbit_bytes
+        code.copy(code.address(size, target), code.address(behind, source), place.size - behind)
+        return code.op(f"add i64 {code.op(f'add i64 {at}, {place.fixed_bytes}')}, {size}")
+
+    def clear(self, header: str) -> None:
+        """Fill all fields of a header with zeros."""
+        place = self.place(header)
+        self._code.clear(place.offset + VARBIT_SIZE_AT, place.block_bytes - VARBIT_SIZE_AT)
+
+    def copy(self, into: str, source: str) -> None:
+        """Give a header the contents and validity of another one of its type."""
+        target, origin = self.place(into), self.place(source)
+        if target.size != origin.size:
+            raise Unsupported(f"header {into!r} takes the contents of {source!r}, which is of another size")
+        self._code.copy(self._code.address(target.offset), self._code.address(origin.offset), target.block_bytes)
+
+    def copy_metadata(self, into: str, source: str) -> None:
+        """Give all fields of a struct the values of another one of its type."""
+        names = [item.name for item in self._program.headers[into].type.fields]
+        names = [name for name in names if self._unit.is_live(Var(into, name))]
+        for name, number in [(name, self.read(source, name)) for name in names]:
+            self.write(into, name, number)
+
+    def shift_stack(self, stack: str, distance: int) -> None:
+        """Push (to higher indices) or pop (distance below zero) elements of a stack of headers or unions."""
+        elements = self._program.stack_elements(stack)
+        distance = max(-len(elements), min(distance, len(elements)))
+        positions = range(len(elements))
+        kept = [position for position in positions if 0 <= position - distance < len(elements)]
+        # What is to be copied is not yet overwritten.
+        for position in reversed(kept) if distance > 0 else kept:
+            for into, source in zip(elements[position], elements[position - distance], strict=True):
+                self.copy(into, source)
+        for position in positions:
+            if position not in kept:
+                for header in elements[position]:
+                    self.mark_invalid(header)
+        count = Num(self._code.load(self._layout.next[stack]), 64)
+        moved = self._numbers.binary("+", count, constant(distance), None)
+        limited = self._numbers.limit(moved, 0, len(elements))
+        self._code.store(self._numbers.fit(limited, 64), self._layout.next[stack])

@@ -1,0 +1,282 @@
+"""One loaded program that packets pass in native code; its control plane is that of every pipeline."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from struct import Struct
+from typing import Any
+
+from tensorexpress.switch.packet import DROP_PORT, EGRESS_CLONE, SwitchPacket
+from tensorexpress.switch.program.bmv2.values import ArrayInfo, TableInfo
+from tensorexpress.switch.program.compiled import CompiledProgram
+from tensorexpress.switch.program.externs import ARRAYS
+from tensorexpress.switch.program.native.compiler import load
+from tensorexpress.switch.program.native.layout import SLOT_NAMES, SLOTS, WordCell
+from tensorexpress.switch.program.native.memory import (
+    Block,
+    NativeCounters,
+    NativeProfile,
+    NativeRegisters,
+    NativeTable,
+)
+from tensorexpress.switch.program.native.unit import Upcall
+from tensorexpress.switch.program.pipeline import Pipeline, endless, log_message
+from tensorexpress.switch.program.tables import ActionProfile, MatchTable
+
+_WORD = Struct("<Q")
+
+#: Slots that are filled in before ingress and before egress, and those that are read afterwards.
+_BEFORE_INGRESS = Struct("<3q56x3q")
+_BEFORE_EGRESS = Struct("<15q")
+_DECISIONS = Struct("<11q")
+_DECISIONS_AT = SLOTS["length"]
+assert SLOT_NAMES[10:15] == ("preserved", "length", "truncate_bytes", "priority", "recirculate_fields")
+
+#: Frames that there is room for from the start.
+_USUAL_FRAME = 2**14
+
+
+class NativePipeline(Pipeline):
+    """A pipeline whose stages are machine code. What they read and write is one block of memory, the context."""
+
+    def __init__(self, program: CompiledProgram, seed: int = 0):
+        assert program.native is not None
+        self._layout = program.native.layout
+        self._context = Block(self._layout.size)
+        self._view = memoryview(self._context.data)
+        functions = ("ingress", "egress", "fill_index")
+        self._library, (ingress, egress, fill_index) = load(program.native.code, functions)
+        stage = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64)
+        self._run_ingress, self._run_egress = stage(ingress), stage(egress)
+        filler = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+        self._fill_index: Callable[[int, int, int], None] = filler(fill_index)
+        self._state = slice(*self._layout.state)
+        self._kept_start = min((start for start, _ in self._layout.kept.values()), default=0)
+        self._kept_end = max((end for _, end in self._layout.kept.values()), default=0)
+        self._room = 0
+        self._make_room(_USUAL_FRAME)
+        self._error: BaseException | None = None
+        super().__init__(program, seed)
+        self._calls = [self._callee(call) for call in self._layout.calls]
+        self._callback = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(self._called)
+        self._point("upcall", ctypes.cast(self._callback, ctypes.c_void_p).value or 0)
+
+    def _functions(self) -> dict[str, Any]:
+        """Return the stages of this class: nothing of the Python code is loaded."""
+        return {"ingress": self._ingress, "egress": self._egress}
+
+    @property
+    def malformed(self) -> int:
+        """Frames that ended the parser with an error."""
+        count: int = _WORD.unpack_from(self._context.data, SLOTS["malformed"])[0]
+        return count
+
+    # Memory.
+
+    def _point(self, slot: str, address: int) -> None:
+        _WORD.pack_into(self._context.data, SLOTS[slot], address)
+
+    def _make_room(self, frame_bytes: int) -> None:
+        """Have room for what leaves, and what hashes are computed of, for frames of that many bytes."""
+        self._room = frame_bytes
+        self._output = Block(frame_bytes + self._layout.header_bytes)
+        self._output_view = memoryview(self._output.data)
+        self._scratch = Block(frame_bytes + self._layout.scratch_bytes + 8)
+        self._point("output", self._output.address)
+        self._point("scratch", self._scratch.address)
+
+    def _make_profile(self, name: str) -> ActionProfile:
+        place, member_bytes = self._layout.profiles[name]
+        return NativeProfile(self._context, place, member_bytes, self._layout.parameters)
+
+    def _make_table(self, info: TableInfo) -> MatchTable:
+        offset, layout = self._layout.tables[info.name]
+        profile = self._profiles[info.profile] if info.profile is not None else None
+        return NativeTable(info, profile, layout, self._layout.parameters, self._context, offset, self._fill_index)
+
+    def _make_array(self, kind: str, info: ArrayInfo) -> Any:
+        match kind:
+            case "register":
+                registers = NativeRegisters(info.size, info.bits)
+                _WORD.pack_into(self._context.data, self._layout.registers[info.name], registers.block.address)
+                return registers
+            case "counter":
+                counters = NativeCounters(info.size)
+                offset = self._layout.counters[info.name]
+                _WORD.pack_into(self._context.data, offset, counters.packets.address)
+                _WORD.pack_into(self._context.data, offset + 8, counters.bytes.address)
+                return counters
+        return ARRAYS[kind](info.size)
+
+    # Packets.
+
+    def _ingress(self, packet: SwitchPacket) -> None:
+        frame = packet.frame
+        length = len(frame)
+        if length > self._room:
+            self._make_room(length)
+        cut = packet.truncate_bytes
+        _BEFORE_INGRESS.pack_into(
+            self._context.data,
+            0,
+            packet.ingress_port,
+            packet.ingress_us,
+            packet.instance_type,
+            self._preserved(packet),
+            packet.length,
+            -1 if cut is None else cut,
+        )
+        self._check(self._run_ingress(self._context.address, frame, length))
+        (
+            packet.length,
+            cut,
+            packet.priority,
+            packet.recirculate_fields,
+            packet.egress_spec,
+            packet.mcast_grp,
+            packet.clone_session,
+            packet.clone_fields,
+            packet.resubmit_fields,
+            digest,
+            is_kept,
+        ) = _DECISIONS.unpack_from(self._context.data, _DECISIONS_AT)
+        if cut >= 0:
+            packet.truncate_bytes = cut
+        if digest in self._layout.digests:
+            name, cells = self._layout.digests[digest]
+            packet.digests = [(name, tuple(map(self._cell, cells)))]
+        if packet.egress_spec != DROP_PORT or packet.mcast_grp or is_kept:
+            packet.state = (self._kept() if is_kept else b"", bytes(self._view[self._state]))
+
+    def _egress(self, packet: SwitchPacket) -> None:
+        frame = packet.frame
+        length = len(frame)
+        if length > self._room:
+            self._make_room(length)
+        cut, state = packet.truncate_bytes, packet.state
+        if state:  # a clone that ingress asked for has none
+            self._view[self._state] = state[2] if packet.instance_type == EGRESS_CLONE else state[1]
+        _BEFORE_EGRESS.pack_into(
+            self._context.data,
+            0,
+            packet.ingress_port,
+            packet.ingress_us,
+            packet.instance_type,
+            packet.egress_port,
+            packet.egress_rid,
+            packet.egress_us,
+            packet.enq_us,
+            packet.enq_qdepth,
+            packet.deq_timedelta,
+            packet.deq_qdepth,
+            self._preserved(packet),
+            packet.length,
+            -1 if cut is None else cut,
+            packet.priority,
+            packet.recirculate_fields,
+        )
+        size = self._run_egress(self._context.address, frame, length)
+        self._check(size < 0)
+        (
+            packet.length,
+            cut,
+            _,
+            packet.recirculate_fields,
+            packet.egress_spec,
+            _,
+            packet.clone_session,
+            packet.clone_fields,
+            _,
+            _,
+            is_kept,
+        ) = _DECISIONS.unpack_from(self._context.data, _DECISIONS_AT)
+        if cut >= 0:
+            packet.truncate_bytes = cut
+        clone = b""
+        if packet.clone_session >= 0:
+            clone = bytes(self._view[self._layout.clone :][: self._state.stop - self._state.start])
+        packet.state = (self._kept() if is_kept else b"", bytes(self._output_view[:size]), clone)
+
+    def _kept(self) -> bytes:
+        return bytes(self._view[self._kept_start : self._kept_end])
+
+    def _check(self, failed: int) -> None:
+        """Raise what went wrong in Python, or that the loops of the program were endless."""
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        if failed:
+            endless()
+
+    def _preserved(self, packet: SwitchPacket) -> int:
+        """Hand over the fields that the pass before preserved, and return the number of their list."""
+        if not packet.preserved:
+            return -1
+        number, data = packet.preserved
+        start, end = self._layout.kept[number]
+        self._view[start:end] = data
+        return int(number)
+
+    def preserve(self, packet: SwitchPacket, field_list: int) -> tuple[Any, ...]:
+        """Return what the next pass of a packet takes as its `preserved`, for a list that this pass asked for."""
+        start, end = self._layout.kept.get(field_list, (0, 0))
+        kept: bytes = packet.state[0] if packet.state else b""
+        if start == end or not kept:
+            return ()
+        return field_list, kept[start - self._kept_start : end - self._kept_start]
+
+    # Calls from native code.
+
+    def _cell(self, cell: WordCell) -> int:
+        data = self._view[cell.offset : cell.offset + 8 * cell.words]
+        return int.from_bytes(data, "little", signed=cell.signed)
+
+    def _called(self, number: int) -> int:
+        """Do what native code asks for; an error is raised when its stage has ended."""
+        try:
+            return self._calls[number]() or 0
+        except BaseException as error:
+            self._error = error
+            return 0
+
+    def _callee(self, call: Upcall) -> Callable[[], int | None]:
+        """Return what a call runs, arguments included."""
+        function = self._function(call)
+        return lambda: function(*map(self._cell, call.arguments))
+
+    def _function(self, call: Upcall) -> Callable[..., int | None]:
+        match call.kind:
+            case "meter":
+                execute: Callable[..., int] = self._arrays["meter"][call.name].execute
+                return execute
+            case "direct meter":
+                return lambda *given: self._direct_meter(call.name, *given)
+            case "value set":
+                return self._value_sets[call.name].holds
+            case "randint":
+                return self._random.randint
+            case "random":
+                return lambda: _signed(self._random.getrandbits(64))
+            case "claim":
+                return lambda: self._broken_claim(call.name)
+            case "log":
+                return lambda *values: log_message(call.name, *values)
+        raise TypeError(call.kind)
+
+    def _direct_meter(self, table: str, distance: int, units: int, now_us: int) -> int:
+        found = self._tables[table]
+        assert isinstance(found, NativeTable)
+        meter = found.by_number[distance // found.layout.size].meter
+        return meter.execute(units, now_us) if meter is not None else 0
+
+    def dismantle(self) -> Iterator[None]:
+        """Give all memory back, a little at every step."""
+        yield from super().dismantle()
+        # What refers to itself is taken apart.
+        self._point("upcall", 0)
+        del self._callback, self._calls, self.ingress, self.egress
+
+
+def _signed(word: int) -> int:
+    return word - 2**64 if word >> 63 else word
