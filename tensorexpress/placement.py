@@ -18,6 +18,7 @@ from numpy.random import Generator
 
 from tensorexpress.errors import PlanError, unknown
 from tensorexpress.fabric import LINK, SUM_RATE, Fabric, Floats, Resource, check_ways
+from tensorexpress.placement_moves import improved
 from tensorexpress.placement_programs import Parties, Relaxed, by_places, by_trees
 from tensorexpress.placement_rounding import (
     Chosen,
@@ -29,14 +30,7 @@ from tensorexpress.placement_rounding import (
     shared_again,
     tree_choice,
 )
-
-#: What a placement may be, in words.
-PLACEMENTS = {
-    "equal": "every server the same share; places and paths planned",
-    "load": "the same without sums: paths that balance the load of links",
-    "inart": "shares, places and paths planned, as InArt",
-    "atp": "every server the same share, summed at the switches of workers and servers, as ATP",
-}
+from tensorexpress.policy import PLACEMENTS
 
 #: How gradients are summed on their way, in words.
 WAYS = {
@@ -71,7 +65,7 @@ class Placement:
     rate_bps: float
     #: What no placement beats, whatever shares, places and paths it has.
     bound_bps: float
-    #: Whether the closed form gave the shares.
+    #: Whether the closed form gave the shares, and what was chosen kept them.
     is_closed_form: bool
     seconds: float
 
@@ -134,7 +128,7 @@ def relax(fabric: Fabric, parties: Parties, way: str, shares: Sequence[float] | 
 def _split(fabric: Fabric, parties: Parties, way: str) -> tuple[Relaxed, float, bool]:
     """Phase 1: return the optimum with the shares to take, the bound, and whether the closed form gave them.
 
-    Where other shares are as good, those of the closed form are taken: they use all servers.
+    Where other shares are as good, those of the closed form are taken, or equal ones: they use all servers.
     """
     most_bps, shares = closed_form(fabric, parties, way)
     by_form = relax(fabric, parties, way, shares)
@@ -142,8 +136,16 @@ def _split(fabric: Fabric, parties: Parties, way: str) -> tuple[Relaxed, float, 
     if by_form.rate_bps >= most_bps * (1 - _SAME) and not set(parties.workers) & set(parties.servers):
         return by_form, max(most_bps, by_form.rate_bps), True
     free = relax(fabric, parties, way)
-    is_same = by_form.rate_bps >= free.rate_bps * (1 - _SAME)
-    return (by_form if is_same else free), max(free.rate_bps, by_form.rate_bps), is_same
+    bound_bps = max(free.rate_bps, by_form.rate_bps)
+    if by_form.rate_bps >= bound_bps * (1 - _SAME):
+        return by_form, bound_bps, True
+    equal = relax(fabric, parties, way, equal_shares(parties))
+    return (equal if equal.rate_bps >= bound_bps * (1 - _SAME) else free), bound_bps, False
+
+
+def equal_shares(parties: Parties) -> tuple[float, ...]:
+    """Return the same share for every server."""
+    return (1 / len(parties.servers),) * len(parties.servers)
 
 
 def place(
@@ -161,9 +163,12 @@ def place(
 
     Shares that are given stay, and only places and paths are decided (phase 2). `trees` are those of `atp`.
     """
+    # What is loaded once is no part of how long planning takes.
+    import scipy.optimize  # noqa: F401
+
     started = time.perf_counter()
     for what, value, accepted in (("placement", name, PLACEMENTS), ("way to sum", way, WAYS)):
-        if value not in accepted:
+        if value not in accepted or value == "none" == name:
             raise PlanError(f"{parties.name}: {unknown(what, value, accepted)}")
     if name == "load":
         way = "none"
@@ -171,7 +176,7 @@ def place(
         raise PlanError(f"{parties.name}: has no servers; accepted for a placement: one or more")
     check_ways(fabric, parties.name, parties.workers, parties.servers, by_trees=way == "trees")
     if name != "inart" and shares is None:
-        shares = (1 / len(parties.servers),) * len(parties.servers)
+        shares = equal_shares(parties)
     if shares is None:
         relaxed, bound_bps, is_closed_form = _split(fabric, parties, way)
     else:
@@ -188,9 +193,36 @@ def place(
     else:
         draw, servers = _draw(fabric, parties, way, relaxed), len(parties.servers)
         choices = best_of_draws(draw, lambda drawn: rated(drawn)[0], servers, relaxed.rate_bps, seed, draws)
+        if way != "trees":
+            choices = _moved(fabric, parties if name != "atp" else replace(parties, at_edges=True), way, choices, rated)
     rate_bps, taken = rated(choices)
+    is_closed_form = is_closed_form and taken == relaxed.shares
     seconds = time.perf_counter() - started
-    return Placement(name, way, parties, fabric, taken, choices, rate_bps, bound_bps, is_closed_form, seconds)
+    found = Placement(name, way, parties, fabric, taken, choices, rate_bps, bound_bps, is_closed_form, seconds)
+    if name != "inart" or shares is not None or way != "once" or found.of_optimum > 1 - _SAME:
+        return found
+    # What is drawn from equal shares may be better than what is drawn from the optimum's.
+    other = place(fabric, parties, name, way, seed=seed, draws=draws, shares=equal_shares(parties))
+    better = max(found, other, key=lambda each: each.rate_bps)
+    return replace(better, seconds=time.perf_counter() - started)
+
+
+def _moved(
+    fabric: Fabric,
+    parties: Parties,
+    way: str,
+    choices: tuple[Chosen, ...],
+    rated: Callable[[Sequence[Chosen]], tuple[float, tuple[float, ...]]],
+) -> tuple[Chosen, ...]:
+    """Return what was drawn after moves that make it better; shares follow, and moves once more."""
+    rng = np.random.default_rng(0)
+    for _ in range(2):
+        rate_bps, shares = rated(choices)
+        better = improved(fabric, parties, choices, shares, rng, sums=way == "once")
+        if rated(better)[0] <= rate_bps:
+            break
+        choices = better
+    return choices
 
 
 def _for_shares(fabric: Fabric, parties: Parties, name: str, way: str, shares: Sequence[float]) -> Relaxed:

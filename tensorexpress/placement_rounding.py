@@ -249,6 +249,16 @@ def _way(
     return _walk(fabric, first, lambda node: node == last, _shortest(fabric, first, last, flow), rng)
 
 
+def any_way(fabric: Fabric, first: int, last: int, busy: Sequence[float], rng: Generator) -> tuple[int, ...]:
+    """Return one of the shortest ways, drawn so that links that are not busy are taken more often."""
+    hops, arcs, node = fabric.hops_to(last), list[int](), first
+    while node != last:
+        out = [arc for arc in fabric.out_arcs[node] if hops.get(fabric.target(arc), hops[node]) < hops[node]]
+        arcs.append(out[_drawn([(1e-3 + max(0.0, 1 - busy[arc >> 1])) ** 2 for arc in out], rng)])
+        node = fabric.target(arcs[-1])
+    return tuple(arcs)
+
+
 def best_of_draws(
     draw: Callable[[int, Generator | None], Chosen],
     rate: Callable[[Sequence[Chosen]], float],

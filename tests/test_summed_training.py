@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -91,6 +92,21 @@ def test_every_update_is_exact_and_told_where_sums_end_at_servers(
         assert (worker.updated_ps > 0).all()
     if faults is STATED or not overrides:
         assert bool(training.retransmissions) == (faults is STATED)
+
+
+@on_both
+@pytest.mark.parametrize("policy", ["inart", "atp:placement=equal"])
+@pytest.mark.parametrize("faults", [FAULTLESS, STATED], ids=["faultless", "faults"])
+def test_every_update_is_exact_where_tensors_are_split_over_servers(
+    tmp_path: Path, network_of: MakeNetwork, policy: str, faults: Faults
+) -> None:
+    plan = summed_plan(tmp_path, *LEAF_SPINE_SERVERS, "job.shard=4 KB", policy=policy)
+    split = Counter(piece.tensor for piece in plan.jobs[0].slices)
+    assert set(split.values()) == {1, 2}
+    training = Training(plan, network_of(plan, faults, 1))
+    training.run()
+    for worker in training.workers:
+        assert (worker.updated_ps > 0).all()
 
 
 @on_both
