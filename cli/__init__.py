@@ -27,6 +27,7 @@ VERBS = {
         "explain",
         "models",
         "hot",
+        "place",
         "plan",
         "switch",
         "deploy",

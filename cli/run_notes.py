@@ -25,6 +25,8 @@ def notes_on(runs: Sequence[Run], target: Target) -> list[str]:
         job.add_rate_bps or job.update_rate_bps for job in runs[0].plan.scenario.jobs
     ):
         notes.append("- The scenario's software path is for predictions; here hosts took the time that they take.")
+    if runs[0].plan.scenario.cluster.switch_rate_bps:
+        notes.append("- cluster.switch_rate is for predictions; here switches took the time that they take.")
     for run in runs:
         harmed = sum((Counter(report.faults) for report in run.ports), Counter[str]())
         if harmed:

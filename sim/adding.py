@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import takewhile
 from struct import pack
@@ -46,7 +46,7 @@ class Adder:
         self.slots = int(program.adder_slots[index])
         self.up, self.child = int(program.adder_up[index]), int(program.adder_child[index])
         self.parent = int(program.adder_parent[index])
-        self.stream = int(program.adder_stream[index])
+        self.stream, self.switch = int(program.adder_stream[index]), int(program.adder_switch[index])
         self.everybody = int(program.adder_everybody[index]) & _ALL
         host = int(program.adder_host[index])
         self.server = model.hosts[host] if host >= 0 else None
@@ -75,13 +75,16 @@ class Adder:
         is_new = not is_late and not self.seen[place] & bit
         if self.server is not None:
             self._work_at(self.server, is_new, is_new, is_new)
+        elif self.add_ps:
+            busy_ps = max(int(self.model.env.now), self.model.switch_busy_ps[self.switch])
+            self.model.switch_busy_ps[self.switch] = busy_ps + self.add_ps
         if is_late:
             return
         self.seen[place] |= bit
         if self.seen[place] != self.everybody:
             return
         if self.up >= 0:
-            self._pass_up(packet)
+            self._at(self._leaves_ps(), lambda: self._pass_up(packet))
         elif is_new:
             self._answer(packet, place, range(len(self.children[0])))
         elif int(self.model.env.now) >= self.answered_ps[place] + self.round_trip_ps:
@@ -103,17 +106,30 @@ class Adder:
         record.whole_sums += is_whole
         server.server_busy_ps = max(now, server.server_busy_ps) + is_added * self.add_ps + is_complete * self.update_ps
 
-    def _answer(self, packet: Packet, place: int, children: Iterable[int]) -> None:
-        """Send a sum to children: at once, or when the server is through with all that came before."""
+    def _leaves_ps(self) -> int:
+        """Return when a sum leaves: when the server, or the switch, is through with all that came before."""
         now = int(self.model.env.now)
-        leaves_ps = now if self.server is None else max(now, self.server.server_busy_ps) + self.delay_ps
-        self.answered_ps[place] = leaves_ps
-        if leaves_ps > now:
-            # A server has one child, the root.
-            self.model.at(leaves_ps - now, ANSWER, self.index).callbacks.append(lambda _: self.hand_down(packet))
+        if self.server is not None:
+            return max(now, self.server.server_busy_ps) + self.delay_ps
+        return self.model.switch_busy_ps[self.switch] if self.add_ps else now
+
+    def _at(self, time_ps: int, send: Callable[[], None]) -> None:
+        """Send something at once, or later."""
+        now = int(self.model.env.now)
+        if time_ps > now:
+            self.model.at(time_ps - now, ANSWER, self.index).callbacks.append(lambda _: send())
         else:
+            send()
+
+    def _answer(self, packet: Packet, place: int, children: Iterable[int]) -> None:
+        """Send a sum to children."""
+        self.answered_ps[place] = self._leaves_ps()
+
+        def send() -> None:
             for child in children:
                 self._pass_down(packet, child)
+
+        self._at(self.answered_ps[place], send)
 
     def hand_down(self, packet: Packet) -> None:
         """Send a sum to all children."""

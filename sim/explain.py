@@ -1,8 +1,8 @@
 """Explanations: the gain of a policy over fifo, split into its choices and what is left to the optimum.
 
 The choices of a policy are switched on one at a time, from what a framework changes first to what needs the network:
-slicing, host order, credit, switch order, and last sums in the switch. What a choice gains depends on which others are
-on already, so each is also measured alone, and as the last one.
+slicing, host order, credit, switch order, sums in the switch, and last the placement. What a choice gains depends on
+which others are on already, so each is also measured alone, and as the last one.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "credit": ("credit_bytes",),
     "switch order": ("discipline", "queue_map"),
     "sums in the switch": ("sums",),
+    "placement": ("placement",),
 }
 
 

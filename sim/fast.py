@@ -201,6 +201,9 @@ class _Layout:
         adders[:, A_ADD], adders[:, A_UPDATE], adders[:, A_ANSWER] = p.adder_add_ps, p.adder_update_ps, NONE
         adders[:, A_QUEUE], adders[:, A_HASH] = p.adder_queue, p.adder_hash
         switches = np.unique(p.adder_switch[p.adder_switch >= 0])
+        # When each switch is through with what it has to add, for all its adders.
+        busy = memory.table(len(switches), 1)
+        adders[:, A_BUSY] = np.where(p.adder_switch < 0, NONE, _at(busy.at, np.searchsorted(switches, p.adder_switch)))
         cells = memory.table(len(switches) * p.cells, CELL_COLUMNS)
         if p.cells:
             own = np.searchsorted(switches, p.adder_switch) * p.cells

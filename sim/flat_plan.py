@@ -25,7 +25,6 @@ from tensorexpress.sim.flows import Ints as Ints
 from tensorexpress.sim.flows import flows
 from tensorexpress.sim.streams import no_streams, streams
 from tensorexpress.software import host_work
-from tensorexpress.sums import packets_of
 from tensorexpress.units import PS_PER_SECOND
 
 #: How many gaps between packets of a background source are drawn before they repeat.
@@ -144,7 +143,8 @@ class FlatPlan:
     #: All that it adds up: its children, or where slots are found by hash the workers below it, a bit for each.
     adder_everybody: Ints
     #: At a server: its host, how soon nobody can have seen its answer, how long a packet that is added and a sum that
-    #: becomes parameters occupy it, and how much later the answer leaves. Otherwise -1 and 0.
+    #: becomes parameters occupy it, and how much later the answer leaves. Otherwise -1 and 0; but what is added may
+    #: occupy a switch, too.
     adder_host: Ints
     adder_round_trip_ps: Ints
     adder_add_ps: Ints
@@ -397,7 +397,7 @@ def _chunks(plan: Plan, graphs: Sequence[Graph], sizes: Ints, chunk_bytes: int) 
     if not plan.policy.in_switches:
         return -(-sizes // chunk_bytes)
     jobs = zip(plan.jobs, graphs, strict=True)
-    return np.concatenate([np.array(packets_of(job.job.workload))[graph.tensor] for job, graph in jobs])
+    return np.concatenate([np.array([count for _, count in job.packets])[graph.slice] for job, graph in jobs])
 
 
 def _software(plan: Plan, graphs: Sequence[Graph], slices: Ints) -> dict[str, Any]:

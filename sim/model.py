@@ -13,7 +13,7 @@ same result to the picosecond.
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from itertools import pairwise, takewhile
@@ -692,6 +692,8 @@ class Model:
         ]
         self.hosts: list[Host] = [self.ports[port] for port in program.host_port.tolist()]
         #: By switch, where slots are found by hash.
+        #: When every switch is through with what it has to add.
+        self.switch_busy_ps: Counter[int] = Counter()
         self.cells: dict[int, list[Cell | None]] = {
             switch: [None] * program.cells for switch in set(program.adder_switch.tolist()) if switch >= 0
         }

@@ -18,7 +18,7 @@ from tensorexpress.routing import DirectedLinks
 from tensorexpress.scenario import Job
 from tensorexpress.sim.flows import Ints, Links, flow_columns, rows
 from tensorexpress.slots import round_trip_ps
-from tensorexpress.sums import VALUE_BYTES, VALUES, Pool, SumPlan
+from tensorexpress.sums import SUM_FRAMING, VALUE_BYTES, VALUES, Pool, SumPlan
 from tensorexpress.units import serialisation_ps
 
 _OF_STREAMS = ("slots", "packets", "adder", "child")
@@ -47,8 +47,11 @@ def no_streams(flows: int, messages: int) -> dict[str, Any]:
 class _Streams:
     """Puts the streams and adders of all jobs one after another."""
 
-    def __init__(self, hosts: int, directed: DirectedLinks):
+    def __init__(self, hosts: int, directed: DirectedLinks, switch_rate_bps: int):
         self.directed = directed
+        packet_bytes = SUM_FRAMING.full_packet_bytes
+        #: What switches do: they answer whenever they are asked, and add as fast as packets come or at a rate.
+        self.switch_work = {**_NO_WORK, "add_ps": switch_rate_bps and serialisation_ps(packet_bytes, switch_rate_bps)}
         self.flows: list[tuple[int, int, int]] = []
         self.ways: list[tuple[Links, Links]] = []
         self.by_host: list[list[int]] = [[] for _ in range(hosts)]
@@ -62,18 +65,20 @@ class _Streams:
 
     def add_job(self, number: int, job: JobPlan, first_message: int) -> None:
         """Add the streams of a job's workers, tree by tree and pool by pool, and its adders."""
-        hosts, tensors = job.job.hosts, len(job.ranks)
+        hosts, slices = job.job.hosts, len(job.slices)
         workers = len(hosts)
-        # By way up and down, tensor and worker, as messages are: a slice is a tensor here.
-        first, flow_of = np.zeros((2, 2, tensors, workers), dtype=np.int64)
+        # By way up and down, slice and worker, as messages are; of a tensor there is one slice in a tree.
+        first, flow_of = np.zeros((2, 2, slices, workers), dtype=np.int64)
+        slice_of = {(piece.tensor, piece.server): index for index, piece in enumerate(job.slices)}
         for sums in job.sums:
+            end = sums.server if sums.server >= 0 else job.slices[0].server
             link_of = {self.directed.source[link]: link for link in sums.links}
             nics = {host: link_of[host] for host in hosts}
             for pool in sums.pools:
-                tensor = np.array(pool.tensors, dtype=np.int64)
-                first[0, tensor] = np.array([pool.first_packet[one] for one in pool.tensors])[:, None]
-                flow_of[:, tensor] = len(self.flows) + np.arange(workers)
-                self.messages += list(first_message + tensor * workers + np.arange(workers)[:, None])
+                piece = np.array([slice_of[tensor, end] for tensor in pool.tensors], dtype=np.int64)
+                first[0, piece] = np.array([pool.first_packet[one] for one in pool.tensors])[:, None]
+                flow_of[:, piece] = len(self.flows) + np.arange(workers)
+                self.messages += list(first_message + piece * workers + np.arange(workers)[:, None])
                 self._add_adders(number, job.job, pool, sums, nics)
                 self._add_streams(number, pool, sums, nics)
         self.first.append(first.ravel())
@@ -104,7 +109,7 @@ class _Streams:
                 parent, child = (-1, -1) if sums.server < 0 else (first_adder + len(sums.switches), 0)
             everybody = workers[switch.up] if sums.cells else (1 << len(switch.children)) - 1
             place_of_it = {"up": switch.up, "parent": parent, "child": child, "switch": switch.switch, "host": -1}
-            add(switch.children, everybody, **place_of_it, **_NO_WORK)
+            add(switch.children, everybody, **place_of_it, **self.switch_work)
         if sums.server >= 0:
             up = sums.switches[0].up
             place_of_it = {"up": -1, "parent": -1, "child": -1, "switch": -1, "host": sums.server}
@@ -125,7 +130,6 @@ class _Streams:
             self.stream["child"].append(worker if sums.cells else above.children.index(link))
 
 
-#: What switches do: they add as fast as packets come, and answer whenever they are asked.
 _NO_WORK = {"round_trip_ps": 0, "add_ps": 0, "update_ps": 0, "delay_ps": 0}
 
 
@@ -153,7 +157,8 @@ def _signed(bits: int) -> int:
 def streams(plan: Plan) -> dict[str, Any]:
     """Find who sends to which adder, and by which way sums come back."""
     scenario = plan.scenario
-    found, first_message = _Streams(len(scenario.cluster.hosts), scenario.fastest()), 0
+    cluster, first_message = scenario.cluster, 0
+    found = _Streams(len(cluster.hosts), scenario.fastest(), cluster.switch_rate_bps)
     answers: list[Ints] = []
     for number, job in enumerate(plan.jobs):
         found.add_job(number, job, first_message)

@@ -25,7 +25,7 @@ from tensorexpress.graph import (
     kind_of,
 )
 from tensorexpress.plan import JobPlan, Plan, top_of
-from tensorexpress.sums import SumPlan, packets_of
+from tensorexpress.sums import SumPlan
 from tensorexpress.units import PS_PER_SECOND
 
 Ints = NDArray[np.int64]
@@ -93,8 +93,11 @@ def make_chain(plan: Plan, number: int) -> Chain:
     sizes = graph.bytes
     if planned.sums:
         # What switches add are whole packets of values.
-        packets = np.array(packets_of(planned.job.workload), dtype=np.int64)
-        sizes = packets[list(layers)][graph.tensor] * plan.framing.payload_bytes
+        largest: dict[int, int] = {}
+        for piece, (_, packets) in zip(planned.slices, planned.packets, strict=True):
+            largest[piece.tensor] = max(packets, largest.get(piece.tensor, 0))
+        packets_of = np.array([largest[tensor] for tensor in layers], dtype=np.int64)
+        sizes = packets_of[graph.tensor] * plan.framing.payload_bytes
     takes_ps[first[kind_of(MESSAGE)] : first[kind_of(SUM)]] = _message_ps(graph, sizes, plan, planned)
     takes_ps[first[kind_of(SUM)] : first[kind_of(GATE)]] = graph.sum_delay_ps
     return Chain(

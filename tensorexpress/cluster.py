@@ -80,6 +80,8 @@ class Cluster:
     addresses: tuple[GivenAddress, ...] = ()
     #: Bytes that a switch has for sums; 0 is no limit.
     switch_memory_bytes: int = 1_000_000
+    #: Bit/s of packets that a switch takes in to sum; 0 is no limit.
+    switch_rate_bps: int = 0
 
     def __post_init__(self) -> None:
         _check(self)
@@ -235,6 +237,8 @@ def _check(cluster: Cluster) -> None:
         raise ClusterError(f"buffer_bytes is {cluster.buffer_bytes}; accepted: 0 (no limit) to {LARGEST}")
     if not 0 <= cluster.switch_memory_bytes <= LARGEST:
         raise ClusterError(f"switch_memory_bytes is {cluster.switch_memory_bytes}; accepted: 0 (no limit) to {LARGEST}")
+    if not 0 <= cluster.switch_rate_bps <= LARGEST:
+        raise ClusterError(f"switch_rate_bps is {cluster.switch_rate_bps}; accepted: 0 (no limit) to {LARGEST}")
     check_within("the number of hosts", len(cluster.hosts), 1, MOST_HOSTS)
     check_within("the number of links", len(cluster.links), 0, MOST_LINKS)
     _check_names(cluster)

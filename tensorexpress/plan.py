@@ -32,10 +32,12 @@ from tensorexpress.graph import (
 )
 from tensorexpress.memory import check_memory
 from tensorexpress.paths import Paths, choose_paths
+from tensorexpress.placed import cut_by_shares, paths_of, placements_of, trees_of_placement
+from tensorexpress.placement import Placement
 from tensorexpress.policy import Policy
-from tensorexpress.scenario import Job, Scenario, sum_problems
-from tensorexpress.slots import grow_trees, needed_slots, numbered, servers_of, share_out, wanted_pools
-from tensorexpress.sums import SumPlan, packets_of
+from tensorexpress.scenario import Job, Scenario, policy_problems, sum_problems
+from tensorexpress.slots import grow_trees, needed_slots, numbered, paced, servers_of, share_out, wanted_pools
+from tensorexpress.sums import VALUES, SumPlan, packets_of_parts
 from tensorexpress.units import PS_PER_SECOND, serialisation_ps
 from tensorexpress.wire.dscp import check_dscps, default_dscps
 
@@ -89,9 +91,14 @@ class JobPlan:
         return IN_SWITCHES if self.sums[0].server < 0 else BEFORE_SERVERS
 
     @cached_property
-    def tree_of(self) -> dict[int, SumPlan]:
-        """The tree in which each tensor is summed, where switches do it."""
-        return {tensor: tree for tree in self.sums for tensor in tree.tensors}
+    def packets(self) -> list[tuple[int, int]]:
+        """The first packet in its tensor, and the number of packets, of every slice where switches sum."""
+        return packets_of_parts(self.job.workload, ((piece.tensor, piece.bytes) for piece in self.slices))
+
+    def packets_for(self, end: int) -> dict[int, tuple[int, int]]:
+        """Return what is summed up to one end, a server's host or a root: by tensor the first packet, and how many."""
+        each = zip(self.slices, self.packets, strict=True)
+        return {piece.tensor: packets for piece, packets in each if piece.server == end}
 
     @cached_property
     def graph(self) -> Graph:
@@ -123,7 +130,7 @@ class Plan:
     scenario: Scenario
     policy: Policy
     jobs: tuple[JobPlan, ...]
-    #: By which links the packets of every two hosts go that talk; the same under every policy.
+    #: By which links the packets of every two hosts go that talk; the same under every policy that plans no placement.
     paths: Paths
     #: The DSCP of every queue, most urgent first; none where there are more queues than DSCPs tell apart.
     dscps: tuple[int, ...]
@@ -229,8 +236,9 @@ def carried_bytes(plan: JobPlan, scenario: Scenario, paths: Paths) -> Iterator[C
 def _carried_sums(plan: JobPlan, sums: SumPlan, scenario: Scenario) -> Iterator[Carried]:
     """Yield what sums in switches put on links: the same on every one of the tree, however many workers there are."""
     source = scenario.cluster.directed().source
-    size = np.array(packets_of(plan.job.workload), dtype=np.int64) * sums.framing.full_packet_bytes
-    size[[tensor for tensor in range(len(size)) if plan.slices[tensor].server != top_of(sums, scenario)]] = 0
+    size = np.zeros(len(plan.ranks), dtype=np.int64)
+    for tensor, (_, packets) in plan.packets_for(top_of(sums, scenario)).items():
+        size[tensor] = packets * sums.framing.full_packet_bytes
     nothing = np.zeros_like(size)
     below: dict[int, tuple[int, ...]] = {}
     # Whoever is above comes first in a plan.
@@ -284,7 +292,7 @@ def traffic(jobs: Iterable[JobPlan], scenario: Scenario) -> Iterator[tuple[int, 
 
 
 @lru_cache(maxsize=4)
-def _paths(scenario: Scenario) -> Paths:
+def usual_paths(scenario: Scenario) -> Paths:
     """Choose the paths of all hosts that talk, by what they move where no policy has cut anything."""
     moved: Counter[tuple[int, int]] = Counter()
     for src, dst, size in traffic((_undecided(job, slice_bytes=0) for job in scenario.jobs), scenario):
@@ -303,7 +311,7 @@ def mean_hops(scenario: Scenario) -> float:
     _check_memory(scenario)
     pairs = list(talking(scenario))
     some = pairs[:: 1 + len(pairs) // 1000]
-    paths = _paths(scenario)
+    paths = usual_paths(scenario)
     return sum(len(paths.between(src, dst)) for src, dst in some) / max(1, len(some))
 
 
@@ -339,6 +347,19 @@ def early_ps(scenario: Scenario) -> int:
     return serialisation_ps(scenario.cluster.mtu + ETHERNET_BYTES, min(rates)) if rates else 0
 
 
+def _slices_by_shares(job: Job, slice_bytes: int, shares: Sequence[float], *, summed: bool) -> tuple[SlicePlan, ...]:
+    """Cut tensors by what servers get of them, and what each gets into slices; where switches sum, by whole packets."""
+    sizes = job.workload.tensor_bytes
+    params = [layer.params for layer in job.workload.layers]
+    units = [VALUES * size // count if summed else 1 for size, count in zip(sizes, params, strict=True)]
+    slices = []
+    for tensor, parts in enumerate(cut_by_shares(sizes, units, shares, job.shard_bytes)):
+        for server, part in zip(job.servers, parts, strict=True):
+            pieces = 1 if summed or not slice_bytes else -(-part // slice_bytes)
+            slices += [SlicePlan(tensor, size, server) for size in cut(part, max(1, pieces)) if size]
+    return tuple(slices)
+
+
 def _undecided(job: Job, slice_bytes: int) -> JobPlan:
     """Return the plan of a job in which queues are still to be decided."""
     forward = [layer.forward_ps for layer in job.workload.layers]
@@ -352,6 +373,12 @@ def top_of(tree: SumPlan, scenario: Scenario) -> int:
     return tree.server if tree.server >= 0 else len(scenario.cluster.hosts) + tree.switches[0].switch
 
 
+def _placed(plan: JobPlan, policy: Policy, placement: Placement, trees: tuple[SumPlan, ...]) -> JobPlan:
+    """Return the plan of a job whose servers have the shares of a placement."""
+    slices = _slices_by_shares(plan.job, policy.slice_bytes, placement.shares, summed=bool(trees))
+    return replace(plan, slices=slices, sums=trees)
+
+
 def _in_switches(plan: JobPlan, trees: tuple[SumPlan, ...], scenario: Scenario) -> JobPlan:
     """Return the plan of a job whose tensors, each whole, are summed by the switches of trees."""
     sizes = plan.job.workload.tensor_bytes
@@ -360,11 +387,20 @@ def _in_switches(plan: JobPlan, trees: tuple[SumPlan, ...], scenario: Scenario) 
     return replace(plan, slices=tuple(slices), sums=trees)
 
 
-def _plan_job(job: Job, scenario: Scenario, policy: Policy, paths: Paths, trees: tuple[SumPlan, ...]) -> JobPlan:
+def _plan_job(
+    job: Job,
+    scenario: Scenario,
+    policy: Policy,
+    paths: Paths,
+    trees: tuple[SumPlan, ...],
+    placement: Placement | None,
+) -> JobPlan:
     forward = [layer.forward_ps for layer in job.workload.layers]
     backward = [layer.backward_ps for layer in job.workload.layers]
     plan = _undecided(job, 0 if trees else policy.slice_bytes)
-    if trees:
+    if placement is not None:
+        plan = _placed(plan, policy, placement, trees)
+    elif trees:
         plan = _in_switches(plan, trees, scenario)
     queues = scenario.cluster.queues
     shared, own = link_loads(plan, scenario, paths)
@@ -388,6 +424,9 @@ def slice_leads_ps(plan: JobPlan) -> list[int]:
     Where parameters are sharded, tensors are gathered for a deadline of their own. A lead that counted the reduction as
     well would let slices of a large layer overtake those of the layer that is needed before it.
     """
+    if plan.sums:
+        # Those of one tensor are in different trees, and none is after another.
+        return [0] * len(plan.slices)
     crossings = 2 if ARCHITECTURES[plan.job.architecture].regathers else 1
     count = Counter(piece.tensor for piece in plan.slices)
     seen: Counter[int] = Counter()
@@ -459,24 +498,52 @@ def make_plan(scenario: Scenario, policy: Policy, dscps: Sequence[int] | None = 
     _check_memory(scenario)
     queues = scenario.cluster.queues
     chosen = default_dscps(queues) if dscps is None else check_dscps(dscps, queues)
-    paths = _paths(scenario)
-    trees = _trees(scenario, policy) if policy.in_switches else [()] * len(scenario.jobs)
-    jobs = [_plan_job(job, scenario, policy, paths, own) for job, own in zip(scenario.jobs, trees, strict=True)]
-    return Plan(scenario, policy, _with_pools(jobs, scenario, policy), paths, chosen)
+    paths, placements = usual_paths(scenario), placements_for(scenario, policy)
+    trees = _trees(scenario, policy, placements) if policy.in_switches else [()] * len(scenario.jobs)
+    if policy.placement != "atp":
+        paths = paths_of(placements, paths)
+    jobs = [
+        _plan_job(job, scenario, policy, paths, own, placements[number] if placements else None)
+        for number, (job, own) in enumerate(zip(scenario.jobs, trees, strict=True))
+    ]
+    return Plan(scenario, policy, _with_pools(jobs, scenario, policy, placements), paths, chosen)
 
 
-def _trees(scenario: Scenario, policy: Policy) -> Sequence[tuple[SumPlan, ...]]:
+def placements_for(scenario: Scenario, policy: Policy) -> tuple[Placement, ...]:
+    """Return the placement of every job; none where the policy plans none."""
+    if policy.placement == "none":
+        return ()
+    for path, problem in policy_problems(scenario, [policy]):
+        raise PolicyError(f"{scenario.name}: {path}: {problem}")
+    return placements_of(scenario, policy.placement, policy.sums, usual_paths(scenario))
+
+
+def _trees(scenario: Scenario, policy: Policy, placements: Sequence[Placement]) -> Sequence[tuple[SumPlan, ...]]:
     for path, problem in sum_problems(scenario, policy):
         raise PolicyError(f"{scenario.name}: policy {policy.name!r} has switches sum, and {path}: {problem}")
-    return grow_trees(scenario, policy.sums)
+    if not placements:
+        return grow_trees(scenario, policy.sums)
+    return [
+        trees_of_placement(scenario, job, placement, policy.sums)
+        for job, placement in zip(scenario.jobs, placements, strict=True)
+    ]
 
 
-def _with_pools(jobs: Sequence[JobPlan], scenario: Scenario, policy: Policy) -> tuple[JobPlan, ...]:
+def _with_pools(
+    jobs: Sequence[JobPlan], scenario: Scenario, policy: Policy, placements: Sequence[Placement]
+) -> tuple[JobPlan, ...]:
     """Return the jobs with the slots that their classes have in switches, where these sum."""
     if not policy.in_switches:
         return tuple(jobs)
     wanted = [unlimited_sums(job, scenario, policy) for job in jobs]
     if policy.sums != "hashed":
+        for number, placement in enumerate(placements):
+            rates = {
+                server: placement.rate_bps * share
+                for server, share in zip(placement.parties.servers, placement.shares, strict=True)
+            }
+            own = wanted[number]
+            wanted[number] = tuple(paced(tree, rates[tree.server], scenario.directed()) for tree in own)
         names = [job.job.name for job in jobs for _ in job.sums]
         trees = iter(share_out([tree for own in wanted for tree in own], scenario.cluster, names))
         wanted = [tuple(next(trees) for _ in own) for own in wanted]
@@ -492,7 +559,7 @@ def unlimited_sums(job: JobPlan, scenario: Scenario, policy: Policy) -> tuple[Su
     classes = job.queues if policy.orders_in_hosts or policy.orders_in_switches else (0,) * len(job.queues)
     trees = []
     for tree in job.sums:
-        own = [tensor for tensor, piece in enumerate(job.slices) if piece.server == top_of(tree, scenario)]
+        own = job.packets_for(top_of(tree, scenario))
         needed = needed_slots(tree, scenario.directed())
-        trees.append(replace(tree, pools=wanted_pools(packets_of(job.job.workload), classes, needed, own)))
+        trees.append(replace(tree, pools=wanted_pools(own, classes, needed)))
     return numbered(trees) if policy.sums == "hashed" else tuple(trees)

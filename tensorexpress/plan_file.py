@@ -18,7 +18,7 @@ from tensorexpress.plan import JobPlan, Plan, SlicePlan, check_duration, talking
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Job, Scenario, problems, sum_problems
 from tensorexpress.slots import check_pools, check_tree, grow_trees
-from tensorexpress.sums import SumPlan
+from tensorexpress.sums import VALUES, SumPlan
 from tensorexpress.text import json_text
 from tensorexpress.wire.dscp import MOST_QUEUES, check_dscps
 
@@ -158,6 +158,10 @@ def _sums_from_json(document: Any, where: str, job: Job, scenario: Scenario, pol
     sums: tuple[SumPlan, ...] = _decode(tuple[SumPlan, ...], _member(document, "sums", where), f"{where}.sums")
     # How many there are, where they end and how their slots are found follows from the scenario.
     expected = [(tree.server, tree.cells) for tree in grow_trees(scenario, policy.sums)[scenario.jobs.index(job)]]
+    if policy.placement != "none":
+        # A placement may have planned nothing for some servers, and all that have something are its own.
+        chosen = [tree.server for tree in sums if tree.server in job.servers]
+        expected = [(server, expected[0][1]) for server in sorted(set(chosen))]
     if [(tree.server, tree.cells) for tree in sums] != expected:
         raise PlanError(
             f"{where}.sums has (server, cells) {shown([(tree.server, tree.cells) for tree in sums])}; accepted for "
@@ -192,7 +196,10 @@ def _job_from_json(scenario: Scenario, number: int, document: Any, policy: Polic
         _check_slices(slices, job, job.servers or (-1,), f"{where}.slices")
     else:
         _check_slices(slices, job, [top_of(tree, scenario) for tree in sums], f"{where}.slices")
-        _check_whole(slices, f"{where}.slices")
+        if policy.placement == "none":
+            _check_whole(slices, f"{where}.slices")
+        else:
+            _check_parts(slices, job, f"{where}.slices")
     return JobPlan(job, slices=slices, regret_ps=_whole(document, "regret_ps", where), sums=sums, **columns)
 
 
@@ -210,6 +217,18 @@ def _check_whole(slices: tuple[SlicePlan, ...], where: str) -> None:
     """Refuse slices of tensors whose packets switches sum: these are cut by packet alone."""
     if [piece.tensor for piece in slices] != list(range(len(slices))):
         raise PlanError(f"{where}.tensor holds parts of tensors; accepted where switches sum: each whole, in order")
+
+
+def _check_parts(slices: tuple[SlicePlan, ...], job: Job, where: str) -> None:
+    """Refuse parts of tensors whose packets switches sum that are not of whole packets, or two for one server."""
+    places = [(piece.tensor, piece.server) for piece in slices]
+    if len(set(places)) < len(places) or [tensor for tensor, _ in places] != sorted(tensor for tensor, _ in places):
+        raise PlanError(f"{where}.server holds a server twice for a tensor; accepted: each once, by tensor")
+    sizes = job.workload.tensor_bytes
+    for number, piece in enumerate(slices[:-1]):
+        packet_bytes = VALUES * sizes[piece.tensor] // job.workload.layers[piece.tensor].params
+        if slices[number + 1].tensor == piece.tensor and piece.bytes % packet_bytes:
+            raise PlanError(f"{where}.bytes holds {piece.bytes}; accepted: packets of {packet_bytes} bytes")
 
 
 def _check_slices(slices: tuple[SlicePlan, ...], job: Job, servers: Collection[int], where: str) -> None:

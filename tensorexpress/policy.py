@@ -1,4 +1,4 @@
-"""Policies, as data: six independent choices, and the named combinations of the field.
+"""Policies, as data: seven independent choices, and the named combinations of the field.
 
 A gain is explained by switching the choices on one at a time; so a policy is a value, not a class tree.
 """
@@ -30,10 +30,19 @@ SUMS = {
     "hashed": "switches do in slots found by hash, which all jobs share; what finds none goes on to a server, as ATP",
 }
 
+#: Choices of `Policy.placement`: what every server gets of a model, and by which links and switches it goes there.
+PLACEMENTS = {
+    "none": "servers get as much as each other; paths are shortest ones that share out what they move",
+    "equal": "every server the same share; sums and paths planned for the highest rate",
+    "load": "the same without sums: paths that balance the load of links",
+    "inart": "shares, sums and paths planned for the highest rate, as InArt",
+    "atp": "every server the same share, sums at shortest ways to its switch, as ATP",
+}
+
 
 @dataclass(frozen=True)
 class Policy:
-    """How to decide: what to slice, what a host and a switch send first, and where gradients are summed."""
+    """How to decide: what to slice, what is sent first, where gradients are summed, and what goes to which server."""
 
     name: str
     #: Bytes of a slice, the unit a host schedules; 0 leaves tensors whole.
@@ -48,6 +57,8 @@ class Policy:
     queue_map: str = "optimal"
     #: One of SUMS.
     sums: str = "none"
+    #: One of PLACEMENTS.
+    placement: str = "none"
 
     def __post_init__(self) -> None:
         check_name("the name of a policy", self.name, PolicyError)
@@ -56,6 +67,7 @@ class Policy:
             ("switch discipline", self.discipline, DISCIPLINES),
             ("queue map", self.queue_map, QUEUE_MAPS),
             ("sum", self.sums, SUMS),
+            ("placement", self.placement, PLACEMENTS),
         ):
             if value not in accepted:
                 raise PolicyError(f"policy {self.name}: {unknown(choice, value, accepted)}")
@@ -72,6 +84,17 @@ class Policy:
             raise PolicyError(
                 f"policy {self.name}: credit counts what is not acknowledged, and sums in switches are not; "
                 f"accepted with sum={self.sums}: credit=none"
+            )
+
+        if self.placement != "none" and self.sums == "pool":
+            raise PolicyError(
+                f"policy {self.name}: a placement is of servers, and with sum=pool nothing goes to them; accepted with "
+                f"placement={self.placement}: sum=none, front or hashed"
+            )
+        if self.placement == "load" and self.in_switches:
+            raise PolicyError(
+                f"policy {self.name}: placement=load balances what is not summed on its way; accepted with "
+                f"sum={self.sums}: placement=equal, inart or atp"
             )
 
     @property
@@ -127,6 +150,7 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
             Policy("switchml", sums="pool"),
             Policy("libra", sums="front"),
             Policy("atp", sums="hashed"),
+            Policy("inart", sums="front", placement="inart"),
             Policy("tensorexpress+sum", host_order="priority", discipline="strict", queue_map="fewest", sums="pool"),
         )
     }
@@ -140,6 +164,7 @@ _CHOICES: dict[str, tuple[str, Callable[[str], str | int]]] = {
     "switch": ("discipline", str),
     "queues": ("queue_map", str),
     "sum": ("sums", str),
+    "placement": ("placement", str),
 }
 
 
@@ -168,7 +193,7 @@ def parse_policy(text: str) -> Policy:
 
 
 def describe(policy: Policy) -> str:
-    """Return the six choices on one line.
+    """Return the choices on one line; of placements, only one that plans.
 
     >>> describe(POLICIES["p3"])
     'slice=200 KB host=priority credit=none switch=fifo queues=optimal sum=none'
@@ -176,6 +201,8 @@ def describe(policy: Policy) -> str:
     words = []
     for choice, (field, parse) in _CHOICES.items():
         value = getattr(policy, field)
+        if choice == "placement" and value == "none":
+            continue
         if parse is parse_size:
             value = format_size(value) if value else {"slice": "whole", "credit": "none"}[choice]
         words.append(f"{choice}={value}")

@@ -86,7 +86,7 @@ class _Scale:
             replace(with_rates(link, *map(self.rate, link.rates_bps)), delay_ps=self.time(link.delay_ps))
             for link in cluster.links
         )
-        return replace(cluster, links=tuple(links))
+        return replace(cluster, links=tuple(links), switch_rate_bps=self.rate(cluster.switch_rate_bps))
 
     def transport(self, transport: Transport) -> Transport:
         return replace(

@@ -407,6 +407,7 @@ def to_json(scenario: Scenario) -> dict[str, Any]:
             "buffer_bytes": scenario.cluster.buffer_bytes,
             "queues": scenario.cluster.queues,
             "switch_memory_bytes": scenario.cluster.switch_memory_bytes,
+            "switch_rate_bps": scenario.cluster.switch_rate_bps,
         },
         "jobs": [_job_to_json(job, hosts) for job in scenario.jobs],
         "transport": asdict(scenario.transport),
@@ -913,6 +914,11 @@ def policy_problems(scenario: Scenario, policies: Iterable[Policy]) -> Iterator[
         if policy.in_switches:
             for path, problem in sum_problems(scenario, policy):
                 yield "policies", f"policy {policy.name!r} has switches sum, and {path}: {problem}"
+        if policy.placement != "none":
+            for index, job in enumerate(scenario.jobs):
+                if not job.servers:
+                    found = f"job.{index}.architecture: found {job.architecture}; accepted: ps"
+                    yield "policies", f"policy {policy.name!r} places shares on servers, and {found}"
 
 
 def sum_problems(scenario: Scenario, policy: Policy) -> Iterator[tuple[str, str]]:
@@ -937,6 +943,8 @@ def sum_problems(scenario: Scenario, policy: Policy) -> Iterator[tuple[str, str]
         ):
             if found:
                 yield f"job.{index}.{key}", f"found {found}; accepted: {accepted}"
+    if hashed and cluster.switch_rate_bps:
+        yield "cluster.switch_rate", f"found {format_rate(cluster.switch_rate_bps)}; accepted with sum=hashed: 0"
     if cluster.mtu < framing.mtu:
         yield "cluster.mtu", f"found {cluster.mtu}; accepted: {framing.mtu} or more, a packet of 256 values"
     most_bytes = most_in_queue(cluster.buffer_bytes, cluster.queues)

@@ -237,6 +237,9 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = {
         "buffer": Key("buffer", _LIMIT, "16 MB", "bytes that a switch port can hold"),
         "queues": Key("queues", _whole(1, 32), 8, "priority queues of a switch port"),
         "switch_memory": Key("switch_memory", _LIMIT, "1 MB", "bytes that a switch has for sums; aggregation.md"),
+        "switch_rate": Key(
+            "switch_rate", _RATE, 0, "what a switch takes in to sum; 0 is no limit; placement.md; prediction only"
+        ),
         "hosts": Key(
             "hosts", _hosts(1), Words("star: as many as needed"), "star: how many; custom: their names (required)"
         ),

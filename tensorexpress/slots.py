@@ -10,8 +10,9 @@ the least urgent, until all fit: so urgent classes keep theirs longest.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, pairwise
 
@@ -27,6 +28,9 @@ SLOT_BYTES = 2 * VALUES * VALUE_BYTES + 64
 
 #: Slots that packets can name.
 MOST_SLOTS = 1 << 16
+
+#: How many times the slots for its planned rate a tree has: sums wait in queues, too.
+_HEADROOM = 3
 
 #: Roots whose links are looked at, of those that are equally near.
 _MOST_ROOTS = 64
@@ -55,6 +59,17 @@ def grow_trees(scenario: Scenario, sums: str = "pool") -> tuple[tuple[SumPlan, .
             for server, packets in _packets_of_servers(job).items()
         )
         for job in scenario.jobs
+    )
+
+
+def planned_trees(
+    scenario: Scenario, job: Job, roots: Mapping[int, tuple[int, Mapping[int, int]]], sums: str
+) -> tuple[SumPlan, ...]:
+    """Return the trees of servers whose root and links up, by node, are planned."""
+    forest = _Forest(scenario.cluster)
+    cells = _cells_of(scenario.cluster) if sums == "hashed" else 0
+    return tuple(
+        replace(forest.planned(job, server, root, up), cells=cells) for server, (root, up) in sorted(roots.items())
     )
 
 
@@ -115,7 +130,7 @@ class _Forest:
 
     def grow_at(self, job: Job, server: int, packets: int) -> SumPlan:
         """Return the tree of what a server has of a job, so many packets: its root is the server's own switch."""
-        nics, firsts = self._workers(job)
+        _, firsts = self._workers(job)
         root = self._target[self._nic[server]]
         reached = self._hops_from(root) if root >= self._hosts else {}
         for first in firsts:
@@ -126,6 +141,11 @@ class _Forest:
                 )
         up = self._up_links(root, firsts)
         self._occupy(up.values(), packets)
+        return self.planned(job, server, root, up)
+
+    def planned(self, job: Job, server: int, root: int, up: Mapping[int, int]) -> SumPlan:
+        """Return the tree of a server whose switches and links up are known."""
+        nics, _ = self._workers(job)
         top, *others = self._tree(job, root, up, nics)
         return SumPlan((replace(top, up=self._nic[server] ^ 1), *others), (), server)
 
@@ -176,7 +196,7 @@ class _Forest:
             waiting |= joined
         return up
 
-    def _tree(self, job: Job, root: int, up: dict[int, int], nics: Iterable[int]) -> tuple[SummingSwitch, ...]:
+    def _tree(self, job: Job, root: int, up: Mapping[int, int], nics: Iterable[int]) -> tuple[SummingSwitch, ...]:
         children: dict[int, list[int]] = {node: [] for node in (root, *up)}
         for links in (sorted(nics), sorted(up.values())):
             for link in links:
@@ -211,6 +231,18 @@ def needed_slots(tree: SumPlan, directed: DirectedLinks) -> int:
     return max(1, -(-round_trip_ps(tree, directed) * rate_bps // per_packet))
 
 
+def paced(tree: SumPlan, rate_bps: float, directed: DirectedLinks) -> SumPlan:
+    """Return a tree whose pools have slots for three times a planned rate, and no more than they have packets.
+
+    Trees that meet in a full link share it by what they have under way. With slots by planned rate each gets what is
+    planned for it; with slots for the slowest link, one gets more, is through earlier, and leaves other links idle.
+    """
+    per_packet = 8 * tree.framing.full_packet_bytes * PS_PER_SECOND
+    slots = max(2, math.ceil(_HEADROOM * rate_bps * round_trip_ps(tree, directed) / per_packet))
+    pools = (replace(pool, slots=min(slots, pool.packets_per_iteration)) for pool in tree.pools)
+    return replace(tree, pools=tuple(pools))
+
+
 def throughput_share(pool: Pool, needed: int) -> float:
     """Return what a pool reaches of the throughput that it would have with unlimited memory, if all its packets are
     summed."""
@@ -229,16 +261,17 @@ def taken_share(sums: int, cells: int) -> float:
     return 1 - cells * (1 - (1 - 1 / cells) ** sums) / sums
 
 
-def wanted_pools(
-    workload_packets: Sequence[int], queues: Sequence[int], needed: int, own: Collection[int]
-) -> tuple[Pool, ...]:
-    """Return the pools of some tensors of a job with unlimited memory, one for each of their queues."""
+def wanted_pools(own: Mapping[int, tuple[int, int]], queues: Sequence[int], needed: int) -> tuple[Pool, ...]:
+    """Return the pools of some tensors of a job with unlimited memory, one for each of their queues.
+
+    Of every tensor there is the first packet, and how many there are.
+    """
     pools = []
     for queue in sorted({queues[tensor] for tensor in own}):
         tensors = tuple(tensor for tensor in sorted(own, reverse=True) if queues[tensor] == queue)
-        packets = tuple(workload_packets[tensor] for tensor in tensors)
+        starts, packets = (tuple(own[tensor][which] for tensor in tensors) for which in (0, 1))
         slots = _power_of_two(min(needed, sum(packets)))
-        pools.append(Pool(queue, 0, slots, tensors, packets))
+        pools.append(Pool(queue, 0, slots, tensors, packets, starts if any(starts) else ()))
     return tuple(pools)
 
 
@@ -401,4 +434,4 @@ def check_pools(
 
 
 def _contents(pool: Pool) -> tuple[object, ...]:
-    return pool.queue, pool.tensors, pool.packets
+    return pool.queue, pool.tensors, pool.packets, pool.starts

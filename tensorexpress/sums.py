@@ -19,6 +19,8 @@ way. What finds its slot taken goes on as it is, and the server adds it.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from struct import pack
@@ -52,6 +54,20 @@ def packets_of(workload: Workload) -> tuple[int, ...]:
     return tuple(-(-layer.params // VALUES) for layer in workload.layers)
 
 
+def packets_of_parts(workload: Workload, parts: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the first packet and the number of packets of parts of tensors, given as (tensor, bytes), in order.
+
+    Every part but the last of its tensor ends with a full packet.
+    """
+    begun: Counter[int] = Counter()
+    found = []
+    for tensor, size in parts:
+        params = size * workload.layers[tensor].params // workload.tensor_bytes[tensor]
+        found.append((begun[tensor], -(-params // VALUES)))
+        begun[tensor] += found[-1][1]
+    return found
+
+
 @dataclass(frozen=True)
 class SummingSwitch:
     """One switch of a job's tree."""
@@ -80,6 +96,12 @@ class Pool:
     tensors: tuple[int, ...]
     #: Packets of each of them.
     packets: tuple[int, ...]
+    #: Where these begin, of tensors that are split over servers: how many packets of each come before. () is 0 for all.
+    starts: tuple[int, ...] = ()
+
+    def start_of(self, tensor: int) -> int:
+        """Return how many packets of a tensor other servers have before its first one here."""
+        return self.starts[self.tensors.index(tensor)] if self.starts else 0
 
     @cached_property
     def first_packet(self) -> dict[int, int]:

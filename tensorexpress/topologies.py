@@ -40,7 +40,7 @@ class PortOptions(TypedDict, total=False):
     `mtu` is the largest IP packet in bytes (9000), `buffer` what a switch port can hold ("16 MB"; 0 is no limit) and
     `queues` the number of its strict-priority queues (8). Hosts send no faster than `send_rate` and are reached no
     faster than `receive_rate`; 0, the default, is what their links carry. `switch_memory` is what a switch has for sums
-    ("1 MB"; 0 is no limit).
+    ("1 MB"; 0 is no limit), `switch_rate` what it takes in to sum (0 is no limit).
     """
 
     mtu: int
@@ -49,6 +49,7 @@ class PortOptions(TypedDict, total=False):
     send_rate: Quantity
     receive_rate: Quantity
     switch_memory: Quantity
+    switch_rate: Quantity
 
 
 def _build(
@@ -63,11 +64,20 @@ def _build(
     send_rate: Quantity = 0,
     receive_rate: Quantity = 0,
     switch_memory: Quantity = Cluster.switch_memory_bytes,
+    switch_rate: Quantity = Cluster.switch_rate_bps,
 ) -> Cluster:
     buffer_bytes = _parsed("buffer", parse_limit, buffer)
     memory_bytes = _parsed("switch_memory", parse_limit, switch_memory)
     cluster = Cluster(
-        name, tuple(hosts), tuple(switches), tuple(links), mtu, buffer_bytes, queues, switch_memory_bytes=memory_bytes
+        name,
+        tuple(hosts),
+        tuple(switches),
+        tuple(links),
+        mtu,
+        buffer_bytes,
+        queues,
+        switch_memory_bytes=memory_bytes,
+        switch_rate_bps=_parsed("switch_rate", parse_rate, switch_rate),
     )
     limits = (_parsed("send_rate", parse_rate, send_rate), _parsed("receive_rate", parse_rate, receive_rate))
     return _limited(cluster, *limits) if any(limits) else cluster

@@ -48,6 +48,7 @@ IMPORTED_BY: dict[str, set[str]] = {
     "numba": {"sim", "sim.kernel", "host"},
     "llvmlite": {"sim.kernel", "host", "switch.program.native"},
     "matplotlib": {"results"},
+    "scipy": {""},
     "scapy": {"wire"},
     "grpc": {"control", "switch.p4runtime", "target"},
     "google": {"", "control", "switch.p4runtime"},

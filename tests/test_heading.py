@@ -28,6 +28,7 @@ SAID = {
     "cluster.buffer": ("2 MB", "cluster.buffer=2 MB"),
     "cluster.queues": ("4", "4 queues"),
     "cluster.switch_memory": ("2 MB", "cluster.switch_memory=2 MB"),
+    "cluster.switch_rate": ("5 Gbps", "cluster.switch_rate=5 Gbps"),
     "cluster.hosts": ("20", "20 hosts"),
     "job.name": ("vision", "job.name=vision"),
     "job.model": ("vgg16", "job.model=vgg16"),

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from tensorexpress import policy
 from tensorexpress.errors import InputError, PolicyError
-from tensorexpress.policy import POLICIES, QUEUE_MAPS, SUMS, Policy, describe, parse_policy
+from tensorexpress.policy import PLACEMENTS, POLICIES, QUEUE_MAPS, SUMS, Policy, describe, parse_policy
 from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS
 
-CHOICES = ("slice", "host", "credit", "switch", "queues", "sum")
+CHOICES = ("slice", "host", "credit", "switch", "queues", "sum", "placement")
 
 
 def differences(one: Policy, other: Policy) -> set[str]:
@@ -22,7 +22,7 @@ def differences(one: Policy, other: Policy) -> set[str]:
 
 def test_the_named_policies_of_the_field_are_there():
     known = {"fifo", "random", "tictac", "bytescheduler", "p3", "switch-only", "tensorexpress", "ideal", "switchml"}
-    assert set(POLICIES) == {*known, "libra", "atp", "tensorexpress+sum"}
+    assert set(POLICIES) == {*known, "libra", "atp", "inart", "tensorexpress+sum"}
     assert all(parse_policy(name) is POLICIES[name] for name in POLICIES)
 
 
@@ -88,12 +88,13 @@ def test_choices_that_together_make_a_valid_policy_are_taken_together():
     [
         (
             "",
-            "unknown policy ''; Accepted: atp, bytescheduler, fifo, ideal, libra, p3, random, switch-only, switchml, ",
+            "unknown policy ''; Accepted: atp, bytescheduler, fifo, ideal, inart, libra, p3, random, switch-only, ",
         ),
         ("fiffo", "unknown policy 'fiffo'; did you mean 'fifo'?"),
         (
             "fifo:slise=1 KB",
-            "unknown choice 'slise'; did you mean 'slice'? Accepted: credit, host, queues, slice, sum, switch",
+            "unknown choice 'slise'; did you mean 'slice'? Accepted: credit, host, placement, queues, "
+            "slice, sum, switch",
         ),
         ("fifo:slice", "'slice' has no value or two"),
         ("fifo:slice=1 KB,slice=2 KB", "'slice' has no value or two"),
@@ -138,18 +139,30 @@ def test_any_text_is_a_policy_or_an_input_error(text):
 def test_every_mix_of_the_choices_can_be_written(mixed, credit_bytes):
     if not mixed.in_switches:
         mixed = replace(mixed, credit_bytes=credit_bytes)
+    for placement in PLACEMENTS:
+        try:
+            placed = replace(mixed, placement=placement)
+        except PolicyError:
+            continue
+        _written_and_described(placed)
+
+
+def _written_and_described(mixed: Policy) -> None:
     written = (
         f"fifo:slice={mixed.slice_bytes} B,host={mixed.host_order},credit={mixed.credit_bytes} B,"
-        f"switch={mixed.discipline},queues={mixed.queue_map},sum={mixed.sums}"
+        f"switch={mixed.discipline},queues={mixed.queue_map},sum={mixed.sums},placement={mixed.placement}"
     )
     assert replace(parse_policy(written), name="mixed") == mixed
-    assert [word.partition("=")[0] for word in describe(mixed).split() if "=" in word] == list(CHOICES)
+    assert [word.partition("=")[0] for word in describe(mixed).split() if "=" in word] == [
+        choice for choice in CHOICES if choice != "placement" or mixed.placement != "none"
+    ]
 
 
 def test_a_description_reads_back_as_the_same_choices():
     for named in POLICIES.values():
         words = describe(named).replace(" host=", ",host=").replace(" credit=", ",credit=")
         text = "fifo:" + words.replace(" switch=", ",switch=").replace(" queues=", ",queues=").replace(" sum=", ",sum=")
+        text = text.replace(" placement=", ",placement=")
         assert differences(parse_policy(text), named) == set()
 
 

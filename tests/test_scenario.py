@@ -797,6 +797,7 @@ PORTS: dict[str, list[Any]] = {
     "send_rate": ["5 Gbps", 0],
     "receive_rate": ["5 Gbps"],
     "switch_memory": ["unlimited", 0, "2 MB"],
+    "switch_rate": ["5 Gbps", 0],
 }
 TOPOLOGY_KEYS: dict[str, dict[str, list[Any]]] = {
     "star": {"hosts": [6, 20]},

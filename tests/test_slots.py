@@ -328,9 +328,10 @@ def test_named_policies_say_where_they_sum() -> None:
         "switchml",
         "libra",
         "atp",
+        "inart",
         "tensorexpress+sum",
     ]
-    assert [name for name, policy in POLICIES.items() if policy.sums_end_at_servers] == ["libra", "atp"]
+    assert [name for name, policy in POLICIES.items() if policy.sums_end_at_servers] == ["libra", "atp", "inart"]
 
 
 @pytest.mark.parametrize("module", [slots, sums])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -107,6 +108,21 @@ def test_the_p4_program_sums_exactly_over_many_iterations(tmp_path: Path, policy
     training.run(most_events=10**6 * iterations)
     for worker in training.workers:
         assert worker.updated_ps.shape[0] == iterations
+        assert (worker.updated_ps > 0).all()
+
+
+@on_both
+@pytest.mark.parametrize("policy", ["inart", "atp:placement=equal"])
+@pytest.mark.parametrize("faults", [FAULTLESS, STATED], ids=["faultless", "faults"])
+def test_every_update_is_exact_where_tensors_are_split_over_servers(
+    tmp_path: Path, network_of: MakeNetwork, policy: str, faults: Faults
+) -> None:
+    plan = summed_plan(tmp_path, *LEAF_SPINE_SERVERS, "job.shard=4 KB", policy=policy)
+    split = Counter(piece.tensor for piece in plan.jobs[0].slices)
+    assert set(split.values()) == {1, 2}
+    training = Training(plan, network_of(plan, faults, 1))
+    training.run()
+    for worker in training.workers:
         assert (worker.updated_ps > 0).all()
 
 

@@ -34,13 +34,19 @@ def add_in_pool(m: Memory, packet: int) -> None:
     is_new = not late and m[at + V_SEEN] & bit == 0
     if m[adder + A_SERVER] != NONE:
         work_at_server(m, adder, is_new, is_new, is_new)
+    elif m[adder + A_ADD]:
+        m[m[adder + A_BUSY]] = max(m[NOW], m[m[adder + A_BUSY]]) + m[adder + A_ADD]
     if late:
         return
     m[at + V_SEEN] |= bit
     if m[at + V_SEEN] != m[adder + A_EVERYBODY]:
         return
     if m[adder + A_UP] != NONE:
-        pass_up(m, adder, packet, 0, 0)
+        leaves = leaves_at(m, adder)
+        if leaves > m[NOW]:
+            send_later(m, adder, packet, leaves, NONE)
+        else:
+            pass_up(m, adder, packet, 0, 0)
     elif is_new:
         answer(m, adder, packet, at, m[adder + A_CHILDREN], m[adder + A_CHILDREN_END])
     elif m[NOW] >= m[at + V_ANSWERED] + m[adder + A_ROUND_TRIP]:
@@ -74,22 +80,30 @@ def work_at_server(m: Memory, adder: int, is_added: bool, is_complete: bool, is_
 
 
 @compiled
+def leaves_at(m: Memory, adder: int) -> int:
+    """Return when a sum leaves: when the server, or the switch, is through with all that came before."""
+    server = m[adder + A_SERVER]
+    if server != NONE:
+        return max(m[NOW], m[server + L_SERVER_BUSY]) + m[adder + A_DELAY]
+    return m[m[adder + A_BUSY]] if m[adder + A_ADD] else m[NOW]
+
+
+@compiled
 def answer(m: Memory, adder: int, packet: int, at: int, first_child: int, end: int) -> None:
-    now, server = m[NOW], m[adder + A_SERVER]
-    leaves = now if server == NONE else max(now, m[server + L_SERVER_BUSY]) + m[adder + A_DELAY]
+    leaves = leaves_at(m, adder)
     m[at + V_ANSWERED] = leaves
-    if leaves > now:
-        answer_later(m, adder, packet, leaves)
+    if leaves > m[NOW]:
+        send_later(m, adder, packet, leaves, first_child if end - first_child == CHILD_COLUMNS else NONE)
     else:
         for child in range(first_child, end, CHILD_COLUMNS):
             pass_down(m, adder, packet, child)
 
 
 @compiled
-def answer_later(m: Memory, adder: int, packet: int, leaves: int) -> None:
-    """Keep an answer; they leave an adder in order, and only the first has an event."""
+def send_later(m: Memory, adder: int, packet: int, leaves: int, child: int) -> None:
+    """Keep a sum, for one child or all; they leave an adder in order, and only the first has an event."""
     copy = copied_packet(m, packet, TOTAL, m[adder + A_STREAM], adder + A_UP)
-    m[copy + P_ARRIVES] = leaves
+    m[copy + P_ARRIVES], m[copy + P_ORIGIN], m[copy + P_NEXT] = leaves, child, NONE
     if m[adder + A_ANSWER] == NONE:
         m[adder + A_ANSWER] = copy
         schedule(m, leaves, ANSWER * PHASE + adder)
@@ -100,13 +114,19 @@ def answer_later(m: Memory, adder: int, packet: int, leaves: int) -> None:
 
 @compiled
 def answered(m: Memory, adder: int) -> None:
-    """Let the first answer that an adder keeps go."""
+    """Let the first sum that an adder keeps go: up, to one child, or to all."""
     kept = m[adder + A_ANSWER]
     following = m[kept + P_NEXT]
     m[adder + A_ANSWER] = following
     if following != NONE:
         schedule(m, m[following + P_ARRIVES], ANSWER * PHASE + adder)
-    pass_down(m, adder, kept, m[adder + A_CHILDREN])
+    if m[adder + A_UP] != NONE:
+        pass_up(m, adder, kept, 0, 0)
+    elif m[kept + P_ORIGIN] != NONE:
+        pass_down(m, adder, kept, m[kept + P_ORIGIN])
+    else:
+        for child in range(m[adder + A_CHILDREN], m[adder + A_CHILDREN_END], CHILD_COLUMNS):
+            pass_down(m, adder, kept, child)
     free_row(m, kept)
 
 

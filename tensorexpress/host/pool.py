@@ -433,7 +433,8 @@ class PoolSender:
             return None
         self._end_packet(place, slot, sums.needed)
         exact = to_floats(values, exponent, self.member.workers)
-        return Summed(packet.iteration, packet.tensor, packet.chunk, exact, first_sent_ps)
+        place = self.pool.start_of(packet.tensor) + packet.chunk
+        return Summed(packet.iteration, packet.tensor, place, exact, first_sent_ps)
 
     def _send_lost_again(self, place: int) -> None:
         """Send again what counts as lost now that the sum of a newer packet is here."""

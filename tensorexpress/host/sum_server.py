@@ -138,7 +138,7 @@ class SumServer:
         elif held.answer is not None:
             self._answer_again(held, now_ps)
         elif self._is_undamaged(held, header, sums, values) and self._add(held, header, sums, values, workers):
-            return self._end_turn(held, now_ps)
+            return self._end_turn(held, pool, now_ps)
         return None
 
     def _can_be(self, pool: Pool, header: Header, sums: SumHeader, workers: int) -> bool:
@@ -195,7 +195,7 @@ class SumServer:
         held.workers |= workers
         return held.workers == self._everyone
 
-    def _end_turn(self, held: _Sum, now_ps: int) -> Summed | None:
+    def _end_turn(self, held: _Sum, pool: Pool, now_ps: int) -> Summed | None:
         """Answer; return the sum unless workers will stop because of it, or sum the packet again."""
         header, sums = held.header, held.sums
         self.sums += 1
@@ -205,7 +205,8 @@ class SumServer:
             return None
         self._left -= 1
         exact = to_floats(held.values, sums.exponent, self.service.workers)
-        return Summed(header.iteration, header.tensor, header.chunk, exact, now_ps)
+        place = pool.start_of(header.tensor) + header.chunk
+        return Summed(header.iteration, header.tensor, place, exact, now_ps)
 
     # Answers
 

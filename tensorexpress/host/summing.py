@@ -66,7 +66,11 @@ class PoolExchange:
             for tree in self._plan.sums
             for pool in tree.pools
         ]
-        self._pool_of = {tensor: pool for pool in self.pools for tensor in pool.pool.tensors}
+        #: Several where a tensor is split over servers.
+        self._pools_of: dict[int, list[PoolSender]] = defaultdict(list)
+        for pool in self.pools:
+            for tensor in pool.pool.tensors:
+                self._pools_of[tensor].append(pool)
         self._sent, self._received = self._own_messages(host)
         self._iterations = [0] * len(self._plan.ranks)
         self._updates: dict[tuple[int, int], _Update] = {}
@@ -88,13 +92,17 @@ class PoolExchange:
 
     def gradient_ready(self, worker: int, tensor: int, ready_ps: int) -> None:
         """Send a worker's gradient to be summed."""
-        iteration, pool = self._iterations[tensor], self._pool_of[tensor]
+        iteration, pools = self._iterations[tensor], self._pools_of[tensor]
         self._iterations[tensor] += 1
-        self._updates[iteration, tensor] = _Update(self._elements[tensor], pool.packets_of(tensor), ready_ps)
-        gradient = self._gradients.of(worker, iteration, tensor, slice(0, self._elements[tensor]))
+        packets = sum(pool.packets_of(tensor) for pool in pools)
+        self._updates[iteration, tensor] = _Update(self._elements[tensor], packets, ready_ps)
         tag = self._tags[tensor]
         tag = replace(tag, iteration=iteration, deadline_ps=self._tagger.deadline_ps(tag.message))
-        self._station.endpoint.contribute(pool, tag, gradient, ready_ps)
+        for pool in pools:
+            first, count = pool.pool.start_of(tensor), pool.packets_of(tensor)
+            own = slice(first * VALUES, min((first + count) * VALUES, self._elements[tensor]))
+            gradient = self._gradients.of(worker, iteration, tensor, own)
+            self._station.endpoint.contribute(pool, replace(tag, chunks=count), gradient, ready_ps)
 
     # As a role of its station: no messages come for it
 

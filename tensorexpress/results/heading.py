@@ -47,6 +47,8 @@ def changes(scenario: Scenario) -> dict[str, str]:
         found["cluster.buffer"] = _size_limit(scenario.cluster.buffer_bytes)
     if scenario.cluster.switch_memory_bytes != usual.cluster.switch_memory_bytes:
         found["cluster.switch_memory"] = _size_limit(scenario.cluster.switch_memory_bytes)
+    if scenario.cluster.switch_rate_bps:
+        found["cluster.switch_rate"] = format_rate(scenario.cluster.switch_rate_bps)
     found |= _of_jobs(scenario)
     found |= {f"transport.{name}": text for name, text in _differing("transport", scenario.transport, usual.transport)}
     found |= _of_commits(scenario)

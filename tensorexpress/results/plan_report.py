@@ -8,14 +8,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from tensorexpress import buffer, policy
-from tensorexpress.plan import JobPlan, Plan, link_loads
+from tensorexpress.placement import Placement
+from tensorexpress.plan import JobPlan, Plan, link_loads, placements_for
 from tensorexpress.queueing import DISCIPLINES
 from tensorexpress.results.heading import heading
 from tensorexpress.scenario import Scenario
 from tensorexpress.slots import SLOT_BYTES, needed_slots, room_of, round_trip_ps, taken_share, throughput_share
 from tensorexpress.sums import SumPlan
 from tensorexpress.text import grid
-from tensorexpress.units import counted, format_size, format_time
+from tensorexpress.units import counted, format_rate, format_size, format_time
 
 
 def as_table(plan: Plan, *, paths: bool = False) -> str:
@@ -29,8 +30,11 @@ def as_table(plan: Plan, *, paths: bool = False) -> str:
         f"{plan.policy.name}: {policy.describe(plan.policy)}",
         f"buffer: {buffer.describe(scenario.cluster.buffer_bytes, _queues(plan))}",
     ]
+    placements = placements_for(scenario, plan.policy)
     for number, job in enumerate(plan.jobs):
         lines += ["", _title(job, number), *grid(_rows(job, plan.dscps))]
+        if placements:
+            lines += ["", *_placement_lines(placements[number])]
         for tree in job.sums:
             lines += ["", *_sum_lines(tree, scenario)]
     if plan.policy.in_switches:
@@ -71,6 +75,21 @@ def _rows(plan: JobPlan, dscps: Sequence[int]) -> list[list[str]]:
             ]
         )
     return rows
+
+
+def _placement_lines(placement: Placement) -> list[str]:
+    """Return what servers get of a model, and the rate that is planned for it."""
+    fabric = placement.fabric
+    shares = ", ".join(
+        f"{fabric.nodes[host]} {share:.1%}"
+        for host, share in zip(placement.parties.servers, placement.shares, strict=True)
+    )
+    rate, bound = format_rate(round(placement.rate_bps)), format_rate(round(placement.bound_bps))
+    return [
+        f"placement {placement.name}: shares {shares}",
+        f"every worker sends {rate}, {placement.of_optimum:.0%} of the {bound} that no placement beats; "
+        f"{fabric.name_of(placement.bottleneck)} is used up first",
+    ]
 
 
 def _sum_lines(sums: SumPlan, scenario: Scenario) -> list[str]:
@@ -132,8 +151,10 @@ def _paths_line(plan: Plan) -> str:
     busy_ps = sum((shared + own).sum(axis=1) for shared, own in loads)
     busiest = int(np.argmax(busy_ps))
     uses = sum(busiest in path.links for path in plan.paths)
+    is_usual = plan.policy.placement == "none" or plan.policy.in_switches
+    same = "the same under every policy" if is_usual else "as placed"
     return (
-        f"{counted(len(plan.paths), 'path')}, the same under every policy; the busiest link is "
+        f"{counted(len(plan.paths), 'path')}, {same}; the busiest link is "
         f"{plan.scenario.cluster.link_names[busiest]}: {counted(uses, 'path')}, "
         f"{format_time(int(busy_ps[busiest]))} in an iteration"
     )
