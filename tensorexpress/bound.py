@@ -108,7 +108,8 @@ def make_demand(plan: Plan, number: int) -> Demand:
 
 
 def _changing_links(scenario: Scenario, shared_bytes: Ints) -> tuple[tuple[tuple[ChangeStep, ...], int, int], ...]:
-    usual_bps, by_link = scenario.directed().rate_bps, {}
+    usual_bps = scenario.directed().rate_bps
+    by_link: dict[int, list[ChangeStep]] = {}
     for step in scenario.rate_steps():
         by_link.setdefault(step.thing, []).append(step)
     return tuple((tuple(steps), usual_bps[link], int(shared_bytes[link])) for link, steps in by_link.items())
