@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorexpress.chain import Chain, make_chain, occupied_ps
-from tensorexpress.changes import Paces
+from tensorexpress.changes import ChangeStep, Paces, carried_ps
 from tensorexpress.deadline import gradients_ready_ps, next_starts_ps
 from tensorexpress.graph import ARCHITECTURES
 from tensorexpress.plan import JobPlan, Plan, carried_bytes, early_ps
@@ -43,6 +43,10 @@ class Demand:
     lane_ps: int = 0
     #: Whether workers wait for each other's gradients.
     in_step: bool = True
+    #: Of links whose rate changes: the steps, the usual rate, and the bytes of an iteration that all workers wait for;
+    #: and bytes of a packet, which may end at the rate before a step.
+    changing: tuple[tuple[tuple[ChangeStep, ...], int, int], ...] = ()
+    packet_bytes: int = 0
     #: The host of every worker, and how their paces change: another schedule meets changes in other layers.
     hosts: tuple[int, ...] = ()
     paces: Paces = field(default_factory=lambda: Paces(()))
@@ -96,9 +100,28 @@ def make_demand(plan: Plan, number: int) -> Demand:
         chain=make_chain(plan, number),
         lane_ps=_busiest_lane_ps(planned, scenario),
         in_step=not planned.job.forward_only,
+        changing=_changing_links(scenario, shared.sum(axis=1)),
+        packet_bytes=plan.framing.full_packet_bytes,
         hosts=planned.job.workers,
         paces=Paces(scenario.changes),
     )
+
+
+def _changing_links(scenario: Scenario, shared_bytes: Ints) -> tuple[tuple[tuple[ChangeStep, ...], int, int], ...]:
+    usual_bps = scenario.directed().rate_bps
+    by_link: dict[int, list[ChangeStep]] = {}
+    for step in scenario.rate_steps():
+        by_link.setdefault(step.thing, []).append(step)
+    return tuple((tuple(steps), usual_bps[link], int(shared_bytes[link])) for link, steps in by_link.items())
+
+
+def _shared_until_ps(demand: Demand, start_ps: int, iterations: int, grain: int) -> int:
+    """Return when links can have carried what all workers wait for in so many iterations, the first byte at a time."""
+    until_ps = start_ps + iterations * int(demand.shared_ps.max(initial=0))
+    for steps, usual_bps, size in demand.changing:
+        late_bytes = len(steps) * grain * demand.packet_bytes
+        until_ps = max(until_ps, carried_ps(steps, usual_bps, start_ps, iterations * size - late_bytes))
+    return until_ps
 
 
 def _busiest_lane_ps(planned: JobPlan, scenario: Scenario) -> int:
@@ -108,11 +131,12 @@ def _busiest_lane_ps(planned: JobPlan, scenario: Scenario) -> int:
     return int(lane_work_ps(scenario, [(job, planned.graph)]).max())
 
 
-def run_bound_ps(demand: Demand, trace: JobTrace, warmup: int) -> float:
+def run_bound_ps(demand: Demand, trace: JobTrace, warmup: int, grain: int = 1) -> float:
     """Return what the mean of the iterations after the warm-up cannot fall below under any schedule.
 
     Given are the compute times that were drawn and where the workers stood when measuring began. Of what changes at
-    times, links and workers are taken at their fastest.
+    times, links and workers are taken at their fastest; but for what all workers wait for in all iterations, links have
+    the rates that they have. So many packets are moved as one.
     """
     forward_ps = demand.paces.at_fastest_ps(demand.hosts, trace.forward_ps, trace.forward_start_ps)
     backward_ps = demand.paces.at_fastest_ps(demand.hosts, trace.backward_ps, trace.backward_start_ps)
@@ -120,7 +144,7 @@ def run_bound_ps(demand: Demand, trace: JobTrace, warmup: int) -> float:
     began_ps, iterations = int(starts.min()), len(trace.backward_ps) - warmup
     ready = gradients_ready_ps(starts, forward_ps[warmup], backward_ps[warmup])
     # All workers wait for what is shared, so that of all iterations passes before the first of them is done.
-    shared_ps = int(ready[:, -1].min()) + iterations * int(demand.shared_ps.max(initial=0)) - demand.early_ps
+    shared_ps = _shared_until_ps(demand, int(ready[:, -1].min()), iterations, grain) - demand.early_ps
     for iteration in range(warmup, len(trace.backward_ps)):
         ready = gradients_ready_ps(starts, forward_ps[iteration], backward_ps[iteration])
         forward = forward_ps[iteration + 1]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tensorexpress.cluster import Cluster
 from tensorexpress.errors import ClusterError, shown
-from tensorexpress.units import format_rate, format_time
+from tensorexpress.units import PS_PER_SECOND, format_rate, format_time
 
 Ints = NDArray[np.int64]
 
@@ -123,6 +123,21 @@ def extremes(steps: Iterable[ChangeStep], usual: Sequence[int]) -> tuple[list[in
         else:
             values[step.thing].add(step.value)
     return [min(each) for each in values], [max(each) for each in values]
+
+
+def carried_ps(steps: Iterable[ChangeStep], usual_bps: int, start_ps: int, size: int) -> int:
+    """Return when a link of these steps can have carried so many bytes if it starts at a time and never idles.
+
+    >>> carried_ps([ChangeStep(10**12, 0, 4), ChangeStep(2 * 10**12, 0, 8)], usual_bps=8, start_ps=0, size=2) / 10**12
+    2.5
+    """
+    now_ps, rate_bps, left = start_ps, usual_bps, 8 * PS_PER_SECOND * size
+    for step in steps:
+        carried = rate_bps * max(0, step.time_ps - now_ps)
+        if carried >= left:
+            break
+        now_ps, rate_bps, left = max(now_ps, step.time_ps), step.value, left - carried
+    return now_ps + max(0, left) // rate_bps
 
 
 def slowed_ps(drawn_ps: int, pace: int) -> int:

@@ -88,6 +88,17 @@ PREDICT = [
         INPUT,
         "default: iterations of job0 take no time: its layers compute for 0 s, and nothing of it crosses a link",
     ),
+    (
+        "predict --set change.link=h0-h1 --set change.share=0.5",
+        INPUT,
+        "--set change.link: unknown link 'h0-h1'; accepted:",
+    ),
+    (
+        "predict --set change.worker=h0 --set change.factor=nan",
+        INPUT,
+        "--set change.factor: found nan; accepted: a number",
+    ),
+    ("predict --set change.link=h0-s0 --set change.rate=1e30", INPUT, "--set change.rate: "),
     ("predict --set 'compute.stragglers={h0=nan}'", INPUT, "accepted: a table of workers with factors"),
     ("predict --policy fifoo", INPUT, "--policy: unknown policy 'fifoo'; did you mean 'fifo'?"),
     ("predict --policy ''", INPUT, "--policy: unknown policy ''"),

@@ -287,7 +287,10 @@ def _about_changes(compared: SideBySide, job: int) -> Iterator[str]:
         if not any(one.met(result.trace.jobs[job]) for result in compared.results.values()):
             yield f"No iteration meets this change: {one.description}; measure more, or let it come earlier."
     if any(one.times_ps is not None for one in found):
-        yield "The optimum is that of links and workers at their fastest, as no schedule can count on less."
+        yield (
+            "The optimum takes workers, and links in a single iteration, at their fastest, as no schedule can count on "
+            "less; it is further off than in a cluster that stays as it is."
+        )
 
 
 def _orders(result: Result) -> bool:

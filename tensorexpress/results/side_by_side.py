@@ -108,26 +108,26 @@ def side_by_side(
                     "of it crosses a link; give layers times, or hosts that talk to each other"
                 )
     by_name = {result.plan.policy.name: result for result in results}
-    return SideBySide(scenario, by_name, _optimal_ps(scenario, results), grain, grain_changes or {})
+    return SideBySide(scenario, by_name, _optimal_ps(scenario, results, grain), grain, grain_changes or {})
 
 
-def _optimal_ps(scenario: Scenario, results: Sequence[Result]) -> tuple[float, ...]:
+def _optimal_ps(scenario: Scenario, results: Sequence[Result], grain: int) -> tuple[float, ...]:
     """Return the least bound over the runs compared, each with its own slices and with the finest.
 
     How to slice is for a policy to choose, and so is where workers stand when measuring begins.
     """
     finest = make_plan(scenario, POLICIES["ideal"])
-    return tuple(_job_bound_ps(finest, number, results) for number in range(len(scenario.jobs)))
+    return tuple(_job_bound_ps(finest, number, results, grain) for number in range(len(scenario.jobs)))
 
 
-def _job_bound_ps(finest: Plan, number: int, results: Sequence[Result]) -> float:
+def _job_bound_ps(finest: Plan, number: int, results: Sequence[Result], grain: int) -> float:
     least = make_demand(finest, number)
     of_run_ps, of_many_ps = [], [least.busiest_ps]
     for result in results:
         own = make_demand(result.plan, number)
         of_many_ps.append(own.busiest_ps)
         for demand in (least, own):
-            of_run_ps.append(run_bound_ps(demand, result.trace.jobs[number], result.plan.scenario.warmup))
+            of_run_ps.append(run_bound_ps(demand, result.trace.jobs[number], result.plan.scenario.warmup, grain))
     # What bounds many iterations need not bound the few that were measured.
     shortest_ps = min(result.jobs[number].iteration_ps for result in results)
     return max(min(of_run_ps), min(*of_many_ps, shortest_ps))
