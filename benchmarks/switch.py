@@ -7,6 +7,8 @@ Every way carries the same frames under the same plan, deployed by the same cont
     veth          a Linux interface; needs root
     BMv2          simple_switch_grpc on the same veth interfaces
 
+The embedded switch runs the program in each of its engines: in Python, and in native code.
+
 Where sockets carry the frames, the sender keeps WINDOW of them under way: as many as BMv2's queues hold, so that
 neither switch is measured while it drops. What comes out of the other port is counted by the kernel, so that counting
 costs the switches nothing.
@@ -45,6 +47,7 @@ from tensorexpress.control.intent import Options
 from tensorexpress.errors import NetworkError
 from tensorexpress.plan import Plan, make_plan
 from tensorexpress.policy import POLICIES
+from tensorexpress.program_engines import NATIVE, PYTHON
 from tensorexpress.scenario import read_scenario
 from tensorexpress.sums import VALUES, Pool, SummingSwitch, SumPlan
 from tensorexpress.switch.device import Switch
@@ -59,6 +62,8 @@ from tensorexpress.wire.sum_header import SumFlag, SumHeader, check_of
 
 #: Tensor bytes of a frame: a small packet, and a full one of an MTU of 1500.
 PAYLOADS = (64, 1400)
+#: What the embedded switch is measured in.
+SHOWN_ENGINES = (PYTHON, NATIVE)
 #: Packets under way at most, and those sent at once.
 WINDOW, BURST = 64, 16
 #: Packets that have not come out after this time are lost.
@@ -156,7 +161,7 @@ def deploy_to(address: str, plan: Plan) -> None:
 # In process
 
 
-def in_process(plan: Plan, arrivals: list[tuple[int, bytes]], out: set[int], seconds: float) -> Rate:
+def in_process(plan: Plan, arrivals: list[tuple[int, bytes]], out: set[int], seconds: float, engine: str) -> Rate:
     """Return packets per second of processor time, which for one thread that never waits is time.
 
     `arrivals` are (port, frame) that come again and again, for each of which a packet leaves by one of some ports.
@@ -167,7 +172,7 @@ def in_process(plan: Plan, arrivals: list[tuple[int, bytes]], out: set[int], sec
         nonlocal sent
         sent += port in out
 
-    switch = Switch(transmit)
+    switch = Switch(transmit, engine=engine)
     server = serve(switch, "127.0.0.1:0", cpu_port=255)
     deploy_to(server.address, plan)
     server.stop()
@@ -294,10 +299,10 @@ def warm_up(send: Callable[[], None], count: Callable[[], int]) -> None:
 
 
 @contextmanager
-def embedded(plan: Plan, *ports: str) -> Iterator[None]:
+def embedded(engine: str, plan: Plan, *ports: str) -> Iterator[None]:
     """An embedded switch with a plan: the two processes that `tensorexpress switch` starts."""
     opened = {number: (spec, PortSettings()) for number, spec in map(parse_port, ports)}
-    with RunningSwitch(LoopSettings(opened), "127.0.0.1:0") as switch:
+    with RunningSwitch(LoopSettings(opened, engine=engine), "127.0.0.1:0") as switch:
         assert switch.address is not None
         deploy_to(switch.address, plan)
         yield
@@ -355,7 +360,7 @@ def run(*command: str) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
-def through_wires(frames: list[bytes], seconds: float) -> Rate:
+def through_wires(frames: list[bytes], seconds: float, engine: str) -> Rate:
     with (
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as source,
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sink,
@@ -366,7 +371,7 @@ def through_wires(frames: list[bytes], seconds: float) -> Rate:
         ports = [(free_port(socket.SOCK_DGRAM), end.getsockname()[1]) for end in (source, sink)]
         source.connect(("127.0.0.1", ports[0][0]))
         wires = (f"{port}@udp:127.0.0.1:{local}-127.0.0.1:{remote}" for port, (local, remote) in enumerate(ports))
-        with embedded(make_bench_plan(), *wires):
+        with embedded(engine, make_bench_plan(), *wires):
             return measure(make_sender(source, frames), lambda: received_by_wire(ports[1][1]), seconds)
 
 
@@ -410,12 +415,15 @@ def measure_all(payload: int, seconds: float) -> dict[str, Rate]:
     """Return packets per second by way, for frames with this much payload."""
     frames = make_frames(payload)
     arrivals = [(0, frame) for frame in frames]
-    in_here = in_process(make_bench_plan(), arrivals, {1}, seconds)
-    rates = {"in process": in_here, "UDP wire": through_wires(frames, seconds)}
+    rates = {}
+    for engine in SHOWN_ENGINES:
+        rates[f"{engine}, in process"] = in_process(make_bench_plan(), arrivals, {1}, seconds, engine)
+        rates[f"{engine}, UDP wire"] = through_wires(frames, seconds, engine)
     if not has_cables():
         return rates
     with cables() as names:
-        rates["veth"] = through_cables(embedded, names, frames, seconds)
+        for engine in SHOWN_ENGINES:
+            rates[f"{engine}, veth"] = through_cables(partial(embedded, engine), names, frames, seconds)
         program = find_bmv2()
         if program is not None:
             rates["BMv2"] = through_cables(partial(bmv2, program), names, frames, seconds)
@@ -427,14 +435,16 @@ def measure_sums(seconds: float) -> dict[str, Rate]:
     arrivals = [
         (worker, frame) for burst in make_sum_bursts() for worker, frames in enumerate(burst) for frame in frames
     ]
-    rates = {
-        "in process": in_process(make_sum_plan(), arrivals, set(range(WORKERS)), seconds),
-        "by hash, in process": in_process(make_hashed_plan(), make_hashed_arrivals(), set(range(WORKERS + 1)), seconds),
-    }
+    hashed, workers = make_hashed_arrivals(), set(range(WORKERS))
+    rates = {}
+    for engine in SHOWN_ENGINES:
+        rates[f"{engine}, in process"] = in_process(make_sum_plan(), arrivals, workers, seconds, engine)
+        rates[f"{engine}, by hash"] = in_process(make_hashed_plan(), hashed, {*workers, WORKERS}, seconds, engine)
     if not has_cables():
         return rates
     with cables() as names:
-        rates["veth"] = sums_through_cables(embedded, names, seconds)
+        for engine in SHOWN_ENGINES:
+            rates[f"{engine}, veth"] = sums_through_cables(partial(embedded, engine), names, seconds)
         program = find_bmv2()
         if program is not None:
             rates["BMv2"] = sums_through_cables(partial(bmv2, program), names, seconds)

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.passes import PROGRAMS, document, through
 from support.runtime_support import DOCUMENT, P4INFO, Client, StrictDataPath
+from support.twins import both
 
 from tensorexpress.errors import ProgramError
 from tensorexpress.p4 import load as load_own
@@ -374,7 +375,7 @@ def calculated(op: str, depth: int, value: int) -> int:
 @pytest.mark.parametrize("depth", [1, 2, 30])
 def test_source_grows_no_faster_than_the_expressions_it_is_made_from(op: str, depth: int) -> None:
     text = json.dumps(with_destination(nested(op, depth))).encode()
-    pipeline = Pipeline(text)
+    pipeline = both(text)
     assert len(pipeline.source) < len(text)
     for source in (0, 1, 5, 2**40 + 12345):
         frame = bytes(5) + b"\7" + source.to_bytes(6, "big") + bytes(50)
@@ -465,7 +466,7 @@ def test_a_push_by_any_number_of_elements_is_one_by_all_of_them() -> None:
     assert pushes
     for step in pushes:
         step["parameters"][1]["value"] = hex(2**60)
-    through(Pipeline(json.dumps(value).encode()), bytes(200))
+    through(both(json.dumps(value).encode()), bytes(200))
 
 
 def test_damaged_configs_run_or_are_refused_in_one_line_with_bounded_source_and_memory() -> None:

@@ -7,6 +7,7 @@ Python while it happens, and a program that takes too much ends that process and
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import pickle
 import resource
@@ -19,11 +20,13 @@ from dataclasses import dataclass, replace
 
 from tensorexpress import tied
 from tensorexpress.errors import ProgramError
-from tensorexpress.program_engines import PYTHON
+from tensorexpress.program_engines import AUTO, PYTHON
 from tensorexpress.switch.operations import Operation
 from tensorexpress.switch.program.bmv2.document import contradiction
 from tensorexpress.switch.program.compiled import compile_program
 from tensorexpress.switch.program.engines import make_pipeline
+
+logger = logging.getLogger(__name__)
 
 #: What compiling one program may take; our own takes about half a second and 40 MB.
 LONGEST_SECONDS = 30
@@ -85,6 +88,9 @@ def _compile(document: bytes, engine: str) -> Compiled:
         except BaseException:
             process.kill()
             raise
+    if process.returncode and engine == AUTO:
+        logger.warning("the program runs in Python, not in native code: %s", _why(process.returncode))
+        return _compile(document, PYTHON)
     if process.returncode:
         raise ProgramError(_why(process.returncode))
     problem, compiled = pickle.loads(answer)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tensorexpress.program_engines import NATIVE
+from tensorexpress.program_engines import AUTO, NATIVE
 from tensorexpress.switch import device
 from tensorexpress.switch.operations import Entry, Operation, Query
 from tensorexpress.switch.packet import EndlessLoop, SwitchPacket
@@ -119,6 +119,17 @@ class TwinPipelines(Pipeline):
     def dismantle(self) -> Iterator[None]:
         yield from super().dismantle()
         yield from self.twin.dismantle()
+
+
+def both(document: bytes) -> Pipeline:
+    """Return a program that packets pass in both engines, in Python alone where it cannot be native code."""
+    program = compile_program(document, AUTO)
+    if program.native is None:
+        return Pipeline(document)
+    twins = TwinPipelines(program)
+    for entry in program.entries:
+        twins.apply(entry)
+    return twins
 
 
 @cache

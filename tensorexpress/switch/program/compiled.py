@@ -16,6 +16,7 @@ from tensorexpress.switch.operations import SetEntry
 from tensorexpress.switch.program.bmv2.document import CONTRADICTIONS, contradiction
 from tensorexpress.switch.program.bmv2.reader import read_program
 from tensorexpress.switch.program.bmv2.values import ArrayInfo, Bmv2Program, TableInfo
+from tensorexpress.switch.program.budgets import LONGEST_NAME
 from tensorexpress.switch.program.codegen.generate import Generated, generate
 from tensorexpress.switch.program.native.generate import NativeLayout, generate_native
 from tensorexpress.switch.program.native.unsupported import Unsupported
@@ -94,9 +95,11 @@ def _native(program: Bmv2Program, generated: Generated) -> tuple[NativeCode | No
         return None, f"it needs {error.name}, which is not installed"
     try:
         text, layout = generate_native(program, generated)
+        code = to_machine_code(text)
     except Unsupported as error:
         return None, str(error)
-    code = to_machine_code(text)
+    except (*CONTRADICTIONS, RuntimeError) as error:  # of a document that p4c never wrote, or of LLVM
+        return None, " ".join(f"{type(error).__name__} {error}".split())[:LONGEST_NAME]
     if len(code) > LARGEST_CODE_BYTES:
         return None, f"it becomes {len(code)} bytes of machine code, and {LARGEST_CODE_BYTES} are the most"
     return NativeCode(code, layout), ""

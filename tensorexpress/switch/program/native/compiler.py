@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from functools import cache
 from itertools import count
 from typing import Any
 
 import llvmlite.binding as llvm
+
+from tensorexpress.switch.program.native.cache import cached
 
 #: LLVM's level of optimisation: a second one takes twice as long, and packets are no faster.
 _LEVEL = 1
@@ -25,7 +28,14 @@ def _target_machine() -> Any:
 
 
 def to_machine_code(text: str) -> bytes:
-    """Compile IR to an object file for this processor."""
+    """Return IR as an object file for this processor, compiled now or before."""
+    key = hashlib.sha256()
+    for part in (text, llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten(), _LEVEL, llvm.llvm_version_info):
+        key.update(f"{part}\0".encode())
+    return cached(f"{key.hexdigest()}.o", lambda: _compiled(text))
+
+
+def _compiled(text: str) -> bytes:
     machine = _target_machine()
     module = llvm.parse_assembly(text)
     module.triple = machine.triple

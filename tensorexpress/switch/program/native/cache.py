@@ -1,0 +1,87 @@
+"""Machine code that was compiled before, in a directory of the user's own.
+
+What is read from there is executed. So the directory and its files must belong to this user, and nobody else may write
+there; otherwise nothing is read and nothing is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+#: Files that are kept; the oldest go first.
+_MOST_FILES = 64
+_LARGEST_FILE = 2**24
+_DIGEST_BYTES = hashlib.sha256().digest_size
+
+
+def cache_directory() -> Path:
+    """Return where machine code is kept."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "tensorexpress" / "native"
+
+
+def cached(name: str, make: Callable[[], bytes]) -> bytes:
+    """Return what was made under a name before, else make it and keep it if that is safe."""
+    try:
+        directory = _own_directory()
+    except (OSError, RuntimeError):  # RuntimeError: nobody knows where home is
+        return make()
+    path = directory / name
+    found = _read(path)
+    if found is None:
+        found = make()
+        with suppress(OSError):
+            _write(path, found)
+            _forget_oldest(directory)
+    return found
+
+
+def _own_directory() -> Path:
+    """Return the directory, made if it is not there; PermissionError if anybody else could write there."""
+    directory = cache_directory()
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _check_own(os.lstat(directory), stat.S_ISDIR)
+    return directory
+
+
+def _check_own(found: os.stat_result, is_kind: Callable[[int], bool]) -> None:
+    if not is_kind(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise PermissionError("others could have written it")
+
+
+def _read(path: Path) -> bytes | None:
+    """Return what a file holds; None where there is none, or not a whole one of this user's own."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            _check_own(os.fstat(descriptor), stat.S_ISREG)
+            content = file.read(_LARGEST_FILE)
+    except OSError:
+        return None
+    digest, code = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+    return code if hashlib.sha256(code).digest() == digest else None
+
+
+def _write(path: Path, code: bytes) -> None:
+    """Put a file in its place at once, so that nobody sees a part of it."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent)  # for this user alone
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(hashlib.sha256(code).digest() + code)
+        os.replace(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _forget_oldest(directory: Path) -> None:
+    files = sorted(directory.iterdir(), key=lambda file: file.lstat().st_mtime)
+    for file in files[:-_MOST_FILES]:
+        file.unlink(missing_ok=True)
