@@ -98,6 +98,7 @@ def test_an_explanation_takes_few_simulations():
         "libra": 2,
         "atp": 2,
         "p3": 4,
+        "inart": 4,
         "bytescheduler": 8,
         "tensorexpress": 8,
         "ideal": 8,

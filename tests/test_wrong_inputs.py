@@ -469,12 +469,26 @@ NO_VERB = [
     ("'\x1b[2J'", INPUT, r"unknown verb '\\x1b[2J'"),
 ]
 
+PLACE = [
+    ("place --placement innart", INPUT, "--placement: found 'innart'; accepted: equal, load, inart, atp"),
+    ("place --sums front", INPUT, "--sums: found 'front'; accepted: none, once, trees"),
+    ("place --set job.architecture=ring", INPUT, "job.0.architecture: found ring; accepted for a placement: ps"),
+    ("place --set cluster.switch_memory='2 KB'", INPUT, "switch s0 of host h0 cannot sum: it has no slot; accepted:"),
+    (
+        "place --set background.src=h0 --set background.dst=h1 --set background.rate='10 Gbps'",
+        INPUT,
+        "job0: background traffic leaves nothing of link h0-s0; accepted: less traffic, or a faster link",
+    ),
+    ("place --json folder/no/place.json", INPUT, "folder/no"),
+]
+
 BY_VERB = {
     "predict": PREDICT,
     "sweep": SWEEP,
     "explain": EXPLAIN,
     "models": MODELS,
     "hot": HOT,
+    "place": PLACE,
     "plan": PLAN,
     "switch": SWITCH,
     "deploy": DEPLOY,
