@@ -19,6 +19,8 @@ from tensorexpress.cli.options import (
     write_json,
     write_output,
 )
+from tensorexpress.cli.predict_commits import refuse_options
+from tensorexpress.cli.run_commits import run_asynchronously
 from tensorexpress.cli.run_notes import notes_on
 from tensorexpress.cli.run_targets import TARGETS, make_target
 from tensorexpress.errors import InputError, PlanError
@@ -96,6 +98,10 @@ def run(
       tensorexpress run --set job.model=alexnet --set job.workers=2 --set job.servers=1 --scale auto -o runs
       tensorexpress run small.toml --faults loss=5%,duplicate=2%,reorder=5%,corrupt=0.1%
       tensorexpress run plan.json --target linux
+      tensorexpress run examples/asynchronous-run.toml
+
+    With job.architecture=async there is a process for every worker, server, helper and the scheduler, over sockets at
+    the pace of their links, in every mode of commits.modes.
     """
     from tensorexpress.files import locked_directory
     from tensorexpress.host.process import check_runnable
@@ -106,6 +112,21 @@ def run(
     from tensorexpress.units import PS_PER_SECOND, parse_time
 
     check_outputs(json_path, csv_path)
+    if scenario is None or not scenario.endswith(".json"):
+        inputs = read_inputs(scenario, overrides, policies, takes_async=True).scenario
+        if inputs.is_async:
+            unused = {"--policy": policies, "--plan": plan_path, "--faults": faults, "--output": directory}
+            refuse_options(
+                {option: bool(value) for option, value in unused.items()}
+                | {
+                    "--target": name != "embedded",
+                    "--wires": wires,
+                    "--scale": scale != "1",
+                    "--attempts": attempts > 1,
+                }
+            )
+            run_asynchronously(inputs, json_path, csv_path)
+            return
     target = make_target(name, faults, wires, engine)
     target.check()
     plans = _plans(scenario, overrides, policies, plan_path, scale, target)

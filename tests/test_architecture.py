@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 IMPORTS: dict[str, set[str]] = {
     "": {"models", "commits", "wire", "p4"},
     "models": set(),
+    "roles": {"commits"},
     "commits": set(),
     "wire": {"p4"},
     "p4": set(),
@@ -38,7 +39,19 @@ IMPORTS: dict[str, set[str]] = {
     "control.entities": {"control"},
     "host": {"wire", "switch"},
     "target": {"wire", "p4", "host", "switch", "control"},
-    "cli": {"models", "wire", "p4", "results", "sim", "switch", "switch.p4runtime", "control", "host", "target"},
+    "cli": {
+        "models",
+        "roles",
+        "wire",
+        "p4",
+        "results",
+        "sim",
+        "switch",
+        "switch.p4runtime",
+        "control",
+        "host",
+        "target",
+    },
 }
 
 #: Somebody else's package -> the rooms that import it; numpy is for everybody.

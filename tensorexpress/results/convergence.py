@@ -125,7 +125,14 @@ class Convergence:
         model = f"{job.workload.name}, {format_size(sum(job.workload.tensor_bytes))} an update"
         about = f"{model}, computed in {format_time(job.workload.compute_ps)}; {job.placement}, {', '.join(roles)}"
         learned = f"{commits.problem} to a loss of {commits.target_loss:g}, steps of {commits.learning_rate:g}"
-        said = ("job.model", "job.workers", "job.servers", "commits.helpers", "commits.replicas", "commits.problem")
+        said: tuple[str, ...] = (
+            "job.model",
+            "job.workers",
+            "job.servers",
+            "commits.helpers",
+            "commits.replicas",
+            "commits.problem",
+        )
         changing = len(self.scenario.changes), len(self.scenario.background)
         if sum(changing) > _MOST_CHANGES:
             said += ("change", "background")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: Where nothing is dropped, bounded is fifo: dashes show both.
-_STYLES = {"bounded": "--"}
+_DASHED = "bounded"
 
 #: Losses above this many times the first are not drawn: they have diverged.
 _DIVERGED = 1.3
@@ -66,7 +66,7 @@ def _draw_losses(axes: Axes, found: Convergence) -> None:
             kept = losses <= _DIVERGED * start
             faint = number > 0
             (line,) = axes.plot(seconds[kept], losses[kept], color=colour, linewidth=0.8 if faint else 1.6)
-            line.set_linestyle(_STYLES.get(mode, "-"))
+            line.set_linestyle("--" if mode == _DASHED else "-")
             line.set(alpha=0.18) if faint else line.set(label=mode)
             if trace.reached_ps is not None:
                 reached = trace.reached_ps / PS_PER_SECOND
