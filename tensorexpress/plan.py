@@ -376,7 +376,9 @@ def top_of(tree: SumPlan, scenario: Scenario) -> int:
 def _placed(plan: JobPlan, policy: Policy, placement: Placement, trees: tuple[SumPlan, ...]) -> JobPlan:
     """Return the plan of a job whose servers have the shares of a placement."""
     slices = _slices_by_shares(plan.job, policy.slice_bytes, placement.shares, summed=bool(trees))
-    return replace(plan, slices=slices, sums=trees)
+    # Small models may have nothing for some servers, whatever their share is.
+    given = {piece.server for piece in slices}
+    return replace(plan, slices=slices, sums=tuple(tree for tree in trees if tree.server in given))
 
 
 def _in_switches(plan: JobPlan, trees: tuple[SumPlan, ...], scenario: Scenario) -> JobPlan:

@@ -12,7 +12,7 @@ from scipy.optimize import linprog
 
 from tensorexpress.fabric import LINK, SLOTS, SUM_RATE, Fabric, Resource
 from tensorexpress.placement_programs import Parties
-from tensorexpress.placement_rounding import Chosen, SumPlaces, UpTree, best_shares, places_choice, tree_choice
+from tensorexpress.placement_rounding import Chosen, SumPlaces, UpTree, places_choice, tree_choice
 
 
 def random_fabric(rng: Generator) -> tuple[Fabric, Parties]:
@@ -205,4 +205,19 @@ def best_whole(fabric: Fabric, each: Sequence[Iterator[Chosen]], most: int) -> f
     listed = [list(islice(choices, most + 1)) for choices in each]
     if math.prod(map(len, listed)) > most:
         return None
-    return max(best_shares(choices, fabric)[0] for choices in product(*listed))
+    return max(best_rate(fabric, choices) for choices in product(*listed))
+
+
+def best_rate(fabric: Fabric, choices: Sequence[Chosen]) -> float:
+    """Return the rate of what is chosen for one or two servers, with the best shares.
+
+    With the share x for the first, what is used of every resource at a rate of 1 is a line over x. The highest of them
+    is lowest at an end, or where two of them meet.
+    """
+    used = np.array([choice.loads for choice in choices]) / fabric.limits_bps
+    first, last = used[0], used[-1]
+    slope = first - last
+    with np.errstate(divide="ignore", invalid="ignore"):
+        meet = ((last[:, None] - last) / (slope - slope[:, None])).ravel()
+    shares = np.concatenate([[0.0, 1.0], meet[(meet > 0) & (meet < 1)]])
+    return float(1 / (last[:, None] + slope[:, None] * shares).max(axis=0).min())
