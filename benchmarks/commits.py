@@ -68,7 +68,7 @@ HORIZON_S = 400
 MODES = ("sync", "fifo", "bounded", "order", "aggregate", "mlfabric")
 TAUS = (23, 28, 36)
 BOUNDED = ("bounded", "order", "aggregate")
-STEPS = {"logistic": (0.1, 0.2, 0.3, 0.5), "network": (0.01, 0.02, 0.03)}
+STEPS = {"logistic": (0.2, 0.3, 0.5), "network": (0.02, 0.03)}
 
 
 def spells(draws: random.Random, between_s: float, length_s: float) -> Iterator[dict[str, str]]:
