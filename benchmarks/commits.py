@@ -2,6 +2,7 @@
 
     python benchmarks/commits.py scheduler    # updates a second, by the size of a batch; seconds
     python benchmarks/commits.py clusters     # time to a loss: a calm cluster, and what may change in it; ten minutes
+    python benchmarks/commits.py bounds       # everything changes, and delays are bounded more tightly; ten minutes
     python benchmarks/commits.py steps        # everything changes, and every mode has its own best step; half an hour
 
 Prints the tables of docs/asynchronous.md. Times are for two cores.
@@ -14,6 +15,7 @@ import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -64,7 +66,9 @@ SEEDS = range(1, 21)
 #: Nothing is drawn for later; the slowest training is over before.
 HORIZON_S = 400
 MODES = ("sync", "fifo", "bounded", "order", "aggregate", "mlfabric")
-STEPS = {"logistic": (0.1, 0.2, 0.3, 0.5), "network": (0.01, 0.02, 0.03)}
+TAUS = (23, 28, 36)
+BOUNDED = ("bounded", "order", "aggregate")
+STEPS = {"logistic": (0.2, 0.3, 0.5), "network": (0.02, 0.03)}
 
 
 def spells(draws: random.Random, between_s: float, length_s: float) -> Iterator[dict[str, str]]:
@@ -188,6 +192,30 @@ def print_clusters() -> None:
                 )
 
 
+def trained_within(task: tuple[int, int]) -> Convergence:
+    """Return what came of a bound and a seed where everything changes."""
+    tau, seed = task
+    found = cluster("all of it", seed, "logistic")
+    return train(replace(found, commits=replace(found.commits, tau=tau, modes=("fifo", *BOUNDED))))
+
+
+def print_bounds() -> None:
+    """Print what a bound on delay costs whom."""
+    print("| tau | mode | seconds to loss | over fifo | commits/s | dropped |")
+    print("|---|---|---|---|---|---|")
+    with ProcessPoolExecutor() as pool:
+        for tau in TAUS:
+            found = list(pool.map(trained_within, [(tau, seed) for seed in SEEDS]))
+            times = {mode: seconds(found, mode) for mode in ("fifo", *BOUNDED)}
+            over_fifo = gains(times, "fifo")
+            for mode in BOUNDED:
+                rate, dropped = (
+                    fmean(each.mean(mode, metric) for each in found) for metric in ("commits_per_second", "dropped")
+                )
+                cells = [str(tau), mode, estimated(times[mode], ""), over_fifo[mode], f"{rate:.1f}", f"{dropped:.0f}"]
+                print("| " + " | ".join(cells) + " |", flush=True)
+
+
 def print_steps() -> None:
     """Print the same where everything changes and every mode has the step with which it is soonest on average."""
     print("| problem | mode | best step | seconds to loss | over sync | over fifo | failed |")
@@ -208,7 +236,7 @@ def print_steps() -> None:
                 print("| " + " | ".join([*cells, str(failures(by_step[best[mode]], mode))]) + " |", flush=True)
 
 
-TABLES = {"scheduler": print_scheduler, "clusters": print_clusters, "steps": print_steps}
+TABLES = {"scheduler": print_scheduler, "clusters": print_clusters, "bounds": print_bounds, "steps": print_steps}
 
 
 def main() -> None:

@@ -21,14 +21,11 @@ from tensorexpress.commits.replicate import ReplicaLog
 from tensorexpress.commits.scheduler import decide
 from tensorexpress.commits.trace import CommitTrace
 from tensorexpress.commits.updates import Update
-from tensorexpress.learning import PROBLEMS, Floats
+from tensorexpress.learning import DIVERGED, PROBLEMS, Floats
 from tensorexpress.paths import choose_paths
 from tensorexpress.scenario import Scenario
 from tensorexpress.sim.fluid import LEAST_SHARE, FluidNetwork, FluidTransfer
 from tensorexpress.units import serialisation_ps
-
-#: A loss from which on nothing is learned any more.
-_DIVERGED = 1e6
 
 #: A server's link of which less than this share is unused is busy: nobody else is told to send.
 _BUSY_BELOW = 0.1
@@ -193,7 +190,7 @@ class _Training:
             self._losses.append(loss)
         if np.mean(self._losses) <= self.settings.target_loss:
             self._reached_ps = self.network.now_ps
-        diverged = not loss < _DIVERGED
+        diverged = not loss < DIVERGED
         self._over |= self._reached_ps is not None or diverged or self._computed >= self.settings.updates
 
     def drop(self, group: Sequence[_Computed]) -> None:

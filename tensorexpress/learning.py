@@ -29,6 +29,9 @@ class LearningProblem:
     batch: int
 
 
+#: A loss from which on nothing is learned any more.
+DIVERGED = 1e6
+
 _SEED = 20_190_227
 
 

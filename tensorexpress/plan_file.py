@@ -91,6 +91,7 @@ def plan_from_json(document: Any) -> Plan:
     scenario = _decode(Scenario, document.get("scenario"), "scenario")
     for path, problem in problems(scenario):
         raise PlanError(f"scenario: {path}: {problem}")
+    scenario.check_in_step()
     check_duration(scenario)
     jobs = document.get("jobs")
     if not isinstance(jobs, list) or len(jobs) != len(scenario.jobs):

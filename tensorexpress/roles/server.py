@@ -11,12 +11,9 @@ import numpy as np
 
 from tensorexpress.commits.modes import COMMIT_MODES
 from tensorexpress.commits.replicate import ReplicaLog
-from tensorexpress.learning import PROBLEMS, Floats
+from tensorexpress.learning import DIVERGED, PROBLEMS, Floats
 from tensorexpress.roles.task import RoleTask
 from tensorexpress.roles.wire import ENDED, Header, Nic, RoleLink, connect, packed, run_beside, unpacked
-
-#: A loss from which on nothing is learned any more.
-_DIVERGED = 1e6
 
 
 @dataclass(eq=False)
@@ -213,17 +210,17 @@ class ServerRole:
         self.model = self.model - group.change
         self.version += len(hosts)
         self.computed += len(hosts)
-        divergence = distance = 0.0
+        divergence = 0.0
         if self.replica is not None and self.log is not None:
             self.log.commit(_norm(group))
             divergence = self.log.divergence
             if self.log.should_forward():
                 self.log.forward()
                 self._forward(self.model, self.version)
-        self._note(hosts, delays, divergence, distance)
+        self._note(hosts, delays, divergence)
         await self._done(group)
 
-    def _note(self, hosts: Sequence[int], delays: Sequence[int], divergence: float, distance: float) -> None:
+    def _note(self, hosts: Sequence[int], delays: Sequence[int], divergence: float) -> None:
         """Tell of a commit, and of the end of training with the last one."""
         loss = self.problem.loss(self.model)
         self.losses.extend([loss] * len(hosts))
@@ -236,7 +233,7 @@ class ServerRole:
                 "bytes": [self.nic.received_bytes, self.nic.sent_bytes],
                 "version": self.version,
                 "reached": reached,
-                "over": reached or not loss < _DIVERGED or self.computed >= self.task.updates,
+                "over": reached or not loss < DIVERGED or self.computed >= self.task.updates,
             }
         )
 
