@@ -30,7 +30,8 @@ def _target_machine() -> Any:
 def to_machine_code(text: str) -> bytes:
     """Return IR as an object file for this processor, compiled now or before."""
     key = hashlib.sha256()
-    for part in (text, llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten(), _LEVEL, llvm.llvm_version_info):
+    features = llvm.get_host_cpu_features().flatten()
+    for part in (text, llvm.get_host_cpu_name(), features, _LEVEL, llvm.llvm_version_info):
         key.update(f"{part}\0".encode())
     return cached(f"{key.hexdigest()}.o", lambda: _compiled(text))
 

@@ -10,6 +10,7 @@ found out.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -29,6 +30,7 @@ from tensorexpress.switch.program.native.primitives import PrimitiveCode
 from tensorexpress.switch.program.native.rows import RowLayout, member_words, row_layout
 from tensorexpress.switch.program.native.tables import ControlCode
 from tensorexpress.switch.program.native.unit import Unit, Upcall
+from tensorexpress.switch.program.native.unsupported import Unsupported
 
 _KEPT_DECISIONS = ("clone_session", "resubmit_fields", "recirculate_fields")
 
@@ -48,6 +50,7 @@ class NativeLayout:
     digests: Mapping[int, tuple[str, tuple[WordCell, ...]]]
     registers: Mapping[str, int]
     counters: Mapping[str, int]
+    meters: Mapping[str, int]
     tables: Mapping[str, tuple[int, RowLayout]]
     #: Where a profile is, and how large its members are.
     profiles: Mapping[str, tuple[int, int]]
@@ -61,6 +64,8 @@ class NativeLayout:
 
 def generate_native(program: Bmv2Program, generated: Generated) -> tuple[str, NativeLayout]:
     """Return the IR of a program; Unsupported says what of it cannot be native code."""
+    if sys.byteorder != "little":
+        raise Unsupported("this processor has the high bytes of a number first")
     unit = Unit(program, generated, IrModule(), Layout(program, generated))
     digests = _Generation(unit).run()
     layout = unit.layout
@@ -72,6 +77,7 @@ def generate_native(program: Bmv2Program, generated: Generated) -> tuple[str, Na
         digests=digests,
         registers=layout.registers,
         counters=layout.counters,
+        meters=layout.meters,
         tables={
             name: (layout.tables[name], row_layout(table, program.actions)) for name, table in program.tables.items()
         },

@@ -63,6 +63,9 @@ SLOTS = {name: 8 * index for index, name in enumerate(SLOT_NAMES)}
 #: Words of a table's descriptor.
 DESCRIPTOR = ("rows", "row_bytes", "index", "index_mask", "groups", "group_count", "words", "ranges", "range_count")
 
+#: Cells of an array of meters that are in memory, and the bytes of each; larger arrays are left to Python.
+MOST_METERS, METER_BYTES = 2**16, 96
+
 VALID_AT, VARBIT_SIZE_AT, BYTES_AT = 0, 8, 16
 
 
@@ -129,6 +132,12 @@ class Layout:
         self.kept_end = self._end
         self.registers = {name: self._take(8) for name in program.arrays["register"]}
         self.counters = {name: self._take(16) for name in program.arrays["counter"]}
+        #: Those that are small enough to have memory for every cell.
+        self.meters = {
+            name: self._take(8)
+            for name, info in program.arrays["meter"].items()
+            if info.table is None and 0 < info.size <= MOST_METERS
+        }
         self.tables = {name: self._take(8 * len(DESCRIPTOR)) for name in program.tables}
         #: Pointers to members and to groups; a group is a pointer to numbers of members, and how many there are.
         self.profiles = {name: self._take(16) for name in program.profiles}

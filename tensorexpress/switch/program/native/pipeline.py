@@ -16,6 +16,7 @@ from tensorexpress.switch.program.native.layout import SLOT_NAMES, SLOTS, WordCe
 from tensorexpress.switch.program.native.memory import (
     Block,
     NativeCounters,
+    NativeMeters,
     NativeProfile,
     NativeRegisters,
     NativeTable,
@@ -107,7 +108,11 @@ class NativePipeline(Pipeline):
                 _WORD.pack_into(self._context.data, offset, counters.packets.address)
                 _WORD.pack_into(self._context.data, offset + 8, counters.bytes.address)
                 return counters
-        return ARRAYS[kind](info.size)
+        if info.name not in self._layout.meters:
+            return ARRAYS[kind](info.size)
+        meters = NativeMeters(info.size)
+        _WORD.pack_into(self._context.data, self._layout.meters[info.name], meters.block.address)
+        return meters
 
     # Packets.
 
