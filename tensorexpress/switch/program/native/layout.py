@@ -23,9 +23,12 @@ from tensorexpress.switch.program.native.unsupported import Unsupported
 #: Bytes of a context at most.
 LARGEST_CONTEXT = 2**18
 
-#: What stands in the slots, in this order. Those up to "preserved" Python fills in before a stage, those up to "kept"
-#: it reads after one.
+#: What stands in the slots, in this order. Python fills in those up to "priority", reads those from "length" to
+#: "mcast_grp" after a stage, and those that decide something unusual where a stage says that it did.
 SLOT_NAMES = (
+    "preserved",
+    "truncate_bytes",
+    "recirculate_fields",
     "ingress_port",
     "ingress_us",
     "instance_type",
@@ -36,11 +39,8 @@ SLOT_NAMES = (
     "enq_qdepth",
     "deq_timedelta",
     "deq_qdepth",
-    "preserved",
     "length",
-    "truncate_bytes",
     "priority",
-    "recirculate_fields",
     "egress_spec",
     "mcast_grp",
     "clone_session",
