@@ -49,7 +49,8 @@ def _compiled(text: str) -> bytes:
 
 
 @cache
-def _linker() -> Any:
+def start_linker() -> Any:
+    """Return what puts machine code into memory, started when it is needed first."""
     _target_machine()
     return llvm.create_lljit_compiler(use_jit_link=False)
 
@@ -59,5 +60,5 @@ def load(code: bytes, functions: tuple[str, ...]) -> tuple[Any, tuple[int, ...]]
     builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
     for name in functions:
         builder.export_symbol(name)
-    library = builder.link(_linker(), f"program{next(_numbers)}")
+    library = builder.link(start_linker(), f"program{next(_numbers)}")
     return library, tuple(library[name] for name in functions)

@@ -513,6 +513,11 @@ class NativeTable(MatchTable):
             del self._groups[masks]
             self._group_numbers.free.append(group)
 
+    def let_go(self) -> None:
+        """Forget the default, which refers to its table; no packet comes any more."""
+        self.by_number.clear()
+        self.default = TableRow()
+
     def find(self, key: Any) -> TableRow:
         """Native code finds rows."""
         raise NotImplementedError

@@ -82,7 +82,7 @@ class NativePipeline(Pipeline):
         super().__init__(program, seed)
         self._calls = [self._callee(call) for call in self._layout.calls]
         self._callback = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(self._called)
-        self._point("upcall", ctypes.cast(self._callback, ctypes.c_void_p).value or 0)
+        self._point("upcall", ctypes.c_void_p.from_buffer(self._callback).value or 0)  # cast would refer to itself
 
     def _functions(self) -> dict[str, Any]:
         """Return the stages of this class: nothing of the Python code is loaded."""
@@ -278,6 +278,12 @@ class NativePipeline(Pipeline):
         """Give all memory back, a little at every step."""
         yield from super().dismantle()
         # What refers to itself is taken apart.
+        for table in self._tables.values():
+            assert isinstance(table, NativeTable)
+            table.let_go()
+        for profile in self._profiles.values():
+            profile.members.clear()
+            profile.groups.clear()
         self._point("upcall", 0)
         del self._callback, self._calls, self.ingress, self.egress
 
