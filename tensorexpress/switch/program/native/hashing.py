@@ -45,7 +45,7 @@ class HashCode:
         code = self._code
         algorithm = calculation.algorithm
         if algorithm == "random":
-            return Num(code.op(f"call i64 {self._upcall()}(i64 {self._unit.call('random', '')})"), 64)
+            return Num(call_python(code, self._unit.call("random", "")), 64)
         if algorithm == "round_robin":
             count = code.load(SLOTS["round_robin"])
             code.store(code.op(f"add i64 {count}, 1"), SLOTS["round_robin"])
@@ -53,9 +53,6 @@ class HashCode:
         buffer = code.pointer(SLOTS["scratch"])
         size = self._fill(calculation, buffer)
         return self._computed(algorithm, buffer, size)
-
-    def _upcall(self) -> str:
-        return self._code.pointer(SLOTS["upcall"])
 
     def _computed(self, algorithm: str, data: str, size: str) -> Num:
         """Return what an algorithm makes of bytes."""
@@ -245,6 +242,14 @@ class HashCode:
         if checksum.condition is None:
             return valid
         return self._code.op(f"and i1 {valid}, {self._expressions.condition(checksum.condition)}")
+
+
+def call_python(code: IrFunction, number: int) -> str:
+    """Write a call to Python and return its result, a number of 64 bits.
+
+    It is handed the context, so that LLVM knows who else reads what is stored there.
+    """
+    return code.op(f"call i64 {code.pointer(SLOTS['upcall'])}(i64 {number}, ptr %c)")
 
 
 def _ccitt_table() -> list[int]:

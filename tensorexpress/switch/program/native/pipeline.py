@@ -81,7 +81,7 @@ class NativePipeline(Pipeline):
         self._error: BaseException | None = None
         super().__init__(program, seed)
         self._calls = [self._callee(call) for call in self._layout.calls]
-        self._callback = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(self._called)
+        self._callback = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)(self._called)
         self._point("upcall", ctypes.c_void_p.from_buffer(self._callback).value or 0)  # cast would refer to itself
 
     def _functions(self) -> dict[str, Any]:
@@ -236,7 +236,7 @@ class NativePipeline(Pipeline):
         data = self._view[cell.offset : cell.offset + 8 * cell.words]
         return int.from_bytes(data, "little", signed=cell.signed)
 
-    def _called(self, number: int) -> int:
+    def _called(self, number: int, context: int) -> int:
         """Do what native code asks for; an error is raised when its stage has ended."""
         try:
             return self._calls[number]() or 0

@@ -21,7 +21,7 @@ from tensorexpress.switch.program.codegen.standard import standard_field
 from tensorexpress.switch.program.codegen.variables import Var
 from tensorexpress.switch.program.native.code import IrFunction
 from tensorexpress.switch.program.native.expressions import ExpressionCode
-from tensorexpress.switch.program.native.hashing import HashCode
+from tensorexpress.switch.program.native.hashing import HashCode, call_python
 from tensorexpress.switch.program.native.headers import HeaderCode
 from tensorexpress.switch.program.native.layout import METER_BYTES, SLOTS, words_of
 from tensorexpress.switch.program.native.numbers import Arithmetic, Num, constant
@@ -287,8 +287,7 @@ class PrimitiveCode:
         cells = self._layout.argument_cells([(number.bits, number.signed) for number in arguments])
         for cell, number in zip(cells, arguments, strict=True):
             self.headers.write_cell(cell, number)
-        function = self._code.pointer(SLOTS["upcall"])
-        return self._code.op(f"call i64 {function}(i64 {self._unit.call(kind, name, cells)})")
+        return call_python(self._code, self._unit.call(kind, name, cells))
 
     def load_slot(self, name: str) -> str:
         """Return what stands in a slot."""
