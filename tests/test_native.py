@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import pickle
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -31,6 +33,7 @@ from tensorexpress.switch.compiling import compile_beside
 from tensorexpress.switch.packet import DROP_PORT, EndlessLoop, SwitchPacket
 from tensorexpress.switch.program.bmv2.reader import read_program
 from tensorexpress.switch.program.compiled import compile_program
+from tensorexpress.switch.program.engines import make_pipeline
 from tensorexpress.switch.program.native import cache
 from tensorexpress.switch.program.pipeline import Pipeline
 from tensorexpress.switch.replay import VirtualSwitch
@@ -161,6 +164,25 @@ def test_another_process_compiles_to_native_code_and_this_one_runs_it() -> None:
     for entry in compiled.entries:
         twins.apply(entry)
     pass_all(twins, bytes(64), 1, 0)
+
+
+@pytest.mark.parametrize("name", ["matching", "stateful"])
+def test_a_program_that_is_taken_apart_leaves_nothing_to_the_garbage_collector(name: str) -> None:
+    program = compile_program(document(name), NATIVE)
+    draw = RandomTables(read_program(document(name)), seed=1)
+    gc.disable()  # as the forwarding process has it
+    try:
+        pipeline = make_pipeline(program)
+        for operation in (*program.entries, *draw.first(), *(draw.operation() for _ in range(50))):
+            pipeline.apply(operation)
+        pass_all(pipeline, bytes(64), 1, 0)
+        left = [weakref.ref(pipeline), *map(weakref.ref, (*pipeline._tables.values(), *pipeline._profiles.values()))]
+        for _ in pipeline.dismantle():
+            pass
+        del pipeline
+        assert [found() for found in left] == [None] * len(left)
+    finally:
+        gc.enable()
 
 
 # Machine code that is kept.

@@ -32,6 +32,7 @@ from tensorexpress.switch.link import LinkClosedError, SwitchEnd
 from tensorexpress.switch.operations import Operation, Query
 from tensorexpress.switch.pcap import PcapWriter, capture_name
 from tensorexpress.switch.ports import FramePort, PortSpec, open_port
+from tensorexpress.switch.program.engines import warm_up
 from tensorexpress.switch.traffic import PortSettings
 from tensorexpress.wire.udp import inherited_socket
 
@@ -356,6 +357,7 @@ def _opened(control: SwitchEnd) -> Loop | None:
             continue
         _, (settings,) = request
         try:
+            warm_up(settings.engine)
             loop = Loop(settings, control)
         except Exception as error:  # it goes to whoever asked
             control.refuse(error)

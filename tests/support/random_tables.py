@@ -10,11 +10,13 @@ from tensorexpress.switch.operations import (
     DeleteEntry,
     Entry,
     MatchValue,
+    MeterRates,
     Operation,
     SetDefault,
     SetEntry,
     SetGroup,
     SetMember,
+    SetMeter,
     TableAction,
     UseGroup,
     UseMember,
@@ -56,6 +58,11 @@ class RandomTables:
             info = registers[self._random.choice(sorted(registers))]
             if info.size:
                 return WriteRegister(info.name, self._random.randrange(info.size), self.number(info.bits))
+        meters = [info for info in self._program.arrays["meter"].values() if info.table is None]
+        if meters and chance > 0.95:
+            meter = self._random.choice(meters)
+            rates = [self._random.choice([0, 1, 300, 10**6, 2**62]) for _ in range(4)]
+            return SetMeter(meter.name, self._random.choice([None, 0, 1, 2]), MeterRates(*rates))
         if self._entries and chance < 0.4:
             return DeleteEntry(self._entries.pop(self._random.randrange(len(self._entries))))
         table = self._program.tables[self._random.choice(sorted(self._program.tables))]

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from tensorexpress.program_engines import PYTHON
 from tensorexpress.switch.program.compiled import CompiledProgram
 from tensorexpress.switch.program.pipeline import Pipeline
+
+
+def warm_up(engine: str) -> None:
+    """Load what an engine needs, so that packets do not wait for it when the first program comes."""
+    if engine != PYTHON:
+        try:
+            from tensorexpress.switch.program.native.compiler import start_linker
+        except ImportError:  # then programs run in Python, and a line says why
+            return
+        start_linker()
 
 
 def make_pipeline(program: CompiledProgram, seed: int = 0) -> Pipeline:

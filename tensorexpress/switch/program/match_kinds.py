@@ -136,10 +136,10 @@ class Optional(MatchKind):
         return value[0] if value[1] else None
 
 
-EXACT, LPM = Exact(), Lpm()
+EXACT, LPM, RANGE = Exact(), Lpm(), Range()
 
 #: What P4Info may declare, by its words.
-MATCH_KINDS = {kind.name: kind for kind in (EXACT, LPM, Ternary(), Range(), Optional())}
+MATCH_KINDS = {kind.name: kind for kind in (EXACT, LPM, Ternary(), RANGE, Optional())}
 
 #: What the tables of BMv2 may match by, by its words.
 BMV2_KINDS = {kind.name: kind for kind in MATCH_KINDS.values() if kind.name == kind.bmv2}

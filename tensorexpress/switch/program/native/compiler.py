@@ -30,13 +30,8 @@ def _target_machine() -> Any:
 def to_machine_code(text: str) -> bytes:
     """Return IR as an object file for this processor, compiled now or before."""
     key = hashlib.sha256()
-    for part in (
-        text,
-        llvm.get_host_cpu_name(),
-        llvm.get_host_cpu_features().flatten(),
-        _LEVEL,
-        llvm.llvm_version_info,
-    ):
+    features = llvm.get_host_cpu_features().flatten()
+    for part in (text, llvm.get_host_cpu_name(), features, _LEVEL, llvm.llvm_version_info):
         key.update(f"{part}\0".encode())
     return cached(f"{key.hexdigest()}.o", lambda: _compiled(text))
 
@@ -54,7 +49,8 @@ def _compiled(text: str) -> bytes:
 
 
 @cache
-def _linker() -> Any:
+def start_linker() -> Any:
+    """Return what puts machine code into memory, started when it is needed first."""
     _target_machine()
     return llvm.create_lljit_compiler(use_jit_link=False)
 
@@ -64,5 +60,5 @@ def load(code: bytes, functions: tuple[str, ...]) -> tuple[Any, tuple[int, ...]]
     builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
     for name in functions:
         builder.export_symbol(name)
-    library = builder.link(_linker(), f"program{next(_numbers)}")
+    library = builder.link(start_linker(), f"program{next(_numbers)}")
     return library, tuple(library[name] for name in functions)

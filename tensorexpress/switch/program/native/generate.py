@@ -1,8 +1,11 @@
 """A program as LLVM IR: a function for ingress and one for egress, which Python calls for every packet.
 
-    ingress(context, frame, length)   parser, verify checksums, ingress control; returns how it ended
+    ingress(context, frame, length)   parser, verify checksums, ingress control; returns 1 where something unusual was
+                                      decided (a clone, ...), else 0
     egress(context, frame, length)    egress control; then, unless the packet is dropped, update checksums and deparser;
-                                      returns the size of the output, below 0 where the program's loops were endless
+                                      returns twice the size of the output, and 1 more for something unusual
+
+Both return less than 0 where the loops of the program were endless.
 
 What is read and written, what is carried from one to the other and what may loop for how long, the Python back end has
 found out.
@@ -10,6 +13,7 @@ found out.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -20,7 +24,7 @@ from tensorexpress.switch.program.budgets import Work
 from tensorexpress.switch.program.codegen.generate import Generated
 from tensorexpress.switch.program.codegen.standard import AT_EGRESS, AT_INGRESS, NO_DECISION
 from tensorexpress.switch.program.codegen.variables import Var, decision
-from tensorexpress.switch.program.native.actions import ENDLESS, WENT_ON, ActionCode
+from tensorexpress.switch.program.native.actions import ENDLESS, ActionCode
 from tensorexpress.switch.program.native.code import IrFunction, IrModule
 from tensorexpress.switch.program.native.layout import SLOTS, Layout, WordCell
 from tensorexpress.switch.program.native.numbers import Num, constant
@@ -29,6 +33,7 @@ from tensorexpress.switch.program.native.primitives import PrimitiveCode
 from tensorexpress.switch.program.native.rows import RowLayout, member_words, row_layout
 from tensorexpress.switch.program.native.tables import ControlCode
 from tensorexpress.switch.program.native.unit import Unit, Upcall
+from tensorexpress.switch.program.native.unsupported import Unsupported
 
 _KEPT_DECISIONS = ("clone_session", "resubmit_fields", "recirculate_fields")
 
@@ -48,6 +53,7 @@ class NativeLayout:
     digests: Mapping[int, tuple[str, tuple[WordCell, ...]]]
     registers: Mapping[str, int]
     counters: Mapping[str, int]
+    meters: Mapping[str, int]
     tables: Mapping[str, tuple[int, RowLayout]]
     #: Where a profile is, and how large its members are.
     profiles: Mapping[str, tuple[int, int]]
@@ -61,6 +67,8 @@ class NativeLayout:
 
 def generate_native(program: Bmv2Program, generated: Generated) -> tuple[str, NativeLayout]:
     """Return the IR of a program; Unsupported says what of it cannot be native code."""
+    if sys.byteorder != "little":
+        raise Unsupported("this processor has the high bytes of a number first")
     unit = Unit(program, generated, IrModule(), Layout(program, generated))
     digests = _Generation(unit).run()
     layout = unit.layout
@@ -72,6 +80,7 @@ def generate_native(program: Bmv2Program, generated: Generated) -> tuple[str, Na
         digests=digests,
         registers=layout.registers,
         counters=layout.counters,
+        meters=layout.meters,
         tables={
             name: (layout.tables[name], row_layout(table, program.actions)) for name, table in program.tables.items()
         },
@@ -128,10 +137,10 @@ class _Generation:
         self._begin_decisions(code, "ingress")
         self._set_standard(writer, AT_INGRESS, frozenset())
         self._restore(code, writer, self._unit.generated.usage.exposed["ingress"])
-        self._call(code, "@parse", ENDLESS)
+        self._call(code, "@parse")
         self._note_error(code, writer)
         self._verify(writer)
-        self._call(code, "@ingress_control", ENDLESS)
+        self._call(code, "@ingress_control")
         for name in ("egress_spec", "mcast_grp", "priority"):
             var = self._unit.standard.get(name)
             if var is not None and self._unit.is_live(var) and isinstance(var.part, str):
@@ -141,7 +150,7 @@ class _Generation:
                 code.store(0, SLOTS[name])
         self._keep(code, writer, "ingress")
         digests = self._digests(code, writer)
-        code.give_back(WENT_ON)
+        code.give_back(self._unusual(code))
         self._unit.module.add(code)
         return digests
 
@@ -154,24 +163,25 @@ class _Generation:
         self._restore_clone(code, writer)
         self._set_standard(writer, AT_INGRESS | AT_EGRESS, self._carried)
         self._begin_decisions(code, "egress")
-        self._call(code, "@egress_control", -1)
+        self._call(code, "@egress_control")
         self._end_egress(code, writer)
         self._unit.module.add(code)
 
-    def _call(self, code: IrFunction, function: str, ended: int) -> None:
+    def _call(self, code: IrFunction, function: str) -> None:
         """Write a call; where it met an endless loop, the stage ends so."""
         result = code.op(f"call i64 {function}(ptr %c)")
         after = code.when(code.op(f"icmp eq i64 {result}, {ENDLESS}"))
-        code.give_back(ended)
+        code.give_back(-1)
         code.start(after)
 
     def _begin_decisions(self, code: IrFunction, stage: str) -> None:
         """Write that nothing is decided yet."""
         for name, none in NO_DECISION.items():
-            # What only ingress decides stands until the end, but for a clone, which has been made then.
-            if name != "size" and (
-                stage == "ingress" or name == "clone_session" or self._unit.is_written(decision(name), stage)
-            ):
+            # To recirculate is decided in ingress, too, and stands then.
+            stands = (
+                stage == "egress" and name == "recirculate_fields" and not self._unit.is_written(decision(name), stage)
+            )
+            if name != "size" and not stands:
                 code.store(none, SLOTS[name])
 
     def _set_standard(self, writer: PrimitiveCode, texts: Mapping[str, str], carried: frozenset[Var]) -> None:
@@ -220,7 +230,7 @@ class _Generation:
         code.store(self._unit.generated.steps.get("ingress", 0), SLOTS["steps"])
         code.clear(self._layout.state, self._layout.exposed_end - self._layout.state)
         self._set_standard(writer, AT_INGRESS, frozenset())
-        self._call(code, "@parse", -1)
+        self._call(code, "@parse")
         code.clear(self._layout.state_metadata, self._layout.exposed_end - self._layout.state_metadata)
         code.store(self._unit.generated.steps.get("egress", 0), SLOTS["steps"])
         code.start(after)
@@ -258,6 +268,14 @@ class _Generation:
         code.store(1, SLOTS["kept"])
         code.start(after)
 
+    def _unusual(self, code: IrFunction) -> str:
+        """Return 1 where something was decided that few packets ask for, else 0."""
+        found = code.op(f"icmp ne i64 {code.load(SLOTS['digest'])}, {NO_DECISION['digest']}")
+        for name in ("truncate_bytes", *_KEPT_DECISIONS):
+            is_asked = code.op(f"icmp sge i64 {code.load(SLOTS[name])}, 0")
+            found = code.op(f"or i1 {found}, {is_asked}")
+        return code.op(f"zext i1 {found} to i64")
+
     def _digests(self, code: IrFunction, writer: PrimitiveCode) -> dict[int, tuple[str, tuple[WordCell, ...]]]:
         """Write the values of the digest that was asked for; return where Python finds them."""
         found: dict[int, tuple[str, tuple[WordCell, ...]]] = {}
@@ -280,6 +298,7 @@ class _Generation:
         """Write the end of egress: decisions, then the bytes that leave."""
         spec = self._unit.standard.get("egress_spec")
         may_drop = spec is not None and self._unit.is_written(spec, "egress")
+        code.store(NO_DECISION["digest"], SLOTS["digest"])  # digests are for ingress alone
         self._keep(code, writer, "egress")
         if self._unit.is_written(decision("clone_session"), "egress"):
             self._keep_clone(code)
@@ -287,7 +306,7 @@ class _Generation:
             port = writer.numbers.fit(writer.headers.read(spec.header, spec.part), 64)
             code.store(port, SLOTS["egress_spec"])
             after = code.when(code.op(f"icmp eq i64 {port}, {DROP_PORT}"))
-            code.give_back(0)
+            code.give_back(self._unusual(code))
             code.start(after)
         else:
             code.store(0, SLOTS["egress_spec"])
@@ -317,4 +336,5 @@ class _Generation:
         at, size = code.load(self._layout.at), code.load(0, base=size_at)
         rest = code.op(f"sub i64 %length, {at}")
         code.copy(code.address(size, output), code.address(at, "%frame"), rest)
-        code.give_back(code.op(f"add i64 {size}, {rest}"))
+        whole = code.op(f"add i64 {size}, {rest}")
+        code.give_back(code.op(f"or i64 {code.op(f'shl i64 {whole}, 1')}, {self._unusual(code)}"))

@@ -35,13 +35,17 @@ class HashCode:
         self._numbers = numbers
         self._headers = headers
         self._expressions = expressions
+        #: How many bits are in the buffer; None where that depends on the packet.
+        self._position: int | None = 0
+        self._at = ""
+        self._most_bits = 0
 
     def hashed(self, calculation: Calculation) -> Num:
         """Return the result of a calculation."""
         code = self._code
         algorithm = calculation.algorithm
         if algorithm == "random":
-            return Num(code.op(f"call i64 {self._upcall()}(i64 {self._unit.call('random', '')})"), 64)
+            return Num(call_python(code, self._unit.call("random", "")), 64)
         if algorithm == "round_robin":
             count = code.load(SLOTS["round_robin"])
             code.store(code.op(f"add i64 {count}, 1"), SLOTS["round_robin"])
@@ -49,9 +53,6 @@ class HashCode:
         buffer = code.pointer(SLOTS["scratch"])
         size = self._fill(calculation, buffer)
         return self._computed(algorithm, buffer, size)
-
-    def _upcall(self) -> str:
-        return self._code.pointer(SLOTS["upcall"])
 
     def _computed(self, algorithm: str, data: str, size: str) -> Num:
         """Return what an algorithm makes of bytes."""
@@ -86,8 +87,8 @@ class HashCode:
         """Put the inputs into the buffer and return how many bytes they are; those of invalid headers are left out."""
         code = self._code
         self._at = code.room(8)
+        self._position = 0
         self._most_bits = 0
-        code.store(0, 0, base=self._at)
         references: list[tuple[str, str]] = []
         with_payload = False
         for part in calculation.inputs:
@@ -108,8 +109,17 @@ class HashCode:
                 self._put_number(truth(self._expressions.condition(part.value)), 1, buffer)
         self._put_fields(references, buffer)
         self._unit.scratch_bytes = max(self._unit.scratch_bytes, self._most_bits // 8 + 8)
-        size = code.op(f"lshr i64 {code.op(f'add i64 {code.load(0, base=self._at)}, 7')}, 3")
+        if self._position is None:
+            size = code.op(f"lshr i64 {code.op(f'add i64 {code.load(0, base=self._at)}, 7')}, 3")
+        else:
+            size = str(-(-self._position // 8))
         return self._with_payload(buffer, size) if with_payload else size
+
+    def _lose_position(self) -> None:
+        """Keep in memory from here on how many bits there are: that depends on the packet."""
+        if self._position is not None:
+            self._code.store(self._position, 0, base=self._at)
+            self._position = None
 
     def _with_payload(self, buffer: str, size: str) -> str:
         code = self._code
@@ -130,6 +140,7 @@ class HashCode:
             if self._program.headers[header].metadata:
                 self._put_metadata(header, names, buffer)
             else:
+                self._lose_position()
                 after = self._code.when(self._headers.valid(header))
                 self._put_header(header, names, buffer)
                 self._code.start(after)
@@ -168,11 +179,28 @@ class HashCode:
         """Append a number that was computed."""
         if bits == 0:
             return
+        if self._position is not None:
+            self._write(number, bits, buffer, self._position)
+            self._position += bits
+            self._most_bits += bits
+            return
         size = -(-bits // 8)
         room = self._code.room(size)
         self._headers.write_bits(room, 0, 8 * size, self._left(number, bits, 8 * size))
         self._most_bits += bits
         self._put(room, bits, buffer)
+
+    def _write(self, number: Num, bits: int, buffer: str, position: int) -> None:
+        """Write a number behind so many bits of the buffer, and zeros up to the end of its last byte."""
+        start, lead = divmod(position, 8)
+        size = -(-(lead + bits) // 8)
+        value = self._left(number, bits, 8 * size - lead)
+        if lead:
+            before = Num(self._code.load(start, 8, buffer), 8)
+            shifted = self._numbers.shift_left(before, constant(8 * size - 8), None)
+            both = self._numbers.binary("|", shifted, Num(value, 8 * size - lead), None)
+            value = self._numbers.fit(both, 8 * size)
+        self._code.store(self._code.swapped(value, size), start, 8 * size, buffer)
 
     def _left(self, number: Num, bits: int, width: int) -> str:
         """Return a number at the high end of a wider one."""
@@ -214,6 +242,14 @@ class HashCode:
         if checksum.condition is None:
             return valid
         return self._code.op(f"and i1 {valid}, {self._expressions.condition(checksum.condition)}")
+
+
+def call_python(code: IrFunction, number: int) -> str:
+    """Write a call to Python and return its result, a number of 64 bits.
+
+    It is handed the context, so that LLVM knows who else reads what is stored there.
+    """
+    return code.op(f"call i64 {code.pointer(SLOTS['upcall'])}(i64 {number}, ptr %c)")
 
 
 def _ccitt_table() -> list[int]:

@@ -23,9 +23,12 @@ from tensorexpress.switch.program.native.unsupported import Unsupported
 #: Bytes of a context at most.
 LARGEST_CONTEXT = 2**18
 
-#: What stands in the slots, in this order. Those up to "preserved" Python fills in before a stage, those up to "kept"
-#: it reads after one.
+#: What stands in the slots, in this order. Python fills in those up to "priority", reads those from "length" to
+#: "mcast_grp" after a stage, and those that decide something unusual where a stage says that it did.
 SLOT_NAMES = (
+    "preserved",
+    "truncate_bytes",
+    "recirculate_fields",
     "ingress_port",
     "ingress_us",
     "instance_type",
@@ -36,11 +39,8 @@ SLOT_NAMES = (
     "enq_qdepth",
     "deq_timedelta",
     "deq_qdepth",
-    "preserved",
     "length",
-    "truncate_bytes",
     "priority",
-    "recirculate_fields",
     "egress_spec",
     "mcast_grp",
     "clone_session",
@@ -62,6 +62,9 @@ SLOTS = {name: 8 * index for index, name in enumerate(SLOT_NAMES)}
 
 #: Words of a table's descriptor.
 DESCRIPTOR = ("rows", "row_bytes", "index", "index_mask", "groups", "group_count", "words", "ranges", "range_count")
+
+#: Cells of an array of meters that are in memory, and the bytes of each; larger arrays are left to Python.
+MOST_METERS, METER_BYTES = 2**16, 96
 
 VALID_AT, VARBIT_SIZE_AT, BYTES_AT = 0, 8, 16
 
@@ -129,6 +132,12 @@ class Layout:
         self.kept_end = self._end
         self.registers = {name: self._take(8) for name in program.arrays["register"]}
         self.counters = {name: self._take(16) for name in program.arrays["counter"]}
+        #: Those that are small enough to have memory for every cell.
+        self.meters = {
+            name: self._take(8)
+            for name, info in program.arrays["meter"].items()
+            if info.table is None and 0 < info.size <= MOST_METERS
+        }
         self.tables = {name: self._take(8 * len(DESCRIPTOR)) for name in program.tables}
         #: Pointers to members and to groups; a group is a pointer to numbers of members, and how many there are.
         self.profiles = {name: self._take(16) for name in program.profiles}

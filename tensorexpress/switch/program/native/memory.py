@@ -9,15 +9,16 @@ from collections.abc import Callable, Iterable, Mapping
 from struct import Struct
 from typing import Any
 
-from tensorexpress.switch.operations import DeleteGroup, DeleteMember, Entry
+from tensorexpress.switch.operations import DeleteGroup, DeleteMember, Entry, MeterRates
 from tensorexpress.switch.program.bmv2.values import TableInfo
 from tensorexpress.switch.program.match_kinds import BMV2_KINDS, EXACT, LPM
-from tensorexpress.switch.program.native.layout import DESCRIPTOR, words_of
+from tensorexpress.switch.program.native.layout import DESCRIPTOR, METER_BYTES, words_of
 from tensorexpress.switch.program.native.rows import ROW, RowLayout
 from tensorexpress.switch.program.tables import ActionProfile, MatchTable, RowGroup, TableRow
 
 _WORD = Struct("<q")
 _GROUP = Struct("<QQ")
+_METER = Struct("<7q")
 _DESCRIPTOR = Struct(f"<{len(DESCRIPTOR)}Q")
 _PLACE = Struct("<qqqq")  # group, priority, order, hash
 
@@ -112,6 +113,31 @@ class NativeCounters:
             return zip(*both, strict=True)
         at = 8 * range(self._size)[index]
         return [(_WORD.unpack_from(self.packets.data, at)[0], _WORD.unpack_from(self.bytes.data, at)[0])]
+
+
+class NativeMeters:
+    """An array of meters, each with two buckets; `meter` in runtime.ll takes from them."""
+
+    def __init__(self, size: int):
+        self._size = size
+        self.block = Block(size * METER_BYTES)
+
+    def lists(self) -> list[list[int]]:
+        """Return none: a block is given back at once."""
+        return []
+
+    def configure(self, index: int | None, rates: MeterRates | None) -> None:
+        """Set the rates of one cell, or of all when the index is None, and fill the buckets; None is green."""
+        cell = bytes(METER_BYTES)
+        if rates is not None:
+            committed = (rates.cir, rates.cburst, rates.cburst)
+            peak = (rates.pir, rates.pburst, rates.pburst)
+            cell = _METER.pack(1, *committed, *peak).ljust(METER_BYTES, b"\0")
+        if index is None:
+            self.block.data[: self._size * METER_BYTES] = cell * self._size
+        else:
+            start = range(self._size)[index] * METER_BYTES
+            self.block.data[start : start + METER_BYTES] = cell
 
 
 class NativeRow(TableRow):
@@ -486,6 +512,11 @@ class NativeTable(MatchTable):
             masks = next(masks for masks, number in self._groups.items() if number == group)
             del self._groups[masks]
             self._group_numbers.free.append(group)
+
+    def let_go(self) -> None:
+        """Forget the default, which refers to its table; no packet comes any more."""
+        self.by_number.clear()
+        self.default = TableRow()
 
     def find(self, key: Any) -> TableRow:
         """Native code finds rows."""

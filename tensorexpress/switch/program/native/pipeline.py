@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from struct import Struct
 from typing import Any
 
@@ -16,6 +17,7 @@ from tensorexpress.switch.program.native.layout import SLOT_NAMES, SLOTS, WordCe
 from tensorexpress.switch.program.native.memory import (
     Block,
     NativeCounters,
+    NativeMeters,
     NativeProfile,
     NativeRegisters,
     NativeTable,
@@ -26,12 +28,31 @@ from tensorexpress.switch.program.tables import ActionProfile, MatchTable
 
 _WORD = Struct("<Q")
 
-#: Slots that are filled in before ingress and before egress, and those that are read afterwards.
-_BEFORE_INGRESS = Struct("<3q56x3q")
+#: What a packet tells egress, in the order of slots.
+_TOLD = (
+    "ingress_port",
+    "ingress_us",
+    "instance_type",
+    "egress_port",
+    "egress_rid",
+    "egress_us",
+    "enq_us",
+    "enq_qdepth",
+    "deq_timedelta",
+    "deq_qdepth",
+    "length",
+    "priority",
+)
+_told = attrgetter(*_TOLD)
+
+#: Slots that are filled in before a stage, and those that are read afterwards: always, and where it decided more.
+_BEFORE_INGRESS = Struct("<6q56xq")
 _BEFORE_EGRESS = Struct("<15q")
-_DECISIONS = Struct("<11q")
-_DECISIONS_AT = SLOTS["length"]
-assert SLOT_NAMES[10:15] == ("preserved", "length", "truncate_bytes", "priority", "recirculate_fields")
+_USUAL = Struct("<4q")
+_UNUSUAL = Struct("<8x2q112x5q")
+_USUAL_AT = SLOTS["length"]
+assert SLOT_NAMES[3:15] == (*_TOLD[:10], "length", "priority")
+assert SLOT_NAMES[17:22] == ("clone_session", "clone_fields", "resubmit_fields", "digest", "kept")
 
 #: Frames that there is room for from the start.
 _USUAL_FRAME = 2**14
@@ -52,6 +73,7 @@ class NativePipeline(Pipeline):
         filler = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
         self._fill_index: Callable[[int, int, int], None] = filler(fill_index)
         self._state = slice(*self._layout.state)
+        self._state_bytes = self._state.stop - self._state.start
         self._kept_start = min((start for start, _ in self._layout.kept.values()), default=0)
         self._kept_end = max((end for _, end in self._layout.kept.values()), default=0)
         self._room = 0
@@ -59,8 +81,8 @@ class NativePipeline(Pipeline):
         self._error: BaseException | None = None
         super().__init__(program, seed)
         self._calls = [self._callee(call) for call in self._layout.calls]
-        self._callback = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(self._called)
-        self._point("upcall", ctypes.cast(self._callback, ctypes.c_void_p).value or 0)
+        self._callback = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)(self._called)
+        self._point("upcall", ctypes.c_void_p.from_buffer(self._callback).value or 0)  # cast would refer to itself
 
     def _functions(self) -> dict[str, Any]:
         """Return the stages of this class: nothing of the Python code is loaded."""
@@ -107,113 +129,95 @@ class NativePipeline(Pipeline):
                 _WORD.pack_into(self._context.data, offset, counters.packets.address)
                 _WORD.pack_into(self._context.data, offset + 8, counters.bytes.address)
                 return counters
-        return ARRAYS[kind](info.size)
+        if info.name not in self._layout.meters:
+            return ARRAYS[kind](info.size)
+        meters = NativeMeters(info.size)
+        _WORD.pack_into(self._context.data, self._layout.meters[info.name], meters.block.address)
+        return meters
 
     # Packets.
 
     def _ingress(self, packet: SwitchPacket) -> None:
-        frame = packet.frame
+        frame, data = packet.frame, self._context.data
         length = len(frame)
         if length > self._room:
             self._make_room(length)
-        cut = packet.truncate_bytes
+        cut, preserved = packet.truncate_bytes, packet.preserved
         _BEFORE_INGRESS.pack_into(
-            self._context.data,
+            data,
             0,
+            self._preserved(preserved) if preserved else -1,
+            -1 if cut is None else cut,
+            -1,
             packet.ingress_port,
             packet.ingress_us,
             packet.instance_type,
-            self._preserved(packet),
             packet.length,
-            -1 if cut is None else cut,
         )
-        self._check(self._run_ingress(self._context.address, frame, length))
+        ended = self._run_ingress(self._context.address, frame, length)
+        if ended < 0 or self._error is not None:
+            self._fail()
+        packet.length, packet.priority, packet.egress_spec, packet.mcast_grp = _USUAL.unpack_from(data, _USUAL_AT)
+        kept = self._note_unusual(packet) if ended else b""
+        if packet.egress_spec != DROP_PORT or packet.mcast_grp or kept:
+            packet.state = (kept, data[self._state])
+
+    def _egress(self, packet: SwitchPacket) -> None:
+        frame, data, state = packet.frame, self._context.data, packet.state
+        length = len(frame)
+        if length > self._room:
+            self._make_room(length)
+        if state:  # a clone that ingress asked for has none
+            data[self._state] = state[2] if packet.instance_type == EGRESS_CLONE else state[1]
+        cut, preserved, again = packet.truncate_bytes, packet.preserved, packet.recirculate_fields
+        _BEFORE_EGRESS.pack_into(
+            data,
+            0,
+            self._preserved(preserved) if preserved else -1,
+            -1 if cut is None else cut,
+            again,
+            *_told(packet),
+        )
+        ended = self._run_egress(self._context.address, frame, length)
+        if ended < 0 or self._error is not None:
+            self._fail()
+        packet.length, _, packet.egress_spec, _ = _USUAL.unpack_from(data, _USUAL_AT)
+        packet.clone_session = -1
+        kept = self._note_unusual(packet) if ended & 1 or again >= 0 else b""
+        clone = data[self._layout.clone :][: self._state_bytes] if packet.clone_session >= 0 else b""
+        packet.state = (kept, self._output_view[: ended >> 1].tobytes(), clone)
+
+    def _note_unusual(self, packet: SwitchPacket) -> bytes:
+        """Let a packet have what a stage decided beside the usual; return what it keeps for a next pass."""
         (
-            packet.length,
             cut,
-            packet.priority,
             packet.recirculate_fields,
-            packet.egress_spec,
-            packet.mcast_grp,
             packet.clone_session,
             packet.clone_fields,
             packet.resubmit_fields,
             digest,
             is_kept,
-        ) = _DECISIONS.unpack_from(self._context.data, _DECISIONS_AT)
+        ) = _UNUSUAL.unpack_from(self._context.data, 0)
         if cut >= 0:
             packet.truncate_bytes = cut
         if digest in self._layout.digests:
             name, cells = self._layout.digests[digest]
             packet.digests = [(name, tuple(map(self._cell, cells)))]
-        if packet.egress_spec != DROP_PORT or packet.mcast_grp or is_kept:
-            packet.state = (self._kept() if is_kept else b"", bytes(self._view[self._state]))
-
-    def _egress(self, packet: SwitchPacket) -> None:
-        frame = packet.frame
-        length = len(frame)
-        if length > self._room:
-            self._make_room(length)
-        cut, state = packet.truncate_bytes, packet.state
-        if state:  # a clone that ingress asked for has none
-            self._view[self._state] = state[2] if packet.instance_type == EGRESS_CLONE else state[1]
-        _BEFORE_EGRESS.pack_into(
-            self._context.data,
-            0,
-            packet.ingress_port,
-            packet.ingress_us,
-            packet.instance_type,
-            packet.egress_port,
-            packet.egress_rid,
-            packet.egress_us,
-            packet.enq_us,
-            packet.enq_qdepth,
-            packet.deq_timedelta,
-            packet.deq_qdepth,
-            self._preserved(packet),
-            packet.length,
-            -1 if cut is None else cut,
-            packet.priority,
-            packet.recirculate_fields,
-        )
-        size = self._run_egress(self._context.address, frame, length)
-        self._check(size < 0)
-        (
-            packet.length,
-            cut,
-            _,
-            packet.recirculate_fields,
-            packet.egress_spec,
-            _,
-            packet.clone_session,
-            packet.clone_fields,
-            _,
-            _,
-            is_kept,
-        ) = _DECISIONS.unpack_from(self._context.data, _DECISIONS_AT)
-        if cut >= 0:
-            packet.truncate_bytes = cut
-        clone = b""
-        if packet.clone_session >= 0:
-            clone = bytes(self._view[self._layout.clone :][: self._state.stop - self._state.start])
-        packet.state = (self._kept() if is_kept else b"", bytes(self._output_view[:size]), clone)
+        return self._kept() if is_kept else b""
 
     def _kept(self) -> bytes:
         return bytes(self._view[self._kept_start : self._kept_end])
 
-    def _check(self, failed: int) -> None:
+    def _fail(self) -> None:
         """Raise what went wrong in Python, or that the loops of the program were endless."""
-        if self._error is not None:
-            error, self._error = self._error, None
+        error, self._error = self._error, None
+        if error is not None:
             raise error
-        if failed:
-            endless()
+        endless()
 
-    def _preserved(self, packet: SwitchPacket) -> int:
+    def _preserved(self, preserved: tuple[Any, ...]) -> int:
         """Hand over the fields that the pass before preserved, and return the number of their list."""
-        if not packet.preserved:
-            return -1
-        number, data = packet.preserved
+        number, data = preserved
         start, end = self._layout.kept[number]
         self._view[start:end] = data
         return int(number)
@@ -232,7 +236,7 @@ class NativePipeline(Pipeline):
         data = self._view[cell.offset : cell.offset + 8 * cell.words]
         return int.from_bytes(data, "little", signed=cell.signed)
 
-    def _called(self, number: int) -> int:
+    def _called(self, number: int, context: int) -> int:
         """Do what native code asks for; an error is raised when its stage has ended."""
         try:
             return self._calls[number]() or 0
@@ -274,6 +278,12 @@ class NativePipeline(Pipeline):
         """Give all memory back, a little at every step."""
         yield from super().dismantle()
         # What refers to itself is taken apart.
+        for table in self._tables.values():
+            assert isinstance(table, NativeTable)
+            table.let_go()
+        for profile in self._profiles.values():
+            profile.members.clear()
+            profile.groups.clear()
         self._point("upcall", 0)
         del self._callback, self._calls, self.ingress, self.egress
 

@@ -21,9 +21,9 @@ from tensorexpress.switch.program.codegen.standard import standard_field
 from tensorexpress.switch.program.codegen.variables import Var
 from tensorexpress.switch.program.native.code import IrFunction
 from tensorexpress.switch.program.native.expressions import ExpressionCode
-from tensorexpress.switch.program.native.hashing import HashCode
+from tensorexpress.switch.program.native.hashing import HashCode, call_python
 from tensorexpress.switch.program.native.headers import HeaderCode
-from tensorexpress.switch.program.native.layout import SLOTS, words_of
+from tensorexpress.switch.program.native.layout import METER_BYTES, SLOTS, words_of
 from tensorexpress.switch.program.native.numbers import Arithmetic, Num, constant
 from tensorexpress.switch.program.native.unit import Unit
 from tensorexpress.switch.program.native.unsupported import Unsupported
@@ -287,8 +287,7 @@ class PrimitiveCode:
         cells = self._layout.argument_cells([(number.bits, number.signed) for number in arguments])
         for cell, number in zip(cells, arguments, strict=True):
             self.headers.write_cell(cell, number)
-        function = self._code.pointer(SLOTS["upcall"])
-        return self._code.op(f"call i64 {function}(i64 {self._unit.call(kind, name, cells)})")
+        return call_python(self._code, self._unit.call(kind, name, cells))
 
     def load_slot(self, name: str) -> str:
         """Return what stands in a slot."""
@@ -305,9 +304,25 @@ class PrimitiveCode:
     def _execute_meter(self, meter: Expression, index: Expression, target: Expression) -> None:
         """target = colour of this packet."""
         assert isinstance(meter, Named)
-        units = self.units(in_bytes=self._program.arrays["meter"][meter.name].in_bytes)
-        colour = self.call("meter", meter.name, [self.expressions.number(index), units, self.now()])
+        info, number = self._program.arrays["meter"][meter.name], self.expressions.number(index)
+        units = self.units(in_bytes=info.in_bytes)
+        if meter.name in self._layout.meters:
+            colour = self._colour(self._layout.meters[meter.name], number, info.size, units)
+        else:
+            colour = self.call("meter", meter.name, [number, units, self.now()])
         self.set_field(target, self.numbers.narrow(Num(colour, 64), 2))
+
+    def _colour(self, meters: int, index: Num, size: int, units: Num) -> str:
+        """Return the colour of this packet at a meter in memory; green at one that is not there."""
+        code = self._code
+        found = code.room(8)
+        code.store(0, 0, base=found)
+        cell, is_there = self.expressions.cell(meters, index, size, METER_BYTES)
+        after = code.when(is_there)
+        given = f"ptr {cell}, i64 {self.numbers.fit(units, 64)}, i64 {self.now().text}"
+        code.store(code.op(f"call i64 @meter({given})"), 0, base=found)
+        code.start(after)
+        return code.load(0, base=found)
 
     def _random(self, target: Expression, low: Expression, high: Expression) -> None:
         """target = a number from low to high; left alone when low is above high."""

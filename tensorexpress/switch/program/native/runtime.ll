@@ -359,52 +359,62 @@ done:
   ret i64 %after
 }
 
-; The Internet checksum (RFC 1071).
+; The Internet checksum (RFC 1071). The order of the bytes in a word does not matter to the sum, only to its bytes: words
+; are added as the processor reads them, four at a time, and the sum is turned round at the end.
 define internal i64 @csum16(ptr %data, i64 %size) {
 entry:
-  %even = and i64 %size, -2
-  br label %word
+  %whole = and i64 %size, -8
+  br label %four
 
-word:
+four:
   %at = phi i64 [ 0, %entry ], [ %at.next, %add ]
   %sum = phi i64 [ 0, %entry ], [ %sum.next, %add ]
-  %more = icmp ult i64 %at, %even
-  br i1 %more, label %add, label %tail
+  %more = icmp ult i64 %at, %whole
+  br i1 %more, label %add, label %byte
 
 add:
   %p = getelementptr i8, ptr %data, i64 %at
-  %raw = load i16, ptr %p, align 1
-  %turned = call i16 @llvm.bswap.i16(i16 %raw)
-  %value = zext i16 %turned to i64
-  %sum.next = add i64 %sum, %value
-  %at.next = add i64 %at, 2
-  br label %word
+  %value = load i64, ptr %p, align 1
+  %low = and i64 %value, 4294967295
+  %high = lshr i64 %value, 32
+  %both = add i64 %low, %high
+  %sum.next = add i64 %sum, %both
+  %at.next = add i64 %at, 8
+  br label %four
 
-tail:
-  %odd = icmp ne i64 %even, %size
-  br i1 %odd, label %last, label %fold
+byte:
+  %b = phi i64 [ %whole, %four ], [ %b.next, %byte.add ]
+  %total = phi i64 [ %sum, %four ], [ %total.next, %byte.add ]
+  %b.more = icmp ult i64 %b, %size
+  br i1 %b.more, label %byte.add, label %fold
 
-last:
-  %last.p = getelementptr i8, ptr %data, i64 %even
-  %last.byte = load i8, ptr %last.p
-  %last.wide = zext i8 %last.byte to i64
-  %last.value = shl i64 %last.wide, 8
-  %last.sum = add i64 %sum, %last.value
-  br label %fold
+byte.add:
+  %b.p = getelementptr i8, ptr %data, i64 %b
+  %b.value = load i8, ptr %b.p
+  %b.wide = zext i8 %b.value to i64
+  %b.odd = and i64 %b, 1
+  %b.shift = mul i64 %b.odd, 8
+  %b.part = shl i64 %b.wide, %b.shift
+  %total.next = add i64 %total, %b.part
+  %b.next = add i64 %b, 1
+  br label %byte
 
 fold:
-  %total = phi i64 [ %sum, %tail ], [ %last.sum, %last ], [ %folded, %fold.more ]
-  %high = lshr i64 %total, 16
-  %low = and i64 %total, 65535
-  %is.folded = icmp eq i64 %high, 0
+  %unfolded = phi i64 [ %total, %byte ], [ %folded, %fold.more ]
+  %above = lshr i64 %unfolded, 16
+  %below = and i64 %unfolded, 65535
+  %is.folded = icmp eq i64 %above, 0
   br i1 %is.folded, label %done, label %fold.more
 
 fold.more:
-  %folded = add i64 %high, %low
+  %folded = add i64 %above, %below
   br label %fold
 
 done:
-  %result = xor i64 %low, 65535
+  %word = trunc i64 %below to i16
+  %turned = call i16 @llvm.bswap.i16(i16 %word)
+  %inverse = xor i16 %turned, -1
+  %result = zext i16 %inverse to i64
   ret i64 %result
 }
 
@@ -524,3 +534,83 @@ done:
   ret i64 %result
 }
 
+
+; The colour of a packet at a meter of two rates, which gives its units if it has them (externs.MeterCell).
+; Meter: 0 is set  8 cir  16 cburst  24 committed  32 pir  40 pburst  48 peak  64 committed seen (i128)  80 peak seen
+
+define internal i64 @meter(ptr %meter, i64 %units, i64 %now) {
+entry:
+  %set = load i64, ptr %meter
+  %is.set = icmp ne i64 %set, 0
+  br i1 %is.set, label %peak, label %green
+
+peak:
+  %peak.p = getelementptr i8, ptr %meter, i64 32
+  %peak.seen = getelementptr i8, ptr %meter, i64 80
+  %has.peak = call i1 @take(ptr %peak.p, ptr %peak.seen, i64 %units, i64 %now)
+  br i1 %has.peak, label %committed, label %red
+
+committed:
+  %committed.p = getelementptr i8, ptr %meter, i64 8
+  %committed.seen = getelementptr i8, ptr %meter, i64 64
+  %has.committed = call i1 @take(ptr %committed.p, ptr %committed.seen, i64 %units, i64 %now)
+  br i1 %has.committed, label %green, label %yellow
+
+green:
+  ret i64 0
+
+yellow:
+  ret i64 1
+
+red:
+  ret i64 2
+}
+
+; Fill a bucket (rate, burst, level) by the time since the switch started, and take units from it if it has them.
+define internal i1 @take(ptr %bucket, ptr %seen.p, i64 %units, i64 %now) {
+  %rate = load i64, ptr %bucket
+  %burst.p = getelementptr i8, ptr %bucket, i64 8
+  %burst = load i64, ptr %burst.p
+  %level.p = getelementptr i8, ptr %bucket, i64 16
+  %level = load i64, ptr %level.p
+  %seen = load i128, ptr %seen.p, align 8
+  %filled = call i128 @filled(i64 %now, i64 %rate)
+  store i128 %filled, ptr %seen.p, align 8
+  %more = sub i128 %filled, %seen
+  %level.wide = sext i64 %level to i128
+  %sum = add i128 %level.wide, %more
+  %burst.wide = sext i64 %burst to i128
+  %over = icmp sgt i128 %sum, %burst.wide
+  %kept = select i1 %over, i128 %burst.wide, i128 %sum
+  %new = trunc i128 %kept to i64
+  %less = sub i64 %new, %units
+  %short = icmp slt i64 %new, %units
+  %left = select i1 %short, i64 %new, i64 %less
+  store i64 %left, ptr %level.p
+  %has = xor i1 %short, true
+  ret i1 %has
+}
+
+; now * rate / 1000000, rounded down: whole seconds, then the rest in two halves that no number of 64 bits overflows.
+define internal i128 @filled(i64 %now, i64 %rate) {
+  %seconds = udiv i64 %now, 1000000
+  %rest = urem i64 %now, 1000000
+  %seconds.wide = zext i64 %seconds to i128
+  %rate.wide = zext i64 %rate to i128
+  %whole = mul i128 %seconds.wide, %rate.wide
+  %rate.high = lshr i64 %rate, 32
+  %rate.low = and i64 %rate, 4294967295
+  %high = mul i64 %rest, %rate.high
+  %high.whole = udiv i64 %high, 1000000
+  %high.rest = urem i64 %high, 1000000
+  %high.up = shl i64 %high.rest, 32
+  %low = mul i64 %rest, %rate.low
+  %both = add i64 %high.up, %low
+  %low.whole = udiv i64 %both, 1000000
+  %high.wide = zext i64 %high.whole to i128
+  %high.placed = shl i128 %high.wide, 32
+  %low.wide = zext i64 %low.whole to i128
+  %part = add i128 %high.placed, %low.wide
+  %result = add i128 %whole, %part
+  ret i128 %result
+}

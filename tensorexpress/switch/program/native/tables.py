@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tensorexpress.switch.operations import ActionCall
 from tensorexpress.switch.program.bmv2.values import VALIDITY, ActionInfo, Calculation, Control, KeyField, TableInfo
+from tensorexpress.switch.program.match_kinds import BMV2_KINDS, RANGE
 from tensorexpress.switch.program.native.actions import ENDLESS, LEFT, WENT_ON, ActionCode
 from tensorexpress.switch.program.native.code import IrFunction
 from tensorexpress.switch.program.native.layout import SLOTS, WordCell, words_of
@@ -91,6 +92,8 @@ class ControlCode:
         key, cut = code.room(8 * layout.words), code.room(8 * layout.words)
         offset = 0
         for part, words in zip(table.key, layout.key, strict=True):
+            if BMV2_KINDS[part.kind].is_compared and part.kind != RANGE.name:
+                raise Unsupported(f"table {table.name!r} matches by {part.kind!r}")
             self._writer.headers.write_cell(WordCell(offset, words), self._key(part), key)
             offset += 8 * words
         return code.op(f"call ptr @find(ptr {code.address(descriptor)}, ptr {key}, ptr {cut})")
