@@ -61,13 +61,6 @@ PREDICT = [
         INPUT,
         "commits.tau: found 0 with 8 workers; accepted: 7",
     ),
-    ("explain --set job.architecture=async", INPUT, "architecture: found async, which has no iterations to plan"),
-    ("sweep --set job.architecture=async", INPUT, "architecture: found async, which has no iterations to plan"),
-    ("plan --set job.architecture=async", INPUT, "architecture: found async, which has no iterations to plan"),
-    ("run --set job.architecture=async", INPUT, "job.model: found 102228128 bytes an update; accepted: up to 50000000"),
-    ("run --set job.architecture=async --policy fifo", INPUT, "--policy: found with architecture async"),
-    ("run --set job.architecture=async --wires", INPUT, "--wires: found with architecture async"),
-    ("calibrate --baseline fifo=1 --set job.architecture=async", INPUT, "found async, which has no iterations"),
     ("predict --set cluster.topology=torus", INPUT, "unknown topology 'torus'"),
     ("predict --set cluster.k=4", INPUT, "topology 'star' has no 'k'; accepted: hosts"),
     ("predict --set job.dtype=fp8", INPUT, "--set job.dtype: unknown dtype 'fp8'; "),
@@ -133,6 +126,7 @@ PREDICT = [
 ]
 
 SWEEP = [
+    ("sweep --set job.architecture=async", INPUT, "architecture: found async, which has no iterations to plan"),
     ("sweep --threshold nan", INPUT, "--threshold: found nan; accepted: a number from 1.0 to 1000.0"),
     ("sweep --threshold inf", INPUT, "--threshold: found inf"),
     ("sweep --threshold 0.5", INPUT, "--threshold: found 0.5"),
@@ -159,6 +153,7 @@ SWEEP = [
 ]
 
 EXPLAIN = [
+    ("explain --set job.architecture=async", INPUT, "architecture: found async, which has no iterations to plan"),
     ("explain --policy fifo", INPUT, "policy 'fifo' makes the same choices as fifo"),
     ("explain --policy p3,ideal", INPUT, "--policy 'p3,ideal' names 2 policies; accepted: one at a time"),
     ("explain --policy nothing", INPUT, "--policy: unknown policy 'nothing'"),
@@ -225,6 +220,7 @@ HOT = [
 ]
 
 PLAN = [
+    ("plan --set job.architecture=async", INPUT, "architecture: found async, which has no iterations to plan"),
     ("plan --policy switchml --set cluster.switch_memory='2 KB'", INPUT, "room for 0 slots of 2112 bytes, and 1 pool"),
     ("plan --set cluster.switch_memory=-1", INPUT, "-1 is negative; a size is zero or more"),
     ("plan --dscp 99", INPUT, "--dscp"),
@@ -348,6 +344,9 @@ STATUS = [
 ]
 
 RUN = [
+    ("run --set job.architecture=async", INPUT, "job.model: found 102228128 bytes an update; accepted: up to 50000000"),
+    ("run --set job.architecture=async --policy fifo", INPUT, "--policy: found with architecture async"),
+    ("run --set job.architecture=async --wires", INPUT, "--wires: found with architecture async"),
     (
         "run --policy switchml --target linux --scale auto",
         INPUT,
@@ -378,6 +377,7 @@ RUN = [
 ]
 
 CALIBRATE = [
+    ("calibrate --baseline fifo=1 --set job.architecture=async", INPUT, "found async, which has no iterations"),
     ("calibrate --target bmv2", INPUT, "--target: found 'bmv2'; accepted: embedded, linux"),
     ("calibrate --set job.workers=2", INPUT, "SCENARIO.toml and --set are for --baseline"),
     ("calibrate missing.toml --baseline 'fifo=1 s'", INPUT, "missing.toml: cannot be read"),
