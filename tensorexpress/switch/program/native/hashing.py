@@ -109,11 +109,14 @@ class HashCode:
                 self._put_number(truth(self._expressions.condition(part.value)), 1, buffer)
         self._put_fields(references, buffer)
         self._unit.scratch_bytes = max(self._unit.scratch_bytes, self._most_bits // 8 + 8)
-        if self._position is None:
-            size = code.op(f"lshr i64 {code.op(f'add i64 {code.load(0, base=self._at)}, 7')}, 3")
-        else:
-            size = str(-(-self._position // 8))
+        size = self._filled_bytes()
         return self._with_payload(buffer, size) if with_payload else size
+
+    def _filled_bytes(self) -> str:
+        code = self._code
+        if self._position is None:
+            return code.op(f"lshr i64 {code.op(f'add i64 {code.load(0, base=self._at)}, 7')}, 3")
+        return str(-(-self._position // 8))
 
     def _lose_position(self) -> None:
         """Keep in memory from here on how many bits there are: that depends on the packet."""
