@@ -78,24 +78,13 @@ class ParserWriter:
             if start is None or step.op == "extract_VL":
                 return None
             if step.op == "extract":
-                start += self._headers.fixed_size(self._extractable(step.parameters[0])[0])
+                start += self._headers.fixed_size(self._references.extractable(step.parameters[0])[0])
             elif step.op == "advance":
                 bits = step.parameters[0]
                 if not isinstance(bits, Const) or bits.value % 8:
                     return None
                 start += bits.value // 8
         return start
-
-    def _extractable(self, target: Expression) -> list[str]:
-        """Return the headers that an extraction may fill: one, or the elements of a stack."""
-        match target:
-            case Named("header", name):
-                return [name]
-            case Named("header_stack", name):
-                return self._references.elements(name)
-            case LastField(stack, _, member):
-                return self._references.elements(stack, member)
-        raise self._context.unsupported("an extraction into something that is no header")
 
     def _state(self, name: str, go: Callable[[Node], None]) -> None:
         """Write one state."""
@@ -163,7 +152,7 @@ class ParserWriter:
 
     def _extract_next(self, target: Expression, varbit_bits: Expression | None) -> None:
         """Write an extraction into a header or the next element of a stack."""
-        headers = self._extractable(target)
+        headers = self._references.extractable(target)
         varbit_size = None if varbit_bits is None else self._varbit_size(varbit_bits, headers[0])
         if isinstance(target, Named) and target.kind == "header":
             size = self._headers.fixed_size(headers[0])

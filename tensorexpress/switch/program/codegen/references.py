@@ -58,6 +58,17 @@ class References(Generic[_Number]):
         unions = [program.unions[name] for name in program.union_stacks[stack]]
         return [union.headers[union.members.index(member)] for union in unions]
 
+    def extractable(self, target: Expression) -> list[str]:
+        """Return the headers that an extraction may fill: one, or the elements of a stack."""
+        match target:
+            case Named("header", name):
+                return [name]
+            case Named("header_stack", name):
+                return self.elements(name)
+            case LastField(stack, _, member):
+                return self.elements(stack, member)
+        raise self._unsupported("an extraction into something that is no header")
+
     def headers(self, expression: Expression) -> list[tuple[str | None, str]]:
         """Return the headers that an expression may stand for, each with the condition for it."""
         match expression:

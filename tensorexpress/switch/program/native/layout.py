@@ -23,12 +23,8 @@ from tensorexpress.switch.program.native.unsupported import Unsupported
 #: Bytes of a context at most.
 LARGEST_CONTEXT = 2**18
 
-#: What stands in the slots, in this order. Python fills in those up to "priority", reads those from "length" to
-#: "mcast_grp" after a stage, and those that decide something unusual where a stage says that it did.
-SLOT_NAMES = (
-    "preserved",
-    "truncate_bytes",
-    "recirculate_fields",
+#: What a packet tells egress, in the order of slots.
+TOLD = (
     "ingress_port",
     "ingress_us",
     "instance_type",
@@ -41,6 +37,15 @@ SLOT_NAMES = (
     "deq_qdepth",
     "length",
     "priority",
+)
+
+#: What stands in the slots, in this order. Python fills in those up to "priority", reads those from "length" to
+#: "mcast_grp" after a stage, and those that decide something unusual where a stage says that it did.
+SLOT_NAMES = (
+    "preserved",
+    "truncate_bytes",
+    "recirculate_fields",
+    *TOLD,
     "egress_spec",
     "mcast_grp",
     "clone_session",

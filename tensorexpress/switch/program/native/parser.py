@@ -118,7 +118,7 @@ class ParserCode:
 
     def _extract(self, target: Expression, varbit_bits: Expression | None) -> None:
         """Write an extraction into a header or the next element of a stack."""
-        headers = self._extractable(target)
+        headers = self._references.extractable(target)
         place = self._writer.headers.place(headers[0])
         varbit_size = None if varbit_bits is None else self._varbit_size(varbit_bits, headers[0])
         if isinstance(target, Named) and target.kind == "header":
@@ -130,17 +130,6 @@ class ParserCode:
         self._forward(place.fixed_bytes)
         if varbit_size is not None:
             self._forward(varbit_size)
-
-    def _extractable(self, target: Expression) -> list[str]:
-        """Return the headers that an extraction may fill: one, or the elements of a stack."""
-        match target:
-            case Named("header", name):
-                return [name]
-            case Named("header_stack", name):
-                return self._references.elements(name)
-            case LastField(stack, _, member):
-                return self._references.elements(stack, member)
-        raise Unsupported("it extracts into something that is no header")
 
     def _extract_element(self, target: Expression, headers: list[str], varbit_size: str | None) -> None:
         """Write an extraction into the next element of a stack, whichever that is."""

@@ -13,7 +13,7 @@ from tensorexpress.switch.program.bmv2.values import ArrayInfo, TableInfo
 from tensorexpress.switch.program.compiled import CompiledProgram
 from tensorexpress.switch.program.externs import ARRAYS
 from tensorexpress.switch.program.native.compiler import load
-from tensorexpress.switch.program.native.layout import SLOT_NAMES, SLOTS, WordCell
+from tensorexpress.switch.program.native.layout import SLOT_NAMES, SLOTS, TOLD, WordCell
 from tensorexpress.switch.program.native.memory import (
     Block,
     NativeCounters,
@@ -28,22 +28,7 @@ from tensorexpress.switch.program.tables import ActionProfile, MatchTable
 
 _WORD = Struct("<Q")
 
-#: What a packet tells egress, in the order of slots.
-_TOLD = (
-    "ingress_port",
-    "ingress_us",
-    "instance_type",
-    "egress_port",
-    "egress_rid",
-    "egress_us",
-    "enq_us",
-    "enq_qdepth",
-    "deq_timedelta",
-    "deq_qdepth",
-    "length",
-    "priority",
-)
-_told = attrgetter(*_TOLD)
+_told = attrgetter(*TOLD)
 
 #: Slots that are filled in before a stage, and those that are read afterwards: always, and where it decided more.
 _BEFORE_INGRESS = Struct("<6q56xq")
@@ -51,7 +36,7 @@ _BEFORE_EGRESS = Struct("<15q")
 _USUAL = Struct("<4q")
 _UNUSUAL = Struct("<8x2q112x5q")
 _USUAL_AT = SLOTS["length"]
-assert SLOT_NAMES[3:15] == (*_TOLD[:10], "length", "priority")
+assert SLOT_NAMES[3:15] == TOLD
 assert SLOT_NAMES[17:22] == ("clone_session", "clone_fields", "resubmit_fields", "digest", "kept")
 
 #: Frames that there is room for from the start.
