@@ -121,6 +121,7 @@ def run(
                 | {
                     "--target": name != "embedded",
                     "--wires": wires,
+                    "--engine": engine != AUTO,
                     "--scale": scale != "1",
                     "--attempts": attempts > 1,
                 }

@@ -347,6 +347,7 @@ RUN = [
     ("run --set job.architecture=async", INPUT, "job.model: found 102228128 bytes an update; accepted: up to 50000000"),
     ("run --set job.architecture=async --policy fifo", INPUT, "--policy: found with architecture async"),
     ("run --set job.architecture=async --wires", INPUT, "--wires: found with architecture async"),
+    ("run --set job.architecture=async --engine native", INPUT, "--engine: found with architecture async"),
     (
         "run --policy switchml --target linux --scale auto",
         INPUT,
