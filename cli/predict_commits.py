@@ -11,6 +11,7 @@ from tensorexpress.cli.options import progress, write_json, write_output
 from tensorexpress.errors import InputError
 
 if TYPE_CHECKING:
+    from tensorexpress.results.convergence import Convergence
     from tensorexpress.scenario import Scenario
 
 
@@ -19,17 +20,23 @@ def predict_commits(
 ) -> None:
     """Train, and show or write what came out."""
     from tensorexpress.results.convergence_plot import plot_convergence
-    from tensorexpress.results.report import csv_text
     from tensorexpress.sim.train import train
 
     with progress(seeds * len(scenario.commits.modes), "training") as advance:
         found = train(scenario, seeds, lambda _: advance())
+    if plot_path is not None:
+        plot_convergence(found, plot_path)
+    show_convergence(found, json_path, csv_path)
+
+
+def show_convergence(found: Convergence, json_path: str | None, csv_path: str | None) -> None:
+    """Write what came out of training, or print it as a table where nothing else is printed."""
+    from tensorexpress.results.report import csv_text
+
     if json_path is not None:
         write_json(json_path, found.to_json())
     if csv_path is not None:
         write_output(csv_path, csv_text(found.rows()))
-    if plot_path is not None:
-        plot_convergence(found, plot_path)
     if "-" not in (json_path, csv_path):
         click.echo(found.as_table())
 

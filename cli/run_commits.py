@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
-
 from tensorexpress.cli import say
-from tensorexpress.cli.options import progress, write_json, write_output
+from tensorexpress.cli.options import progress
+from tensorexpress.cli.predict_commits import show_convergence
 
 if TYPE_CHECKING:
     from tensorexpress.scenario import Scenario
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
 def run_asynchronously(scenario: Scenario, json_path: str | None, csv_path: str | None) -> None:
     """Train with real processes in every mode, and show or write what came out."""
     from tensorexpress.results.convergence import Convergence
-    from tensorexpress.results.report import csv_text
     from tensorexpress.roles.cohort import CohortRun, run_commits
 
     traces = {}
@@ -30,10 +28,4 @@ def run_asynchronously(scenario: Scenario, json_path: str | None, csv_path: str 
                 counted = len(run.rows)
 
             traces[mode] = (run_commits(scenario, mode, seen, say).trace(scenario),)
-    found = Convergence(scenario, traces)
-    if json_path is not None:
-        write_json(json_path, found.to_json())
-    if csv_path is not None:
-        write_output(csv_path, csv_text(found.rows()))
-    if "-" not in (json_path, csv_path):
-        click.echo(found.as_table())
+    show_convergence(Convergence(scenario, traces), json_path, csv_path)
