@@ -64,8 +64,7 @@ def differences(one: Record, other: Record) -> list[str]:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("loss", [0.0, 0.01])
-@pytest.mark.parametrize("ecn_bytes", [0, 1500])
+@pytest.mark.parametrize(("loss", "ecn_bytes"), [(0.0, 0), (0.01, 1500)])
 @pytest.mark.parametrize("architecture", ["ps", "ring", "fsdp"])
 def test_engines_are_equal_on_every_architecture_discipline_loss_and_ecn(
     architecture: str, ecn_bytes: int, loss: float, policy: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -87,6 +88,12 @@ class TestToy:
         assert len(spines) == 2
 
 
+@cache
+def placed_at_random(seed: int, name: str, way: str) -> Placement:
+    """Return a placement on a random fabric; several tests look at the same ones."""
+    return place(*random_fabric(default_rng(seed)), name, way, seed=seed)
+
+
 class TestRandomFabrics:
     """Two hundred small ones."""
 
@@ -111,7 +118,7 @@ class TestRandomFabrics:
                 ("once", [all_places(fabric, parties, server, sums=True) for server in servers]),
                 ("trees", [all_trees(fabric, parties, server) for server in servers]),
             ):
-                placed = place(fabric, parties, "inart", way, seed=seed)
+                placed = placed_at_random(seed, "inart", way)
                 best = best_whole(fabric, choices, most=300)
                 assert placed.rate_bps <= placed.bound_bps * (1 + 1e-6), (seed, way)
                 if best is not None:
@@ -121,8 +128,7 @@ class TestRandomFabrics:
     @pytest.mark.parametrize("name", ["equal", "inart"])
     def test_every_capacity_is_kept_and_one_used_up(self, name: str, way: str) -> None:
         for seed in range(60):
-            fabric, parties = random_fabric(default_rng(seed))
-            placed = place(fabric, parties, name, way, seed=seed)
+            placed = placed_at_random(seed, name, way)
             assert placed.usage.max() == pytest.approx(1.0)
             assert sum(placed.shares) == pytest.approx(1.0)
 
@@ -130,7 +136,7 @@ class TestRandomFabrics:
         for seed in range(60):
             fabric, parties = random_fabric(default_rng(seed))
             for way in ("once", "trees"):
-                for server, choice in enumerate(place(fabric, parties, "inart", way).choices):
+                for server, choice in enumerate(placed_at_random(seed, "inart", way).choices):
                     root = fabric.switch_of(parties.servers[server])
                     for worker in parties.workers:
                         assert end_of_way(fabric, choice.way, worker) == root
