@@ -27,6 +27,9 @@ Floats = NDArray[np.float64]
 #: What a resource of a fabric is, for people; those of one kind follow each other.
 LINK, SUM_RATE, SLOTS = "link", "summing rate of", "slots of"
 
+#: What is left at the least of a resource that others have used up.
+_TRACE = 1e-6
+
 #: Ways with more hops than the shortest are looked at where that is asked for, up to so many.
 _MOST_DETOUR = 8
 
@@ -157,6 +160,15 @@ class Fabric:
             for ends, rate in zip(self.links, self.rate_bps, strict=True)
         )
         return replace(self, rate_bps=tuple(rates))
+
+    def less(self, taken_bps: Floats) -> Fabric:
+        """Return what others leave of the fabric; a trace of everything, so that what is used up is just very slow."""
+        left = np.maximum(self.limits_bps - taken_bps, _TRACE * self.limits_bps)
+        found = {LINK: list(self.rate_bps), SUM_RATE: list(self.sum_bps), SLOTS: list(self.slots_bps)}
+        for resource, limit in zip(self.resources, left.tolist(), strict=True):
+            found[resource.kind][resource.number] = limit
+        rates, sums, slots = (tuple(found[kind]) for kind in (LINK, SUM_RATE, SLOTS))
+        return replace(self, rate_bps=rates, sum_bps=sums, slots_bps=slots)
 
     def groups(self, workers: Iterable[int], servers: Sequence[int]) -> tuple[Group, ...]:
         """Return workers in groups that are the same to a placement."""

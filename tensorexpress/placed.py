@@ -1,7 +1,6 @@
-"""What placements mean for the plan of a scenario: what every job has of the network, its trees, paths and slices.
+"""What placements mean for the plan of a scenario: what jobs have of the network, their trees, paths and slices.
 
-A policy with a placement plans every job by itself, on its part of the network: what jobs share, they have in equal
-parts, less what background traffic takes.
+A policy with a placement plans all jobs together, on what background traffic leaves of the network.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from functools import lru_cache
 from tensorexpress.fabric import Fabric, fabric_of
 from tensorexpress.framing import ETHERNET_BYTES
 from tensorexpress.paths import Path, Paths
-from tensorexpress.placement import Placement, place
+from tensorexpress.placement import Placement, place_together
 from tensorexpress.placement_programs import Parties
 from tensorexpress.placement_rounding import SumPlaces, UpTree
 from tensorexpress.scenario import Job, Scenario
@@ -25,34 +24,25 @@ from tensorexpress.sums import SumPlan
 @lru_cache(maxsize=8)
 def placements_of(scenario: Scenario, name: str, sums: str, paths: Paths) -> tuple[Placement, ...]:
     """Decide the placement of every job; `paths` are those of background traffic."""
-    way = "none" if sums == "none" else "trees"
-    return tuple(place_job(scenario, number, name, way, paths) for number in range(len(scenario.jobs)))
+    return place_jobs(scenario, name, "none" if sums == "none" else "trees", paths)
 
 
-def place_job(scenario: Scenario, number: int, name: str, way: str, paths: Paths) -> Placement:
-    """Decide the placement of one job."""
-    job = scenario.jobs[number]
-    trees = _usual_trees(scenario, number) if name == "atp" and way == "trees" else None
-    parties = Parties(job.name, job.hosts, job.servers)
-    return place(fabric_for(scenario, number, paths), parties, name, way, seed=scenario.seed, trees=trees)
+def place_jobs(scenario: Scenario, name: str, way: str, paths: Paths) -> tuple[Placement, ...]:
+    """Decide the placements of all jobs together, for one way to sum."""
+    jobs = range(len(scenario.jobs))
+    trees = [_usual_trees(scenario, job) for job in jobs] if name == "atp" and way == "trees" else None
+    parties = [Parties(job.name, job.hosts, job.servers) for job in scenario.jobs]
+    return place_together(fabric_for(scenario, paths), parties, name, way, seed=scenario.seed, trees=trees)
 
 
-def fabric_for(scenario: Scenario, number: int, paths: Paths) -> Fabric:
-    """Return what a job has of the network."""
+def fabric_for(scenario: Scenario, paths: Paths) -> Fabric:
+    """Return what background traffic leaves of the network."""
     taken: Counter[int] = Counter()
     for source in scenario.background:
         on_wire_bps = source.rate_bps * (source.packet_bytes + ETHERNET_BYTES) // source.packet_bytes
         taken.update(dict.fromkeys(paths.between(source.src, source.dst), on_wire_bps))
-    cluster, jobs = scenario.cluster, len(scenario.jobs)
-    whole = fabric_of(cluster, scenario.directed(), taken, room_of(cluster), cluster.switch_rate_bps)
-    at_host = Counter(host for job in scenario.jobs for host in {*job.hosts, *job.servers})
-    parts = [at_host[min(ends)] or 1 if min(ends) < whole.hosts else jobs for ends in whole.links]
-    return replace(
-        whole,
-        rate_bps=tuple(rate / part for rate, part in zip(whole.rate_bps, parts, strict=True)),
-        sum_bps=tuple(rate / jobs for rate in whole.sum_bps),
-        slots_bps=tuple(rate / jobs for rate in whole.slots_bps),
-    )
+    cluster = scenario.cluster
+    return fabric_of(cluster, scenario.directed(), taken, room_of(cluster), cluster.switch_rate_bps)
 
 
 def _usual_trees(scenario: Scenario, number: int) -> tuple[UpTree, ...]:

@@ -3,7 +3,8 @@
 Two phases. Phase 1, rarely: the split of the model over servers. Where one bottleneck decides, a server's share follows
 its link (the closed form that Lagrange multipliers give); in general it is what a linear program says. Phase 2,
 whenever the network changes: places and paths, drawn by a linear program's flows (`placement_programs`,
-`placement_rounding`). docs/placement.md has the forms.
+`placement_rounding`). Jobs that share a fabric are placed together, so that the slowest is as fast as can be, and
+then the next. docs/placement.md has the forms.
 """
 
 from __future__ import annotations
@@ -11,23 +12,28 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
-from numpy.random import Generator
 
 from tensorexpress.errors import PlanError, unknown
 from tensorexpress.fabric import LINK, SUM_RATE, Fabric, Floats, Resource, check_ways
 from tensorexpress.placement_moves import improved
-from tensorexpress.placement_programs import Parties, Relaxed, by_places, by_trees
+from tensorexpress.placement_programs import Parties, Relaxed, optimum
 from tensorexpress.placement_rounding import (
+    Choices,
     Chosen,
+    Shares,
     UpTree,
     best_of_draws,
     draw_places,
     draw_tree,
-    rate_of,
+    is_fairer,
+    rates_of,
+    rates_with,
     shared_again,
+    taken_by,
     tree_choice,
 )
 from tensorexpress.policy import PLACEMENTS
@@ -63,11 +69,16 @@ class Placement:
     choices: tuple[Chosen, ...]
     #: Bit/s on the wire at which every worker sends.
     rate_bps: float
-    #: What no placement beats, whatever shares, places and paths it has.
+    #: What no placement beats, whatever shares, places and paths it has; with several jobs, what is fairest to all.
     bound_bps: float
     #: Whether the closed form gave the shares, and what was chosen kept them.
     is_closed_form: bool
+    #: How long planning took, for all jobs together.
     seconds: float
+    #: Bit/s that other jobs take of every resource.
+    others_bps: Floats
+    #: What the job would reach if it were alone on the fabric.
+    alone_bps: float
 
     @property
     def of_optimum(self) -> float:
@@ -75,17 +86,23 @@ class Placement:
         return self.rate_bps / self.bound_bps
 
     @property
+    def pays(self) -> float:
+        """Return the part of its own rate that a job leaves to others."""
+        return 1 - self.rate_bps / self.alone_bps
+
+    @property
     def usage(self) -> Floats:
-        """Return what is used of every resource, 1 for all of it."""
-        loads = np.array([choice.loads for choice in self.choices]).T @ np.array(self.shares)
+        """Return what all jobs use of every resource, 1 for all of it."""
+        used_bps = taken_by(self.choices, self.shares) * self.rate_bps + self.others_bps
         limits = self.fabric.limits_bps
-        used: Floats = np.divide(loads * self.rate_bps, limits, out=np.zeros_like(limits), where=limits > 0)
+        used: Floats = np.divide(used_bps, limits, out=np.zeros_like(limits), where=limits > 0)
         return used
 
     @property
     def bottleneck(self) -> Resource:
-        """Return what is used up first."""
-        return self.fabric.resources[int(np.argmax(np.round(self.usage, 9)))]
+        """Return what is used up first of what the job uses."""
+        own = taken_by(self.choices, self.shares) > 0
+        return self.fabric.resources[int(np.argmax(np.where(own, np.round(self.usage, 9), -1.0)))]
 
 
 class Better(NamedTuple):
@@ -120,27 +137,30 @@ def closed_form(fabric: Fabric, parties: Parties, way: str) -> tuple[float, tupl
 
 def relax(fabric: Fabric, parties: Parties, way: str, shares: Sequence[float] | None = None) -> Relaxed:
     """Return the optimum of the linear program of a way to sum."""
-    if way == "trees":
-        return by_trees(fabric, parties, shares)
-    return by_places(fabric, parties, shares, sums=way == "once")
+    return optimum(fabric, [parties], way, [shares])[0]
 
 
-def _split(fabric: Fabric, parties: Parties, way: str) -> tuple[Relaxed, float, bool]:
-    """Phase 1: return the optimum with the shares to take, the bound, and whether the closed form gave them.
+def _split(fabric: Fabric, jobs: Sequence[Parties], way: str) -> tuple[tuple[Relaxed, ...], list[float], bool]:
+    """Phase 1: return the optimum with the shares to take, the bounds, and whether the closed form gave them.
 
     Where other shares are as good, those of the closed form are taken, or equal ones: they use all servers.
     """
-    most_bps, shares = closed_form(fabric, parties, way)
-    by_form = relax(fabric, parties, way, shares)
+    most_bps, shares = zip(*(closed_form(fabric, parties, way) for parties in jobs), strict=True)
+    by_form = optimum(fabric, jobs, way, shares)
     # Who works on a server's host sends nothing to it over the network, which the closed form does not know.
-    if by_form.rate_bps >= most_bps * (1 - _SAME) and not set(parties.workers) & set(parties.servers):
-        return by_form, max(most_bps, by_form.rate_bps), True
-    free = relax(fabric, parties, way)
-    bound_bps = max(free.rate_bps, by_form.rate_bps)
-    if by_form.rate_bps >= bound_bps * (1 - _SAME):
-        return by_form, bound_bps, True
-    equal = relax(fabric, parties, way, equal_shares(parties))
-    return (equal if equal.rate_bps >= bound_bps * (1 - _SAME) else free), bound_bps, False
+    is_known = not any(set(parties.workers) & set(parties.servers) for parties in jobs)
+    if is_known and _reach(by_form, most_bps):
+        return by_form, [max(most, each.rate_bps) for most, each in zip(most_bps, by_form, strict=True)], True
+    free = optimum(fabric, jobs, way, [None] * len(jobs))
+    bounds_bps = [each.rate_bps for each in free]
+    if _reach(by_form, bounds_bps):
+        return by_form, [max(pair) for pair in zip(bounds_bps, (each.rate_bps for each in by_form), strict=True)], True
+    equal = optimum(fabric, jobs, way, [equal_shares(parties) for parties in jobs])
+    return (equal if _reach(equal, bounds_bps) else free), bounds_bps, False
+
+
+def _reach(found: Sequence[Relaxed], bounds_bps: Sequence[float]) -> bool:
+    return all(each.rate_bps >= bound * (1 - _SAME) for each, bound in zip(found, bounds_bps, strict=True))
 
 
 def equal_shares(parties: Parties) -> tuple[float, ...]:
@@ -159,7 +179,23 @@ def place(
     shares: Sequence[float] | None = None,
     trees: Sequence[UpTree] | None = None,
 ) -> Placement:
-    """Decide a placement; PlanError names what makes it impossible.
+    """Decide the placement of one job that has a fabric for itself: see `place_together`."""
+    own, ready = None if shares is None else [tuple(shares)], None if trees is None else [trees]
+    return place_together(fabric, [parties], name, way, seed=seed, draws=draws, shares=own, trees=ready)[0]
+
+
+def place_together(
+    fabric: Fabric,
+    jobs: Sequence[Parties],
+    name: str = "inart",
+    way: str = "trees",
+    *,
+    seed: int = 1,
+    draws: int = DRAWS,
+    shares: Shares | None = None,
+    trees: Sequence[Sequence[UpTree]] | None = None,
+) -> tuple[Placement, ...]:
+    """Decide the placements of jobs that share a fabric; PlanError names what makes it impossible.
 
     Shares that are given stay, and only places and paths are decided (phase 2). `trees` are those of `atp`.
     """
@@ -167,86 +203,168 @@ def place(
     import scipy.optimize  # noqa: F401
 
     started = time.perf_counter()
-    for what, value, accepted in (("placement", name, PLACEMENTS), ("way to sum", way, WAYS)):
-        if value not in accepted or value == "none" == name:
-            raise PlanError(f"{parties.name}: {unknown(what, value, accepted)}")
-    if name == "load":
-        way = "none"
-    if not parties.servers:
-        raise PlanError(f"{parties.name}: has no servers; accepted for a placement: one or more")
-    check_ways(fabric, parties.name, parties.workers, parties.servers, by_trees=way == "trees")
+    way = _checked(fabric, jobs, name, way)
+    alone: list[Placement] = []
+    for job, parties in enumerate(jobs if len(jobs) > 1 else ()):
+        parts, ready = None if shares is None else shares[job], None if trees is None else trees[job]
+        alone.append(place(fabric, parties, name, way, seed=seed, draws=draws, shares=parts, trees=ready))
+    given = shares
     if name != "inart" and shares is None:
-        shares = equal_shares(parties)
-    if shares is None:
-        relaxed, bound_bps, is_closed_form = _split(fabric, parties, way)
-    else:
-        relaxed = _for_shares(fabric, parties, name, way, shares)
-        bound_bps, is_closed_form = max(relaxed.rate_bps, relax(fabric, parties, way).rate_bps), False
+        given = [equal_shares(parties) for parties in jobs]
+    relaxed, bounds_bps, is_closed_form = _optimum(fabric, jobs, name, way, given)
+    planned = [each.shares for each in relaxed]
 
-    def rated(choices: Sequence[Chosen]) -> tuple[float, tuple[float, ...]]:
-        if shares is None:
-            return shared_again(choices, relaxed.shares, fabric)
-        return rate_of(choices, relaxed.shares, fabric), relaxed.shares
+    def rated(choices: Choices) -> tuple[tuple[float, ...], Shares]:
+        if given is None:
+            return shared_again(choices, planned, fabric)
+        return rates_with(choices, planned, fabric), planned
 
+    choices: list[Sequence[Chosen]]
     if trees is not None:
-        choices = tuple(tree_choice(fabric, parties, server, tree) for server, tree in enumerate(trees))
+        choices = [
+            [tree_choice(fabric, parties, server, tree) for server, tree in enumerate(own)]
+            for parties, own in zip(jobs, trees, strict=True)
+        ]
     else:
-        draw, servers = _draw(fabric, parties, way, relaxed), len(parties.servers)
-        choices = best_of_draws(draw, lambda drawn: rated(drawn)[0], servers, relaxed.rate_bps, seed, draws)
+        known = [choice for each in alone for choice in each.choices]
+        choices = _drawn(fabric, jobs, way, relaxed, rated, seed, draws, known)
         if way != "trees":
-            choices = _moved(fabric, parties if name != "atp" else replace(parties, at_edges=True), way, choices, rated)
-    rate_bps, taken = rated(choices)
-    is_closed_form = is_closed_form and taken == relaxed.shares
-    seconds = time.perf_counter() - started
-    found = Placement(name, way, parties, fabric, taken, choices, rate_bps, bound_bps, is_closed_form, seconds)
-    if name != "inart" or shares is not None or way != "once" or found.of_optimum > 1 - _SAME:
-        return found
+            edges = [replace(parties, at_edges=name == "atp") for parties in jobs]
+            choices = _moved(fabric, edges, way, choices, rated)
+    rates_bps, taken = rated(choices)
+    loads = [taken_by(own, parts) for own, parts in zip(choices, taken, strict=True)]
+    carried = np.array(rates_bps)[:, None] * loads
+    found = []
+    for job, parties in enumerate(jobs):
+        # What was chosen for all may by chance suit a job better than what was drawn for it alone.
+        alone_bps = max(*rates_of([loads[job]], fabric), *(each.rate_bps for each in alone[job : job + 1]), 0.0)
+        found.append(
+            Placement(
+                name,
+                way,
+                parties,
+                fabric,
+                taken[job],
+                tuple(choices[job]),
+                rates_bps[job],
+                bounds_bps[job],
+                is_closed_form and taken[job] == planned[job],
+                time.perf_counter() - started,
+                carried.sum(axis=0) - carried[job],
+                alone_bps,
+            )
+        )
+    if name != "inart" or shares is not None or way != "once" or all(each.of_optimum > 1 - _SAME for each in found):
+        return tuple(found)
     # What is drawn from equal shares may be better than what is drawn from the optimum's.
-    other = place(fabric, parties, name, way, seed=seed, draws=draws, shares=equal_shares(parties))
-    better = max(found, other, key=lambda each: each.rate_bps)
-    return replace(better, seconds=time.perf_counter() - started)
+    equal = [equal_shares(parties) for parties in jobs]
+    other = place_together(fabric, jobs, name, way, seed=seed, draws=draws, shares=equal)
+    better = other if is_fairer([each.rate_bps for each in other], rates_bps) else found
+    return tuple(replace(each, seconds=time.perf_counter() - started) for each in better)
+
+
+def _optimum(
+    fabric: Fabric, jobs: Sequence[Parties], name: str, way: str, shares: Shares | None
+) -> tuple[tuple[Relaxed, ...], list[float], bool]:
+    """Return the optimum to draw from, the bounds, and whether shares are those of the closed form."""
+    if shares is None:
+        return _split(fabric, jobs, way)
+    searched = [replace(parties, at_edges=way == "once" and name == "atp") for parties in jobs]
+    relaxed = optimum(fabric, searched, way, shares)
+    return relaxed, [each.rate_bps for each in optimum(fabric, jobs, way, [None] * len(jobs))], False
+
+
+def _checked(fabric: Fabric, jobs: Sequence[Parties], name: str, way: str) -> str:
+    """Return the way to sum; refuse what cannot be placed."""
+    for parties in jobs:
+        for what, value, accepted in (("placement", name, PLACEMENTS), ("way to sum", way, WAYS)):
+            if value not in accepted or value == "none" == name:
+                raise PlanError(f"{parties.name}: {unknown(what, value, accepted)}")
+        if name == "load":
+            way = "none"
+        if not parties.servers:
+            raise PlanError(f"{parties.name}: has no servers; accepted for a placement: one or more")
+        check_ways(fabric, parties.name, parties.workers, parties.servers, by_trees=way == "trees")
+    return way
+
+
+def _by_job(choices: Sequence[Chosen], jobs: Sequence[Parties]) -> list[Sequence[Chosen]]:
+    """Return what was chosen for the servers of all jobs job by job."""
+    each = iter(choices)
+    return [list(islice(each, len(parties.servers))) for parties in jobs]
 
 
 def _moved(
     fabric: Fabric,
-    parties: Parties,
+    jobs: Sequence[Parties],
     way: str,
-    choices: tuple[Chosen, ...],
-    rated: Callable[[Sequence[Chosen]], tuple[float, tuple[float, ...]]],
-) -> tuple[Chosen, ...]:
-    """Return what was drawn after moves that make it better; shares follow, and moves once more."""
+    choices: list[Sequence[Chosen]],
+    rated: Callable[[Choices], tuple[tuple[float, ...], Shares]],
+) -> list[Sequence[Chosen]]:
+    """Return what was drawn after moves that make it better, job by job on what others leave; shares follow, and moves
+    once more."""
     rng = np.random.default_rng(0)
     for _ in range(2):
-        rate_bps, shares = rated(choices)
-        better = improved(fabric, parties, choices, shares, rng, sums=way == "once")
-        if rated(better)[0] <= rate_bps:
+        before = choices
+        for job, parties in enumerate(jobs):
+            rates, shares = rated(choices)
+            carried = [rates[each] * taken_by(choices[each], shares[each]) for each in range(len(jobs)) if each != job]
+            left = fabric.less(np.sum(carried, axis=0)) if carried else fabric
+            moved = improved(left, parties, choices[job], shares[job], rng, sums=way == "once")
+            better = [*choices[:job], moved, *choices[job + 1 :]]
+            if is_fairer(rated(better)[0], rates):
+                choices = better
+        if choices is before:
             break
-        choices = better
     return choices
 
 
-def _for_shares(fabric: Fabric, parties: Parties, name: str, way: str, shares: Sequence[float]) -> Relaxed:
-    if way == "once" and name == "atp":
-        return by_places(fabric, replace(parties, at_edges=True), shares)
-    return relax(fabric, parties, way, shares)
+def _drawn(
+    fabric: Fabric,
+    jobs: Sequence[Parties],
+    way: str,
+    relaxed: Sequence[Relaxed],
+    rated: Callable[[Choices], tuple[tuple[float, ...], Shares]],
+    seed: int,
+    draws: int,
+    known: Sequence[Chosen],
+) -> list[Sequence[Chosen]]:
+    """Return what is drawn from an optimum for the servers of every job."""
+    used = fabric.of_summing_switches() if way == "trees" else fabric
+    draw = draw_tree if way == "trees" else draw_places
+    each = [
+        (parties, server, own)
+        for parties, own in zip(jobs, relaxed, strict=True)
+        for server in range(len(parties.servers))
+    ]
+    found = best_of_draws(
+        lambda number, rng: draw(used, *each[number], rng),
+        lambda choices: rated(_by_job(choices, jobs))[0],
+        len(each),
+        [own.rate_bps for own in relaxed],
+        seed,
+        draws,
+        known,
+    )
+    return _by_job(found, jobs)
 
 
-def _draw(fabric: Fabric, parties: Parties, way: str, relaxed: Relaxed) -> Callable[[int, Generator | None], Chosen]:
-    """Return what draws for a server with a random generator."""
-    if way == "trees":
-        used = fabric.of_summing_switches()
-        return lambda server, rng: draw_tree(used, parties, server, relaxed, rng)
-    return lambda server, rng: draw_places(fabric, parties, server, relaxed, rng)
+def what_more_brings(placements: Sequence[Placement], job: int = 0, spare: Sequence[int] = ()) -> Iterator[Better]:
+    """Yield what a job's bound would be with a tenth more of something, or with one server more on a spare host.
 
-
-def what_more_brings(placement: Placement, spare: Sequence[int] = ()) -> Iterator[Better]:
-    """Yield what the bound would be with a tenth more of something, or with one server more on a spare host.
-
-    Single links and switches are those with the highest price in the linear program. Where several are used up at the
-    same time, more of one alone brings nothing; so all of a kind are looked at as well.
+    `placements` are those of all jobs on the fabric. Single links and switches are those with the highest price in the
+    linear program. Where several are used up at the same time, more of one alone brings nothing; so all of a kind are
+    looked at as well.
     """
-    fabric, parties, way = placement.fabric, placement.parties, placement.way
-    prices = relax(fabric, parties, way).prices * fabric.limits_bps
+    fabric, way = placements[job].fabric, placements[job].way
+    jobs = [placement.parties for placement in placements]
+    parties = jobs[job]
+
+    def relaxed(fabric: Fabric, servers: tuple[int, ...] = parties.servers) -> Relaxed:
+        asked = [*jobs[:job], replace(parties, servers=servers), *jobs[job + 1 :]]
+        return optimum(fabric, asked, way, [None] * len(jobs))[job]
+
+    prices = relaxed(fabric).prices * fabric.limits_bps
     dearest = [int(index) for index in np.argsort(-prices, kind="stable")[:3] if prices[index] > 0]
     nics = {host: fabric.nic[host] >> 1 for host in range(fabric.hosts)}
     trunks = [link for link, ends in enumerate(fabric.links) if min(ends) >= fabric.hosts]
@@ -258,19 +376,14 @@ def what_more_brings(placement: Placement, spare: Sequence[int] = ()) -> Iterato
     ]
     for index in dearest:
         resource = fabric.resources[index]
-        yield Better(fabric.name_of(resource), relax(_with_more(fabric, [resource]), parties, way).rate_bps)
+        yield Better(fabric.name_of(resource), relaxed(_with_more(fabric, [resource])).rate_bps)
     for what, resources in kinds:
         if resources:
-            yield Better(what, relax(_with_more(fabric, resources), parties, way).rate_bps)
-    best = max((_with_server(placement, host) for host in _one_at_each_switch(fabric, spare)), default=None)
+            yield Better(what, relaxed(_with_more(fabric, resources)).rate_bps)
+    hosts = _one_at_each_switch(fabric, spare)
+    best = max(((relaxed(fabric, (*parties.servers, host)).rate_bps, host) for host in hosts), default=None)
     if best is not None:
         yield Better(f"a server on {fabric.nodes[best[1]]}", best[0])
-
-
-def _with_server(placement: Placement, host: int) -> tuple[float, int]:
-    parties = placement.parties
-    more = replace(parties, servers=(*parties.servers, host))
-    return relax(placement.fabric, more, placement.way).rate_bps, host
 
 
 def _one_at_each_switch(fabric: Fabric, hosts: Sequence[int]) -> list[int]:

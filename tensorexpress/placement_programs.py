@@ -5,17 +5,20 @@ one group (`fabric.Group`) are the same to the program, so it has no variable fo
 arcs, one for all that goes to the same switch: the size of a program does not depend on how many paths or workers there
 are.
 
-`by_places` is InArt's: what a worker has for a server is summed at most once, at a switch of its own choice, or not at
-all. `by_trees` is what our switches do: every switch on the way to a server adds up what comes in and sends one packet
-on.
+With places, as InArt has it, what a worker has for a server is summed at most once, at a switch of its own choice, or
+not at all. With trees, as our switches do it, every switch on the way to a server adds up what comes in and sends one
+packet on.
+
+Jobs on one fabric are in one program, and share what it has: all rates are raised together, and when one can rise no
+more the others go on, which is max-min fairness.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,8 +28,14 @@ from tensorexpress.fabric import LINK, SLOTS, SUM_RATE, Fabric, Floats, Group, R
 #: Columns from which on an interior-point method is faster than a simplex method; both end at a vertex.
 _MANY_COLUMNS = 1000
 
+#: From this price on, of 1 for all jobs that still rise, a job is among those that hold the others back.
+_LEAST_PRICE = 1e-6
+
+#: Part of its rate by which a job that rises no more may fall, so that rounding leaves the others a solution.
+_GIVES_WAY = 1e-9
+
 #: A sum of columns, each times a number.
-Terms = Iterable[tuple[int, float]]
+Terms = Sequence[tuple[int, float]]
 
 
 @dataclass(frozen=True)
@@ -48,7 +57,7 @@ class Parties:
 
 @dataclass(frozen=True)
 class Relaxed:
-    """The optimum of a linear program: no placement, whatever it is, is faster."""
+    """The optimum of a linear program for one job: no placement, whatever it is, is faster, or fairer to all jobs."""
 
     #: Bit/s at which every worker sends.
     rate_bps: float
@@ -62,6 +71,23 @@ class Relaxed:
     to_place: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
     #: With places, by (group, server): the rate by switch that sums, -1 for directly to the server.
     places: Mapping[tuple[int, int], Mapping[int, float]] = field(default_factory=dict)
+
+
+class _Solution(NamedTuple):
+    """The maximum of a program, and what it is at."""
+
+    maximum: float
+    columns: Floats
+    #: What more of each resource adds to the maximum, and what less of each floor does.
+    prices: Floats
+    held: Floats
+
+
+class _Part(NamedTuple):
+    """What one job has in a program: the rates of its servers, and what tells flows from the columns of a solution."""
+
+    rates: _Rates
+    flows: Callable[[Relaxed, Floats], Relaxed]
 
 
 class _Program:
@@ -95,8 +121,8 @@ class _Program:
         self._equal += [(self._rows_equal, column, times) for column, times in terms]
         self._rows_equal += 1
 
-    def solve(self, objective: Terms, what: str) -> tuple[float, Floats, Floats]:
-        """Return the maximum of a sum of columns, the columns, and what more of each resource adds to the maximum."""
+    def solve(self, objective: Terms, what: str, floors: Sequence[tuple[Terms, float]] = ()) -> _Solution:
+        """Return the maximum of a sum of columns; every sum of `floors` is no less than its number."""
         from scipy.optimize import linprog
         from scipy.sparse import coo_array
 
@@ -109,17 +135,41 @@ class _Program:
             shape = (rows, self.columns)
             return coo_array((np.array(times), (np.array(row, int), np.array(column, int))), shape=shape).tocsr()
 
+        resources, below = len(self.limits), self._rows_below
+        held = [(below + row, column, -times) for row, (terms, _) in enumerate(floors) for column, times in terms]
         found = linprog(
             costs,
-            A_ub=matrix(self._below, self._rows_below),
-            b_ub=np.concatenate([self.limits, np.zeros(self._rows_below - len(self.limits))]),
+            A_ub=matrix([*self._below, *held], below + len(floors)),
+            b_ub=np.concatenate([self.limits, np.zeros(below - resources), [-least for _, least in floors]]),
             A_eq=matrix(self._equal, self._rows_equal) if self._rows_equal else None,
             b_eq=np.zeros(self._rows_equal) if self._rows_equal else None,
             method="highs" if self.columns < _MANY_COLUMNS else "highs-ipm",
         )
         if found.x is None:
             raise PlanError(f"{what}: its linear program has no solution: {found.message.splitlines()[0]}")
-        return -float(found.fun), found.x, -found.ineqlin.marginals[: len(self.limits)]
+        prices = -found.ineqlin.marginals
+        return _Solution(-float(found.fun), found.x, prices[:resources], prices[below:])
+
+    def fairest(self, totals: Sequence[Terms], names: Sequence[str]) -> tuple[list[_Solution], Floats]:
+        """Raise all totals together, and when some can rise no more the others; return each at its end, and columns.
+
+        Whoever has a price holds the others back: its total is the same in every optimum.
+        """
+        if len(totals) == 1:
+            alone = self.solve(totals[0], names[0])
+            return [alone], alone.columns
+        level = self.column()
+        ends: dict[int, _Solution] = {}
+        while len(ends) < len(totals):
+            floors = [
+                (total, (1 - _GIVES_WAY) * ends[job].maximum) if job in ends else ([*total, (level, -1.0)], 0.0)
+                for job, total in enumerate(totals)
+            ]
+            found = self.solve([(level, 1.0)], "jobs together", floors)
+            rising = [job for job in range(len(totals)) if job not in ends]
+            least = min(_LEAST_PRICE, max(found.held[job] for job in rising))
+            ends |= {job: found for job in rising if found.held[job] >= least}
+        return [ends[job] for job in range(len(totals))], found.columns
 
 
 class _Rates:
@@ -132,6 +182,11 @@ class _Rates:
         else:
             rate = program.column()
             self.of, self.total = [[(rate, share)] for share in shares], [(rate, 1.0)]
+
+    def shares(self, found: Floats) -> tuple[float, ...]:
+        """Return what each server has of the rate in a solution."""
+        each = [max(0.0, sum(float(found[column]) * times for column, times in terms)) for terms in self.of]
+        return tuple(rate / sum(each) for rate in each)
 
 
 def _times(terms: Terms, factor: float) -> list[tuple[int, float]]:
@@ -165,25 +220,50 @@ class _Flow:
         return {arc: float(found[column]) for arc, column in self.columns.items() if found[column] > 0}
 
 
-def _relaxed(program: _Program, rates: _Rates, scale: float, what: str) -> tuple[Relaxed, Floats]:
-    total, found, prices = program.solve(rates.total, what)
-    each = [sum(found[column] * times for column, times in terms) for terms in rates.of]
-    if total <= 1e-12:
-        raise PlanError(f"{what}: nothing can be sent: {_dearest(program.fabric, prices)} has no room")
-    shares = tuple(max(0.0, float(rate)) / total for rate in each)
-    return Relaxed(total * scale, shares, prices, ()), found
+def optimum(
+    fabric: Fabric, jobs: Sequence[Parties], way: str, shares: Sequence[Sequence[float] | None]
+) -> tuple[Relaxed, ...]:
+    """Return the optimum of jobs that share a fabric: max-min fair where there are several.
+
+    Shares that are not given are part of what is optimal.
+    """
+    if way == "trees":
+        fabric = fabric.of_summing_switches()
+    scale = max(fabric.rate_bps)
+    program = _Program(fabric, fabric.limits_bps / scale)
+    parts = [
+        _with_trees(program, parties, own) if way == "trees" else _with_places(program, parties, own, way == "once")
+        for parties, own in zip(jobs, shares, strict=True)
+    ]
+    ends, columns = program.fairest([part.rates.total for part in parts], [parties.name for parties in jobs])
+    found = []
+    for parties, part, end in zip(jobs, parts, ends, strict=True):
+        if end.maximum <= 1e-12:
+            raise PlanError(f"{parties.name}: nothing can be sent: {_dearest(fabric, end.prices)} has no room")
+        relaxed = Relaxed(end.maximum * scale, part.rates.shares(columns), end.prices, ())
+        found.append(part.flows(relaxed, columns))
+    return tuple(found)
+
+
+def best_shares(fabric: Fabric, loads: Sequence[Sequence[Floats]]) -> tuple[tuple[float, ...], ...]:
+    """Return the shares of all jobs' servers for the highest rates, by what each bit/s for a server takes."""
+    program = _Program(fabric, fabric.limits_bps / max(fabric.rate_bps))
+    rates = [_Rates(program, len(own), None) for own in loads]
+    for own, each in zip(rates, loads, strict=True):
+        for terms, taken in zip(own.of, each, strict=True):
+            for place in np.flatnonzero(taken).tolist():
+                program.uses(fabric.resources[place], _times(terms, float(taken[place])))
+    _, columns = program.fairest([each.total for each in rates], ["shares"] * len(rates))
+    return tuple(each.shares(columns) for each in rates)
 
 
 def _dearest(fabric: Fabric, prices: Floats) -> str:
     return fabric.name_of(fabric.resources[int(np.argmax(prices))])
 
 
-def by_trees(fabric: Fabric, parties: Parties, shares: Sequence[float] | None = None) -> Relaxed:
-    """Return the optimum where every switch on the way sums; shares that are not given are part of what is optimal."""
-    fabric = fabric.of_summing_switches()
-    scale = max(fabric.rate_bps)
-    program = _Program(fabric, fabric.limits_bps / scale)
-    groups = parties.groups(fabric)
+def _with_trees(program: _Program, parties: Parties, shares: Sequence[float] | None) -> _Part:
+    """Let a job's gradients be summed by every switch on the way."""
+    fabric, groups = program.fabric, parties.groups(program.fabric)
     rates = _Rates(program, len(parties.servers), shares)
     switches = sorted({group.switch for group in groups})
     for worker in parties.workers:
@@ -197,8 +277,11 @@ def by_trees(fabric: Fabric, parties: Parties, shares: Sequence[float] | None = 
             flow.conserve({switch: rate} if switch != root else {})
         _sums_at(program, root, rate, groups, _joined(program, own))
         flows.append(own)
-    relaxed, found = _relaxed(program, rates, scale, parties.name)
-    return replace(relaxed, to_server=tuple(_most([flow.values(found) for flow in own]) for own in flows))
+
+    def read(relaxed: Relaxed, found: Floats) -> Relaxed:
+        return replace(relaxed, to_server=tuple(_most([flow.values(found) for flow in own]) for own in flows))
+
+    return _Part(rates, read)
 
 
 def _most(flows: Iterable[Mapping[int, float]]) -> dict[int, float]:
@@ -241,11 +324,9 @@ def candidates(fabric: Fabric, switch: int, root: int, parties: Parties) -> list
     return [node for node in nodes if there[node] + back.get(node, most + 1) <= most and fabric.can_sum(node)]
 
 
-def by_places(fabric: Fabric, parties: Parties, shares: Sequence[float] | None = None, *, sums: bool = True) -> Relaxed:
-    """Return the optimum where a worker's gradient is summed once at a switch of its choice, or where nothing is."""
-    scale = max(fabric.rate_bps)
-    program = _Program(fabric, fabric.limits_bps / scale)
-    groups = parties.groups(fabric)
+def _with_places(program: _Program, parties: Parties, shares: Sequence[float] | None, sums: bool) -> _Part:
+    """Let a worker's gradient be summed once at a switch of its choice, or nowhere."""
+    fabric, groups = program.fabric, parties.groups(program.fabric)
     rates = _Rates(program, len(parties.servers), shares)
     for worker in parties.workers:
         program.uses(Resource(LINK, fabric.nic[worker] >> 1), rates.total)
@@ -267,18 +348,19 @@ def by_places(fabric: Fabric, parties: Parties, shares: Sequence[float] | None =
             chosen[number, server] = columns
     to_place = _flows_to_places(program, groups, chosen, parties.detour)
     to_server = _flows_to_servers(program, parties, groups, chosen, leaving)
-    relaxed, found = _relaxed(program, rates, scale, parties.name)
-    return Relaxed(
-        relaxed.rate_bps,
-        relaxed.shares,
-        relaxed.prices,
-        tuple(flow.values(found) for flow in to_server),
-        {place: flow.values(found) for place, flow in to_place.items()},
-        {
-            key: {place: float(found[column]) for place, column in columns.items() if found[column] > 0}
-            for key, columns in chosen.items()
-        },
-    )
+
+    def read(relaxed: Relaxed, found: Floats) -> Relaxed:
+        return replace(
+            relaxed,
+            to_server=tuple(flow.values(found) for flow in to_server),
+            to_place={place: flow.values(found) for place, flow in to_place.items()},
+            places={
+                key: {place: float(found[column]) for place, column in columns.items() if found[column] > 0}
+                for key, columns in chosen.items()
+            },
+        )
+
+    return _Part(rates, read)
 
 
 def _flows_to_places(

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.random import Generator
 
 from tensorexpress.fabric import LINK, SLOTS, SUM_RATE, Fabric, Floats, Resource
-from tensorexpress.placement_programs import Parties, Relaxed
+from tensorexpress.placement_programs import Parties, Relaxed, best_shares
 
 #: A flow below this part of the largest is a rounding error of the solver.
 _LEAST_SHARE = 1e-9
@@ -22,8 +22,8 @@ _LEAST_SHARE = 1e-9
 #: How often each server draws anew while the others stay.
 _SECOND_THOUGHTS = 8
 
-#: Rate by which other shares have to be better to be taken.
-_WORTH_IT = 1.001
+#: Part of a rate by which other shares have to be better to be taken.
+_WORTH_IT = 0.001
 
 #: How near to the optimum counts as the optimum.
 _SAME = 1e-9
@@ -61,24 +61,47 @@ class Chosen:
     loads: Floats
 
 
-def rate_of(choices: Sequence[Chosen], shares: Sequence[float], fabric: Fabric) -> float:
-    """Return the rate at which every worker can send: where the first resource is used up."""
-    loads = np.array([choice.loads for choice in choices]).T @ np.array(shares)
-    used = loads > 0
-    return float((fabric.limits_bps[used] / loads[used]).min())
+def taken_by(choices: Sequence[Chosen], shares: Sequence[float]) -> Floats:
+    """Return what each bit/s of a job's workers takes of every resource."""
+    taken: Floats = np.array([choice.loads for choice in choices]).T @ np.array(shares)
+    return taken
 
 
-def best_shares(choices: Sequence[Chosen], fabric: Fabric) -> tuple[float, tuple[float, ...]]:
-    """Return the highest rate for what is chosen, and the shares for it."""
-    from scipy.optimize import linprog
+def rates_of(taken: Sequence[Floats], fabric: Fabric) -> tuple[float, ...]:
+    """Return the rates of jobs by what each bit/s of them takes.
 
-    loads = np.array([choice.loads for choice in choices]).T
-    used = loads.any(axis=1)
-    limits = fabric.limits_bps[used]
-    scale = float(limits.max())
-    found = linprog(-np.ones(len(choices)), A_ub=loads[used], b_ub=limits / scale)
-    shares = (np.maximum(found.x, 0) / found.x.sum()).tolist()
-    return rate_of(choices, shares, fabric), tuple(shares)
+    All rise together until a resource is used up, and those that do not use it go on.
+
+    >>> from tensorexpress.fabric import Fabric
+    >>> fabric = Fabric(("h0", "s0", "s1"), 1, ((0, 1), (1, 2)), (10.0, 8.0), (), ())
+    >>> rates_of([np.array([1.0, 1.0]), np.array([0.0, 1.0]), np.array([2.0, 0.0])], fabric)
+    (3.3333333333333335, 4.666666666666666, 3.3333333333333335)
+    """
+    loads, left = np.array(taken), fabric.limits_bps.copy()
+    rates, rising = np.zeros(len(loads)), np.ones(len(loads), dtype=bool)
+    while rising.any():
+        slope = loads[rising].sum(axis=0)
+        used = slope > 0
+        step = float((left[used] / slope[used]).min())
+        rates[rising] += step
+        left -= step * slope
+        full = used & (left <= _SAME * fabric.limits_bps)
+        rising &= ~(loads[:, full] > 0).any(axis=1)
+    return tuple(rates.tolist())
+
+
+def is_fairer(one: Sequence[float], other: Sequence[float], by: float = 0.0) -> bool:
+    """Whether rates are better for jobs: the smallest that differs by more than a part is larger.
+
+    >>> is_fairer([3, 5], [9, 2]), is_fairer([3, 5], [6, 3]), is_fairer([2], [2])
+    (True, False, False)
+    """
+    for own, their in zip(sorted(one), sorted(other), strict=True):
+        if own > their * (1 + by):
+            return True
+        if their > own * (1 + by):
+            return False
+    return False
 
 
 def tree_choice(fabric: Fabric, parties: Parties, server: int, tree: UpTree) -> Chosen:
@@ -261,40 +284,56 @@ def any_way(fabric: Fabric, first: int, last: int, busy: Sequence[float], rng: G
 
 def best_of_draws(
     draw: Callable[[int, Generator | None], Chosen],
-    rate: Callable[[Sequence[Chosen]], float],
+    rates: Callable[[Sequence[Chosen]], Sequence[float]],
     servers: int,
-    most_bps: float,
+    most_bps: Sequence[float],
     seed: int,
     draws: int,
+    known: Sequence[Chosen] = (),
 ) -> tuple[Chosen, ...]:
-    """Return the best of several draws for all servers, after each has thought again while the others stay.
+    """Return the best of several draws for all servers of all jobs, after each has thought again while others stay.
 
-    A draw as fast as `most_bps`, which none can beat, is the last.
+    A draw as fast as `most_bps`, which none can beat, is the last. What is `known` already is looked at, too.
     """
     rng = np.random.default_rng(seed)
 
-    def drawn() -> Iterator[list[Chosen]]:
+    def drawn() -> Iterator[Sequence[Chosen]]:
         yield [draw(server, None) for server in range(servers)]
+        if known:
+            yield known
         for _ in range(draws - 1):
             yield [draw(server, rng) for server in range(servers)]
         for server in range(servers):
             for _ in range(_SECOND_THOUGHTS):
                 yield [*best[:server], draw(server, rng), *best[server + 1 :]]
 
-    best, best_bps = list[Chosen](), 0.0
+    goal = sorted(most_bps)
+    best: Sequence[Chosen] = ()
+    best_bps: Sequence[float] = [0.0] * len(goal)
     for choices in drawn():
-        rate_bps = rate(choices)
-        if rate_bps > best_bps:
-            best, best_bps = choices, rate_bps
-        if best_bps >= most_bps * (1 - _SAME):
+        each_bps = rates(choices)
+        if is_fairer(each_bps, best_bps):
+            best, best_bps = choices, each_bps
+        if all(rate >= most * (1 - _SAME) for rate, most in zip(sorted(best_bps), goal, strict=True)):
             break
     return tuple(best)
 
 
-def shared_again(
-    choices: Sequence[Chosen], shares: tuple[float, ...], fabric: Fabric
-) -> tuple[float, tuple[float, ...]]:
-    """Return rate and shares for what was chosen: those that it was chosen for, unless others are faster."""
-    rate_bps = rate_of(choices, shares, fabric)
-    better_bps, better = best_shares(choices, fabric)
-    return (better_bps, better) if better_bps > _WORTH_IT * rate_bps else (rate_bps, shares)
+#: What is chosen for the servers of every job, and their shares.
+Choices = Sequence[Sequence[Chosen]]
+Shares = Sequence[tuple[float, ...]]
+
+
+def rates_with(choices: Choices, shares: Shares, fabric: Fabric) -> tuple[float, ...]:
+    """Return the rates of jobs with what is chosen for them."""
+    return rates_of([taken_by(own, parts) for own, parts in zip(choices, shares, strict=True)], fabric)
+
+
+def shared_again(choices: Choices, shares: Shares, fabric: Fabric) -> tuple[tuple[float, ...], Shares]:
+    """Return rates and shares for what was chosen: those that it was chosen for, unless others are faster."""
+    rates = rates_with(choices, shares, fabric)
+    if all(len(own) == 1 for own in choices):
+        return rates, shares
+    better = best_shares(fabric, [[choice.loads for choice in own] for own in choices])
+    faster = rates_with(choices, better, fabric)
+    return (faster, better) if is_fairer(faster, rates, _WORTH_IT) else (rates, shares)

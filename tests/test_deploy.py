@@ -587,10 +587,11 @@ def test_status_counts_what_went_through(
         fields = dict.fromkeys(SCHEMA.header_fields("packet_out").values(), 0)
         connection.packet_out(tensor_frame(job=0), fields)
         status = read_status(connection, PROGRAM, SCHEMA)
-        while not status.rows("traffic"):
+        while not status.rows("ports"):
             status = read_status(connection, PROGRAM, SCHEMA)
     assert status.exceptions["stranger remarked"] == 1
     assert [(row.job, row.queue, row.offered_packets) for row in status.rows("traffic")] == [(None, 0, 1)]
+    assert [(row.port, row.packets, row.other_packets) for row in status.rows("ports")] == [(0, 0, 1)]
     assert {use.table: use.entries for use in status.tables}[mark.QUEUE_DSCP] == 16
     result = run("status", "--switch", f"s0={target_switch.address}", "--plan", plan_path)
     assert result.exit_code == 0, result.output
@@ -620,6 +621,7 @@ def test_a_sample_of_a_job_comes_to_the_controller(plan: Plan) -> None:
         status = read_status(connection, PROGRAM, SCHEMA)
     [row] = status.rows("traffic")
     assert (row.job, row.queue, row.offered_packets, row.served_packets) == (0, plan.jobs[0].queues[3], 1, 1)
+    assert status.rows("ports") == (mark.PortBytes(1, 1, len(tensor_frame(job=0)), 0, 0),)
     assert isinstance(packet, ReceivedPacket)
     line = event_line(Event(RemoteSwitch("s0", "here:1"), "packet", packet=packet), SCHEMA)
     assert line.startswith("s0 at here:1: a packet of job 0 from port 0: worker 0, iteration 0, tensor 3, chunk 0 of 1")

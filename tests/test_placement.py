@@ -218,14 +218,14 @@ class TestMore:
         return place(*toy(sum_rate_bps), "inart", "trees")
 
     def test_a_faster_switch_where_it_is_the_limit(self) -> None:
-        more = {better.what: better.bound_bps for better in what_more_brings(self.placed(12 * 10**9))}
+        more = {better.what: better.bound_bps for better in what_more_brings([self.placed(12 * 10**9)])}
         assert more["summing rate of s0"] == more["all switches' summing rate"] == pytest.approx(4.4 * GBPS)
         assert more["all links of workers"] == pytest.approx(4 * GBPS)
 
     def test_one_more_server_where_their_links_are(self) -> None:
         fabric = fabric_on(star(6))
         placed = place(fabric, Parties("job", (0, 1, 2), (3, 4)), "inart", "none")
-        more = {better.what: better.bound_bps for better in what_more_brings(placed, spare=[5])}
+        more = {better.what: better.bound_bps for better in what_more_brings([placed], spare=[5])}
         assert more["a server on h5"] == pytest.approx(10 * GBPS)
         assert more["all links of servers"] == pytest.approx(22 / 3 * GBPS)
 

@@ -4,6 +4,8 @@
 
 control Mark(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     counter(SLOT_QUEUES, CounterType.packets_and_bytes) served;
+    // What left by every port: in even cells of jobs, in odd ones of all others.
+    counter(PORTS << 1, CounterType.packets_and_bytes) ports;
     // The longest queue that a packet found, per port and queue. Ports are pinned to threads in every target, so
     // that reading and writing one cell cannot interleave.
     register<bit<19>>(PORTS << 3) longest;
@@ -52,6 +54,11 @@ control Mark(inout headers_t hdr, inout metadata_t meta, inout standard_metadata
             mark_to_drop(standard_metadata);
         } else {
             served.count((bit<32>)(meta.slot ++ meta.queue));
+            bit<1> is_other = 0;
+            if (meta.slot == 0) {
+                is_other = 1;
+            }
+            ports.count((bit<32>)(standard_metadata.egress_port ++ is_other));
             bit<19> depth;
             bit<32> cell = (bit<32>)(standard_metadata.egress_port ++ meta.queue);
             longest.read(depth, cell);

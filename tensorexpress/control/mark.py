@@ -28,6 +28,7 @@ from tensorexpress.wire.dscp import MOST_QUEUES
 QUEUE_DSCP = "mark.queue_dscp"
 ECN = "mark.ecn"
 SERVED = "mark.served"
+PORTS = "mark.ports"
 LONGEST = "mark.longest"
 
 #: A queue that is never found so long: the largest `enq_qdepth`.
@@ -79,6 +80,17 @@ class LongestQueue:
     packets: int
 
 
+@dataclass(frozen=True)
+class PortBytes:
+    """What has left by a port, of jobs and of all others; bytes are those of frames."""
+
+    port: int
+    packets: int
+    octets: int
+    other_packets: int
+    other_octets: int
+
+
 def _split(cell: CellEntry) -> tuple[int, int]:
     """Return what a cell of these arrays is about: a slot or a port and, in the lowest bits, a queue."""
     return divmod(cell.index, MOST_QUEUES)
@@ -88,6 +100,18 @@ def read_served(connection: Connection, schema: ProgramSchema) -> dict[tuple[int
     """Return the packets that a switch has served, by (slot, queue); much quicker than all of its status."""
     cells = read_array(connection, schema, SERVED) or []
     return {_split(cell): cell.packets for cell in cells if cell.packets}
+
+
+def read_ports(connection: Connection, schema: ProgramSchema) -> dict[int, PortBytes]:
+    """Return what has left by every port that sent anything; much quicker than all of a switch's status."""
+    return {each.port: each for each in _ports((), read_array(connection, schema, PORTS) or ())}
+
+
+def _ports(jobs: Sequence[str], cells: Sequence[CounterEntry]) -> Iterator[PortBytes]:
+    """Yield ports by which a packet left."""
+    for own, other in zip(cells[::2], cells[1::2], strict=True):
+        if own.packets or other.packets:
+            yield PortBytes(own.index // 2, own.packets, own.octets, other.packets, other.octets)
 
 
 def _traffic(jobs: Sequence[str], offered: Sequence[CounterEntry], served: Sequence[CounterEntry]) -> Iterator[Traffic]:
@@ -115,7 +139,7 @@ def _longest(jobs: Sequence[str], depths: Sequence[RegisterEntry]) -> Iterator[L
 
 CONTROL = P4Control(
     tables=(QUEUE_DSCP, ECN),
-    counters=(SERVED,),
+    counters=(SERVED, PORTS),
     registers=(LONGEST,),
     entries=entries,
     readings=(
@@ -131,6 +155,20 @@ CONTROL = P4Control(
                 ("bytes", "offered_bytes"),
                 ("served packets", "served_packets"),
                 ("bytes", "served_bytes"),
+            ),
+            empty="no packet yet",
+        ),
+        StatusReading(
+            name="ports",
+            title="ports",
+            arrays=(PORTS,),
+            rows=_ports,
+            columns=(
+                ("port", "port"),
+                ("packets of jobs", "packets"),
+                ("bytes", "octets"),
+                ("others", "other_packets"),
+                ("bytes", "other_octets"),
             ),
             empty="no packet yet",
         ),

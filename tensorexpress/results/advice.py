@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorexpress.graph import ARCHITECTURES
-from tensorexpress.plan import Plan, link_loads
+from tensorexpress.plan import Plan, link_loads, placements_for
 from tensorexpress.policy import POLICIES
 from tensorexpress.queueing import DISCIPLINES
 from tensorexpress.recovery import newer_sums_of
@@ -17,7 +17,7 @@ from tensorexpress.results.side_by_side import Result, SideBySide
 from tensorexpress.slots import needed_slots, throughput_share
 from tensorexpress.software import lane_work_ps
 from tensorexpress.trace import busiest_link, drift_ps
-from tensorexpress.units import LARGEST, counted, format_ms, format_size, format_time
+from tensorexpress.units import LARGEST, counted, format_ms, format_rate, format_size, format_time
 
 #: A host that is busy for more than this share of the time is what an iteration waits for.
 _BUSY = 0.9
@@ -218,6 +218,7 @@ def _about_jobs_together(compared: SideBySide) -> Iterator[str]:
     jobs = compared.scenario.jobs
     if len(jobs) == 1:
         return
+    yield from _about_shared_rates(compared)
     # Of all policies the one that is best for the jobs taken together.
     best = max(compared.results, key=lambda name: sum(compared.speedup(name, job) for job in range(len(jobs))))
     result = compared.results[best]
@@ -233,6 +234,18 @@ def _about_jobs_together(compared: SideBySide) -> Iterator[str]:
             f"Together: under {best}, {result.trace.link_names[link]} carries tensors for {min(together, 1):.0%} of "
             f"the time, {parts}; a job can only gain there what others lose. The optimum of each is without the others."
         )
+
+
+def _about_shared_rates(compared: SideBySide) -> Iterator[str]:
+    """Say what jobs that are planned together have, and would have alone."""
+    for name, result in compared.results.items():
+        rates = [
+            f"{each.parties.name} sends {format_rate(round(each.rate_bps))} and alone would send "
+            f"{format_rate(round(each.alone_bps))}, so pays {each.pays:.0%}"
+            for each in placements_for(result.plan.scenario, result.plan.policy)
+        ]
+        if rates:
+            yield f"Together: {name} plans that {'; '.join(rates)}."
 
 
 def _tensors_ps(plan: Plan) -> NDArray[np.int64]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorexpress.errors import ScenarioError
-from tensorexpress.placed import place_job
+from tensorexpress.placed import place_jobs
 from tensorexpress.placement import WAYS, Better, Placement, what_more_brings
 from tensorexpress.placement_rounding import Chosen, UpTree
 from tensorexpress.plan import usual_paths
@@ -48,12 +48,12 @@ def study(scenario: Scenario, name: str, way: str, *, more: bool) -> tuple[Place
                 f"{scenario.name}: job.{number}.architecture: found {job.architecture}; accepted for a placement: ps"
             )
     paths, found = usual_paths(scenario), []
+    together = {each: place_jobs(scenario, each, way, paths) for each in PLACEMENTS if each != "none"}
+    used = {host for each in scenario.jobs for host in (*each.hosts, *each.servers)}
+    spare = [host for host in range(len(scenario.cluster.hosts)) if host not in used]
     for number, job in enumerate(scenario.jobs):
-        names = [each for each in PLACEMENTS if each != "none"]
-        placements = {each: place_job(scenario, number, each, way, paths) for each in names}
-        used = {host for each in scenario.jobs for host in (*each.hosts, *each.servers)}
-        spare = [host for host in range(len(scenario.cluster.hosts)) if host not in used]
-        betters = tuple(what_more_brings(placements[name], spare)) if more else ()
+        placements = {each: placed[number] for each, placed in together.items()}
+        betters = tuple(what_more_brings(together[name], number, spare)) if more else ()
         found.append(PlacementStudy(job, placements, placements[name], betters))
     return tuple(found)
 
@@ -61,9 +61,23 @@ def study(scenario: Scenario, name: str, way: str, *, more: bool) -> tuple[Place
 def as_table(scenario: Scenario, studies: Sequence[PlacementStudy]) -> str:
     """Return all placements, and of one what it decided."""
     lines = [heading(scenario, said=("job.name", "job.model", "job.workers", "job.servers"))]
+    if len(studies) > 1:
+        lines += ["", *_sharing_lines([each.chosen for each in studies])]
     for each in studies:
         lines += ["", *_job_lines(scenario, each)]
     return "\n".join(lines)
+
+
+def _sharing_lines(placements: Sequence[Placement]) -> Iterator[str]:
+    """Yield what jobs that share the network have of it, and what they would have alone."""
+    seconds = format_time(round(placements[0].seconds * PS_PER_SECOND))
+    title = f"{placements[0].name}: {len(placements)} jobs planned together in {seconds}"
+    yield f"{title}: the slowest is as fast as can be, then the next"
+    rows = [["job", "alone", "shared", "pays", "used up first"]]
+    for each in placements:
+        alone, shared = format_rate(round(each.alone_bps)), format_rate(round(each.rate_bps))
+        rows.append([each.parties.name, alone, shared, f"{each.pays:.0%}", each.fabric.name_of(each.bottleneck)])
+    yield from grid(rows)
 
 
 def _job_lines(scenario: Scenario, found: PlacementStudy) -> Iterator[str]:
@@ -161,6 +175,7 @@ def _placement_json(placement: Placement, model_ps: int) -> dict[str, Any]:
     fabric = placement.fabric
     return {
         "rate_bps": round(placement.rate_bps),
+        "alone_bps": round(placement.alone_bps),
         "bound_bps": round(placement.bound_bps),
         "of_optimum": placement.of_optimum,
         "gradients_ps": model_ps,

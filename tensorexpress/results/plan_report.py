@@ -34,7 +34,7 @@ def as_table(plan: Plan, *, paths: bool = False) -> str:
     for number, job in enumerate(plan.jobs):
         lines += ["", _title(job, number), *grid(_rows(job, plan.dscps))]
         if placements:
-            lines += ["", *_placement_lines(placements[number])]
+            lines += ["", *_placement_lines(placements[number], is_alone=len(placements) == 1)]
         for tree in job.sums:
             lines += ["", *_sum_lines(tree, scenario)]
     if plan.policy.in_switches:
@@ -77,7 +77,7 @@ def _rows(plan: JobPlan, dscps: Sequence[int]) -> list[list[str]]:
     return rows
 
 
-def _placement_lines(placement: Placement) -> list[str]:
+def _placement_lines(placement: Placement, *, is_alone: bool) -> list[str]:
     """Return what servers get of a model, and the rate that is planned for it."""
     fabric = placement.fabric
     shares = ", ".join(
@@ -85,11 +85,16 @@ def _placement_lines(placement: Placement) -> list[str]:
         for host, share in zip(placement.parties.servers, placement.shares, strict=True)
     )
     rate, bound = format_rate(round(placement.rate_bps)), format_rate(round(placement.bound_bps))
-    return [
+    best = f"the {bound} that no placement beats" if is_alone else f"the {bound} that is fairest to all jobs"
+    lines = [
         f"placement {placement.name}: shares {shares}",
-        f"every worker sends {rate}, {placement.of_optimum:.0%} of the {bound} that no placement beats; "
+        f"every worker sends {rate}, {placement.of_optimum:.0%} of {best}; "
         f"{fabric.name_of(placement.bottleneck)} is used up first",
     ]
+    if not is_alone:
+        alone = format_rate(round(placement.alone_bps))
+        lines.append(f"alone on the network it would send {alone}: sharing costs it {placement.pays:.0%}")
+    return lines
 
 
 def _sum_lines(sums: SumPlan, scenario: Scenario) -> list[str]:

@@ -62,6 +62,8 @@ class PathProgram:
         self.fabric = fabric
         self.below: list[dict[int, float]] = [{} for _ in fabric.resources]
         self.equal: list[dict[int, float]] = []
+        #: What columns are at the least, where that is not 0.
+        self.floors: dict[int, float] = {}
         self.columns = 0
 
     def column(self, *resources: Resource) -> int:
@@ -85,7 +87,13 @@ class PathProgram:
         limits = np.zeros(len(self.below))
         limits[: len(self.fabric.resources)] = self.fabric.limits_bps
         found = linprog(
-            costs, matrix(self.below), limits, matrix(self.equal), np.zeros(len(self.equal)), method="highs-ipm"
+            costs,
+            matrix(self.below),
+            limits,
+            matrix(self.equal),
+            np.zeros(len(self.equal)),
+            bounds=[(self.floors.get(column, 0.0), None) for column in range(self.columns)],
+            method="highs-ipm",
         )
         return float(-found.fun)
 
@@ -138,9 +146,13 @@ def best_by_places(fabric: Fabric, parties: Parties, *, sums: bool) -> float:
 
 def best_by_trees(fabric: Fabric, parties: Parties) -> float:
     """Return the rate with split shares and paths where every switch on the way sums: a column for every path."""
-    fabric = fabric.of_summing_switches()
-    program = PathProgram(fabric)
-    rates = []
+    program = PathProgram(fabric.of_summing_switches())
+    return program.best(add_trees(program, parties))
+
+
+def add_trees(program: PathProgram, parties: Parties) -> list[int]:
+    """Add a job's trees to a program; return the columns of its servers' rates."""
+    fabric, rates = program.fabric, []
     switches = sorted({fabric.switch_of(worker) for worker in parties.workers})
     for server in parties.servers:
         root = fabric.switch_of(server)
@@ -159,7 +171,36 @@ def best_by_trees(fabric: Fabric, parties: Parties) -> float:
                     over[arc] = program.column(Resource(LINK, arc >> 1), adds, slots)
                 taken = {column: 1.0 for column, arcs in ways.items() if arc in arcs}
                 program.below.append({**taken, over[arc]: -1.0})
-    return program.best(rates)
+    return rates
+
+
+class TreePrograms:
+    """What jobs that share a fabric reach, asked one question at a time."""
+
+    def __init__(self, fabric: Fabric, jobs: Sequence[Parties]) -> None:
+        self._fabric, self._jobs = fabric.of_summing_switches(), jobs
+
+    def best_of_all(self) -> float:
+        """Return the highest rate that all jobs reach."""
+        program, rates = self._program()
+        level = program.column()
+        program.below += [{level: 1.0, **dict.fromkeys(own, -1.0)} for own in rates]
+        return program.best([level])
+
+    def best_of(self, job: int, level: float) -> float:
+        """Return the highest rate of one job while the others have no less than a level."""
+        program, rates = self._program()
+        for other, own in enumerate(rates):
+            if other != job:
+                # A column that is the level, and no more than the other's rate.
+                held = program.column()
+                program.floors[held] = level * (1 - 1e-9)
+                program.below.append({held: 1.0, **dict.fromkeys(own, -1.0)})
+        return program.best(rates[job])
+
+    def _program(self) -> tuple[PathProgram, list[list[int]]]:
+        program = PathProgram(self._fabric)
+        return program, [add_trees(program, parties) for parties in self._jobs]
 
 
 def all_trees(fabric: Fabric, parties: Parties, server: int) -> Iterator[Chosen]:
