@@ -20,8 +20,8 @@ demo: $(READY)
 quick: $(READY)
 	$(BIN)/python -m pytest --quick
 
-# Two files at a time; one after another, for a machine that has no second core to spare: make test PYTEST=
-PYTEST ?= -n 2 --dist loadfile
+# Four files at a time, on two cores as well, because many tests wait for links; one after another: make test PYTEST=
+PYTEST ?= -n 4 --dist loadfile --no-loadscope-reorder
 test: $(READY)
 	$(BIN)/python -m pytest $(PYTEST)
 

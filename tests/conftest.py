@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
-from support.quick import Measure, Quick
+from support.quick import Measure, Quick, longest_first
 
 if TYPE_CHECKING:
     from support.switches import TargetSwitch
@@ -44,6 +44,10 @@ def pytest_configure(config: pytest.Config) -> None:
         both = twins_in_switches()
         both.__enter__()
         config.add_cleanup(lambda: both.__exit__(None, None, None))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    longest_first(items)
 
 
 @pytest.fixture
