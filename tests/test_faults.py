@@ -26,6 +26,8 @@ class Arrivals:
     def fileno(self):
         return -1
 
+    sending_fileno = fileno
+
     def receive(self, most):
         taken, self.frames = self.frames[:most], self.frames[most:]
         return taken

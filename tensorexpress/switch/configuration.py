@@ -53,11 +53,14 @@ class Configuration:
         #: Group -> (port, replication id) of its copies.
         self.groups: dict[int, tuple[tuple[int, int], ...]] = {}
         self.sessions: dict[int, SetCloneSession] = {}
+        #: How often groups were set.
+        self.group_changes = 0
 
     def apply(self, operation: Operation) -> None:
         """Do one operation."""
         if isinstance(operation, SetMulticastGroup):
             self.groups[operation.group] = operation.replicas
+            self.group_changes += 1
         elif isinstance(operation, SetCloneSession):
             self.sessions[operation.session] = operation
         elif self.program is not None:

@@ -20,6 +20,7 @@ NO_SESSION = "unknown clone session"
 LOOP = "loop"
 FAILED = "failed"
 RELOADED = "program replaced"
+REFUSED = "refused by the interface"
 #: Frames that arrived faster than the switch took them; the kernel had no room left, and no program has seen them.
 NOT_TAKEN = "receive buffer full"
 

@@ -56,6 +56,7 @@ from tensorexpress.switch.packet import (
     EndlessLoop,
     SwitchPacket,
 )
+from tensorexpress.switch.ports import FramePort
 from tensorexpress.switch.program.compiled import CompiledProgram, compile_program
 from tensorexpress.switch.program.engines import make_pipeline
 from tensorexpress.switch.traffic import PortSettings
@@ -75,7 +76,8 @@ MOST_ROUNDS = 4 * MOST_PASSES
 IDLE_CHECK_PS = 10**11
 _IDLE_CHECKS = 128
 
-_PLAIN = PortSettings()
+#: What ports are that nobody says anything of.
+PLAIN = PortSettings()
 
 
 class Switch:
@@ -92,7 +94,7 @@ class Switch:
         notify: Callable[[Notice], None] = lambda notice: None,
         *,
         ports: Mapping[int, PortSettings] | None = None,
-        default: PortSettings = _PLAIN,
+        default: PortSettings = PLAIN,
         cpu_port: int | None = CPU_PORT,
         program: LoadedProgram | None = None,
         engine: str = PYTHON,
@@ -103,9 +105,7 @@ class Switch:
         self._engine = engine
         self._default = default
         self._any_port = ports is None
-        self._ports = {
-            number: CountedPort(number, settings, attached=True) for number, settings in (ports or {}).items()
-        }
+        self._ports = {number: self._attach(number, settings) for number, settings in (ports or {}).items()}
         if cpu_port is not None:
             # Like the other ports, so that a controller can find out with a packet of its own which queues there are.
             fewest = min((ports or {0: default}).values(), key=lambda settings: settings.queues, default=default)
@@ -118,6 +118,10 @@ class Switch:
         self._now_ps = 0
         self._idle_check_ps = IDLE_CHECK_PS
         self._idle_check: Iterator[Entry | None] = iter(())
+
+    def _attach(self, number: int, settings: PortSettings) -> CountedPort:
+        """Return a port that something is connected to."""
+        return CountedPort(number, settings, attached=True)
 
     def set_rate(self, port: int, rate_bps: int) -> None:
         """Give the link of a port that has a rate another one; a frame under way ends at the rate it started with."""
@@ -140,23 +144,42 @@ class Switch:
         if self._again:
             self._go_round(now_ps)
 
+    def receive_many(self, arrivals: Sequence[tuple[int, bytes, int]]) -> None:
+        """Let frames arrive, in order of time: port, frame, and when its last bit is there."""
+        for port, frame, now_ps in arrivals:
+            self.advance(now_ps)
+            self.receive(port, frame, now_ps)
+
+    def send_directly(self, descriptors: Mapping[int, int]) -> None:
+        """Know the sockets that take the frames of ports, for who can do without `transmit`: native code."""
+
+    def take_from(self, number: int, port: FramePort, now_ps: int) -> bool:
+        """Let a batch of the frames arrive that a port has; False where they are to be handed over one by one."""
+        return False
+
     def advance(self, now_ps: int) -> None:
         """Let everything leave that is due until `now_ps`, each frame at its own time."""
-        departures = self._departures
-        while departures and departures[0][0] <= now_ps:
-            time_ps, number = heapq.heappop(departures)
-            port = self._ports[number]
-            frame = port.in_flight
-            port.in_flight = None
-            self._now_ps = time_ps
-            if frame is not None:
-                self._send(port, frame, time_ps)
-            self._serve(port, time_ps)
-            if self._again:
-                self._go_round(time_ps)
+        self._let_leave(now_ps)
         self._now_ps = now_ps
         if now_ps >= self._idle_check_ps or self.is_checking:
             self._report_idle_entries(now_ps)
+
+    def _let_leave(self, now_ps: int) -> None:
+        departures = self._departures
+        while departures and departures[0][0] <= now_ps:
+            time_ps, number = heapq.heappop(departures)
+            self._depart(self._ports[number], time_ps)
+
+    def _depart(self, port: CountedPort, time_ps: int) -> None:
+        """Let the frame on a link leave, and the next one start."""
+        frame = port.in_flight
+        port.in_flight = None
+        self._now_ps = time_ps
+        if frame is not None:
+            self._send(port, frame, time_ps)
+        self._serve(port, time_ps)
+        if self._again:
+            self._go_round(time_ps)
 
     def next_event_ps(self) -> int | None:
         """Return when the next frame leaves; None while nothing is on a link."""
@@ -195,12 +218,16 @@ class Switch:
 
     def switch_over(self, configuration: Configuration) -> Configuration:
         """Let packets pass another program from now on and return the old one; packets in queues are dropped."""
+        self._empty_queues()
         replaced = self.configuration
         self._use(configuration)
+        return replaced
+
+    def _empty_queues(self) -> None:
+        """Drop the packets that a program which is replaced has made."""
         for port in self._ports.values():
             while port.dequeue(0) is not None:
                 port.drops[RELOADED] += 1
-        return replaced
 
     def _use(self, configuration: Configuration) -> None:
         self.configuration = configuration
@@ -228,12 +255,17 @@ class Switch:
     def _enter(self, packet: SwitchPacket, now_ps: int) -> None:
         """Take a packet through ingress, again as long as it is resubmitted, and on to where ingress sends it."""
         program = self._program
-        arrival = packet.ingress_port
         if program is None:
-            self.count_drop(arrival, NO_PROGRAM)
+            self.count_drop(packet.ingress_port, NO_PROGRAM)
             return
+        self._pass_ingress(program, packet, now_ps, program.ingress)
+
+    def _pass_ingress(
+        self, program: LoadedProgram, packet: SwitchPacket, now_ps: int, ingress: Callable[[SwitchPacket], None]
+    ) -> None:
+        arrival = packet.ingress_port
         try:
-            program.ingress(packet)
+            ingress(packet)
             while packet.resubmit_fields >= 0 or packet.clone_session >= 0 or packet.digests:
                 self._clone_and_digest(program, packet, now_ps)
                 if packet.resubmit_fields < 0:
@@ -287,17 +319,25 @@ class Switch:
         while (packet := port.dequeue(now_us)) is not None:
             frame = self._leave(port, packet, now_ps)
             if frame is not None:
-                port.in_flight = frame
-                heapq.heappush(self._departures, (now_ps + port.wire_ps(len(frame)), port.number))
+                self._put_on_wire(port, frame, now_ps)
                 return
+
+    def _put_on_wire(self, port: CountedPort, frame: bytes, now_ps: int) -> None:
+        port.in_flight = frame
+        heapq.heappush(self._departures, (now_ps + port.wire_ps(len(frame)), port.number))
 
     def _leave(self, port: CountedPort, packet: SwitchPacket, now_ps: int) -> bytes | None:
         """Take a packet through egress and return its frame; None when none goes on the wire."""
         program = self._program
         assert program is not None  # only a program fills queues, and a new one empties them
         packet.egress_us = now_ps // PS_PER_US
+        return self._pass_egress(program, port, packet, program.egress)
+
+    def _pass_egress(
+        self, program: LoadedProgram, port: CountedPort, packet: SwitchPacket, egress: Callable[[SwitchPacket], None]
+    ) -> bytes | None:
         try:
-            program.egress(packet)
+            egress(packet)
             if packet.clone_session >= 0:
                 self._clone_at_egress(program, packet)
             if packet.egress_spec == DROP_PORT:
@@ -387,7 +427,7 @@ class Switch:
         self.is_checking = looked_at == _IDLE_CHECKS
 
     def _new_port(self, number: int) -> CountedPort:
-        port = CountedPort(number, self._default if self._any_port else _PLAIN, attached=self._any_port)
+        port = self._attach(number, self._default) if self._any_port else CountedPort(number, PLAIN, attached=False)
         self._ports[number] = port
         return port
 

@@ -71,6 +71,7 @@ class FaultyPort:
         self._random = random.Random(faults.seed << 16 | number)
         self._held: list[bytes] = []
         self.fileno, self.send, self.lost, self.close = port.fileno, port.send, port.lost, port.close
+        self.sending_fileno = port.sending_fileno
 
     def receive(self, most: int) -> list[bytes]:
         """Return the frames that are there, after the faults."""

@@ -25,14 +25,13 @@ from tensorexpress.files import make_directory
 from tensorexpress.p4.define import CPU_PORT
 from tensorexpress.program_engines import PYTHON
 from tensorexpress.switch.configuration import Configuration
-from tensorexpress.switch.counted import NOT_TAKEN, PortStatistics, Statistics
-from tensorexpress.switch.device import Switch
+from tensorexpress.switch.counted import NOT_TAKEN, REFUSED, PortStatistics, Statistics
+from tensorexpress.switch.engines import make_switch, prepare_engine
 from tensorexpress.switch.faults import Faults, FaultyPort
 from tensorexpress.switch.link import LinkClosedError, SwitchEnd
 from tensorexpress.switch.operations import Operation, Query
 from tensorexpress.switch.pcap import PcapWriter, capture_name
 from tensorexpress.switch.ports import FramePort, PortSpec, open_port
-from tensorexpress.switch.program.engines import warm_up
 from tensorexpress.switch.traffic import PortSettings
 from tensorexpress.wire.udp import inherited_socket
 
@@ -100,12 +99,15 @@ class Loop:
         self._started_ns = time.monotonic_ns()
         self._epoch_ns = time.time_ns() - self._started_ns
         self._flush_at_ns = 0
-        self.switch = Switch(
+        self.switch = make_switch(
             self._transmit,
             control.notify,
             ports={number: queues for number, (_, queues) in settings.ports.items()},
             cpu_port=settings.cpu_port,
+            engine=settings.engine,
         )
+        if not self._captures:
+            self.switch.send_directly({number: port.sending_fileno() for number, port in self._ports.items()})
         #: A program that operations are done for before packets pass it, and operations to be done all at once.
         self._next = Configuration()
         self._gathered: list[Operation] = []
@@ -166,6 +168,11 @@ class Loop:
         return min(max(0.0, (due_ps - self._now_ps()) / _PS_PER_SECOND), _LONGEST_SLEEP_S)
 
     def _take_frames(self, number: int) -> None:
+        port = self._ports[number]
+        if self._captures or not self.switch.take_from(number, port, self._now_ps()):
+            self._take_frames_one_by_one(number)
+
+    def _take_frames_one_by_one(self, number: int) -> None:
         receive, clock_ns, started_ns = self.switch.receive, time.monotonic_ns, self._started_ns
         for frame in self._ports[number].receive(BATCH):
             now_ns = clock_ns()
@@ -175,7 +182,7 @@ class Loop:
 
     def _transmit(self, number: int, frame: bytes, time_ps: int) -> None:
         if not self._ports[number].send(frame):
-            self.switch.count_drop(number, "refused by the interface")
+            self.switch.count_drop(number, REFUSED)
         elif self._captures:
             self._capture(number, "out", frame, time.monotonic_ns())
 
@@ -357,7 +364,7 @@ def _opened(control: SwitchEnd) -> Loop | None:
             continue
         _, (settings,) = request
         try:
-            warm_up(settings.engine)
+            prepare_engine(settings.engine)
             loop = Loop(settings, control)
         except Exception as error:  # it goes to whoever asked
             control.refuse(error)

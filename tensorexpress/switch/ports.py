@@ -8,6 +8,7 @@ All of them have one small interface, `FramePort`, and never block.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -16,7 +17,7 @@ import socket
 import struct
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tensorexpress.errors import InputError, NetworkError
 from tensorexpress.names import is_interface
@@ -36,6 +37,10 @@ class FramePort(Protocol):
 
     def fileno(self) -> int:
         """Return what to wait on until there is a frame."""
+        ...
+
+    def sending_fileno(self) -> int:
+        """Return the descriptor of a socket that sends each message as a frame."""
         ...
 
     def receive(self, most: int) -> list[bytes]:
@@ -141,6 +146,10 @@ class DatagramPort:
         """Return the socket's descriptor."""
         return self._socket.fileno()
 
+    def sending_fileno(self) -> int:
+        """Return the descriptor of the socket that sends: the same one."""
+        return self._socket.fileno()
+
     def receive(self, most: int) -> list[bytes]:
         """Return the datagrams that are there; an empty one is no frame."""
         frames: list[bytes] = []
@@ -241,6 +250,14 @@ _NOTHING_TO_FINISH = bytes(VIRTIO_HEADER.size)
 _RING_COUNTS = struct.Struct("=II")
 
 
+class Ring(NamedTuple):
+    """Frames that the kernel shares with this process, in slots of one size."""
+
+    address: int
+    ring_bytes: int
+    slot_bytes: int
+
+
 class InterfacePort:
     """A Linux interface, through a ring of frames that the kernel shares with this process.
 
@@ -275,8 +292,11 @@ class InterfacePort:
         ring = struct.pack("=IIII", block_bytes, blocks, self._slot_bytes, _RING_BYTES // self._slot_bytes)
         receiver.setsockopt(_SOL_PACKET, _PACKET_RX_RING, ring)
         self._ring = mmap.mmap(receiver.fileno(), _RING_BYTES)
+        #: The ring in memory: where it is, its bytes and those of a slot.
+        self.ring = Ring(ctypes.addressof(ctypes.c_char.from_buffer(self._ring)), _RING_BYTES, self._slot_bytes)
         self._status = memoryview(self._ring).cast("I")
-        self._position = 0
+        #: Where the next frame comes.
+        self.position = 0
         receiver.setsockopt(_SOL_PACKET, _PACKET_ADD_MEMBERSHIP, struct.pack("=iHH8x", index, _PACKET_MR_PROMISC, 0))
         receiver.bind((name, _ETH_P_ALL))
 
@@ -284,10 +304,14 @@ class InterfacePort:
         """Return the descriptor of the receiving socket."""
         return self._receiver.fileno()
 
+    def sending_fileno(self) -> int:
+        """Return the descriptor of the socket that sends."""
+        return self._sender.fileno()
+
     def receive(self, most: int) -> list[bytes]:
         """Return the frames in the ring, finished as a network card would."""
         frames: list[bytes] = []
-        ring, position = self._ring, self._position
+        ring, position = self._ring, self.position
         for _ in range(most):
             status, length, kept, link, _, _, _, tag, tag_type = _SLOT_HEADER.unpack_from(ring, position)
             if not status & _STATUS_USER:
@@ -315,7 +339,7 @@ class InterfacePort:
             position += self._slot_bytes
             if position == _RING_BYTES:
                 position = 0
-        self._position = position
+        self.position = position
         if not frames:  # woken without a frame: the interface went down or away; reading the error lets us sleep again
             self._receiver.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         return frames

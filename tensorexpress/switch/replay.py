@@ -16,7 +16,7 @@ from tensorexpress.files import make_directory
 from tensorexpress.p4.define import CPU_PORT
 from tensorexpress.program_engines import PYTHON
 from tensorexpress.switch.counted import Statistics
-from tensorexpress.switch.device import Switch
+from tensorexpress.switch.engines import make_switch
 from tensorexpress.switch.operations import Notice, Operation
 from tensorexpress.switch.pcap import TimedFrame, capture_name, read_pcap, write_pcap
 from tensorexpress.switch.traffic import PortSettings
@@ -49,7 +49,7 @@ class VirtualSwitch:
         self.notices: list[Notice] = []
         self._sent: dict[int, list[tuple[int, bytes]]] = {}
         self._now_ps = 0
-        self._switch = Switch(
+        self._switch = make_switch(
             self._keep, self.notices.append, default=settings or PortSettings(), cpu_port=cpu_port, engine=engine
         )
         document = program if isinstance(program, bytes) else read_program(program)
@@ -82,9 +82,8 @@ class VirtualSwitch:
         if not merged:
             return {}
         offset_ps = self._now_ps - merged[0][0]
-        for time_ps, port, data in merged:
-            self._advance(time_ps + offset_ps)
-            self._switch.receive(port, data, self._now_ps)
+        self._switch.receive_many([(port, data, time_ps + offset_ps) for time_ps, port, data in merged])
+        self._now_ps = merged[-1][0] + offset_ps
         while (due_ps := self._switch.next_event_ps()) is not None:
             self._advance(due_ps)
         return {

@@ -20,7 +20,8 @@ ETHERNET_OVERHEAD_BYTES = 24
 #: The shortest frame on the wire, check sequence not counted; what is shorter is padded there.
 SHORTEST_FRAME_BYTES = 60
 
-_ANY_PRIORITY = 2**32
+#: Above every priority that there is.
+ANY_PRIORITY = 2**32
 
 #: A share is counted in millionths, so that what is owed to a queue is an exact integer.
 _WHOLE = 10**6
@@ -116,7 +117,7 @@ class EgressPort:
         count = settings.queues if self._has_queues else 1
         self._lowest = settings.queues - 1
         #: The highest priority that has a queue; BMv2 drops a packet above it, and so does the switch.
-        self.top_priority = self._lowest if self._discipline.ranks is Ranks.QUEUE else _ANY_PRIORITY
+        self.top_priority = self._lowest if self._discipline.ranks is Ranks.QUEUE else ANY_PRIORITY
         self._waiting = 0
         self._depths = [0] * count
         self._buffer = Buffer(settings.buffer_bytes, count)

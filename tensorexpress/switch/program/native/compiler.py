@@ -29,16 +29,19 @@ def _target_machine() -> Any:
 
 def to_machine_code(text: str) -> bytes:
     """Return IR as an object file for this processor, compiled now or before."""
-    key = hashlib.sha256()
+    key = hashlib.sha256(processor_key() + text.encode())
+    return cached(f"{key.hexdigest()}.o", lambda: compile_module(llvm.parse_assembly(text)))
+
+
+def processor_key() -> bytes:
+    """Return what machine code depends on beside its IR."""
     features = llvm.get_host_cpu_features().flatten()
-    for part in (text, llvm.get_host_cpu_name(), features, _LEVEL, llvm.llvm_version_info):
-        key.update(f"{part}\0".encode())
-    return cached(f"{key.hexdigest()}.o", lambda: _compiled(text))
+    return f"{llvm.get_host_cpu_name()}\0{features}\0{_LEVEL}\0{llvm.llvm_version_info}\0".encode()
 
 
-def _compiled(text: str) -> bytes:
+def compile_module(module: Any) -> bytes:
+    """Return a module as an object file for this processor."""
     machine = _target_machine()
-    module = llvm.parse_assembly(text)
     module.triple = machine.triple
     module.data_layout = str(machine.target_data)
     module.verify()

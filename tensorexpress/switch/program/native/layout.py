@@ -62,6 +62,7 @@ SLOT_NAMES = (
     "scratch",
     "upcall",
     "round_robin",
+    "failed",
 )
 SLOTS = {name: 8 * index for index, name in enumerate(SLOT_NAMES)}
 

@@ -13,6 +13,7 @@ from tensorexpress.switch.program.bmv2.values import ArrayInfo, TableInfo
 from tensorexpress.switch.program.compiled import CompiledProgram
 from tensorexpress.switch.program.externs import ARRAYS
 from tensorexpress.switch.program.native.compiler import load
+from tensorexpress.switch.program.native.generate import NativeLayout
 from tensorexpress.switch.program.native.layout import SLOT_NAMES, SLOTS, TOLD, WordCell
 from tensorexpress.switch.program.native.memory import (
     Block,
@@ -53,6 +54,8 @@ class NativePipeline(Pipeline):
         self._view = memoryview(self._context.data)
         functions = ("ingress", "egress", "fill_index")
         self._library, (ingress, egress, fill_index) = load(program.native.code, functions)
+        #: Where the machine code of both stages is.
+        self.stages = ingress, egress
         stage = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64)
         self._run_ingress, self._run_egress = stage(ingress), stage(egress)
         filler = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
@@ -93,6 +96,21 @@ class NativePipeline(Pipeline):
         self._point("output", self._output.address)
         self._point("scratch", self._scratch.address)
 
+    @property
+    def context(self) -> Block:
+        """What the stages read and write; `layout` says where."""
+        return self._context
+
+    @property
+    def layout(self) -> NativeLayout:
+        """Where everything is in the context."""
+        return self._layout
+
+    def have_room(self, frame_bytes: int) -> None:
+        """Have room for frames of that many bytes."""
+        if frame_bytes > self._room:
+            self._make_room(frame_bytes)
+
     def _make_profile(self, name: str) -> ActionProfile:
         place, member_bytes = self._layout.profiles[name]
         return NativeProfile(self._context, place, member_bytes, self._layout.parameters)
@@ -125,8 +143,7 @@ class NativePipeline(Pipeline):
     def _ingress(self, packet: SwitchPacket) -> None:
         frame, data = packet.frame, self._context.data
         length = len(frame)
-        if length > self._room:
-            self._make_room(length)
+        self.have_room(length)
         cut, preserved = packet.truncate_bytes, packet.preserved
         _BEFORE_INGRESS.pack_into(
             data,
@@ -139,7 +156,11 @@ class NativePipeline(Pipeline):
             packet.instance_type,
             packet.length,
         )
-        ended = self._run_ingress(self._context.address, frame, length)
+        self.note_ingress(packet, self._run_ingress(self._context.address, frame, length))
+
+    def note_ingress(self, packet: SwitchPacket, ended: int) -> None:
+        """Let a packet have what ingress, which has just returned, decided."""
+        data = self._context.data
         if ended < 0 or self._error is not None:
             self._fail()
         packet.length, packet.priority, packet.egress_spec, packet.mcast_grp = _USUAL.unpack_from(data, _USUAL_AT)
@@ -150,27 +171,31 @@ class NativePipeline(Pipeline):
     def _egress(self, packet: SwitchPacket) -> None:
         frame, data, state = packet.frame, self._context.data, packet.state
         length = len(frame)
-        if length > self._room:
-            self._make_room(length)
+        self.have_room(length)
         if state:  # a clone that ingress asked for has none
             data[self._state] = state[2] if packet.instance_type == EGRESS_CLONE else state[1]
-        cut, preserved, again = packet.truncate_bytes, packet.preserved, packet.recirculate_fields
+        cut, preserved = packet.truncate_bytes, packet.preserved
         _BEFORE_EGRESS.pack_into(
             data,
             0,
             self._preserved(preserved) if preserved else -1,
             -1 if cut is None else cut,
-            again,
+            packet.recirculate_fields,
             *_told(packet),
         )
         ended = self._run_egress(self._context.address, frame, length)
+        self.note_egress(packet, ended, self._output_view)
+
+    def note_egress(self, packet: SwitchPacket, ended: int, output: memoryview | bytes) -> None:
+        """Let a packet have what egress, which has just returned, decided, and the bytes that leave."""
+        data, again = self._context.data, packet.recirculate_fields
         if ended < 0 or self._error is not None:
             self._fail()
         packet.length, _, packet.egress_spec, _ = _USUAL.unpack_from(data, _USUAL_AT)
         packet.clone_session = -1
         kept = self._note_unusual(packet) if ended & 1 or again >= 0 else b""
         clone = data[self._layout.clone :][: self._state_bytes] if packet.clone_session >= 0 else b""
-        packet.state = (kept, self._output_view[: ended >> 1].tobytes(), clone)
+        packet.state = (kept, bytes(output[: ended >> 1]), clone)
 
     def _note_unusual(self, packet: SwitchPacket) -> bytes:
         """Let a packet have what a stage decided beside the usual; return what it keeps for a next pass."""
@@ -196,6 +221,7 @@ class NativePipeline(Pipeline):
     def _fail(self) -> None:
         """Raise what went wrong in Python, or that the loops of the program were endless."""
         error, self._error = self._error, None
+        self._point("failed", 0)
         if error is not None:
             raise error
         endless()
@@ -227,6 +253,7 @@ class NativePipeline(Pipeline):
             return self._calls[number]() or 0
         except BaseException as error:
             self._error = error
+            self._point("failed", 1)
             return 0
 
     def _callee(self, call: Upcall) -> Callable[[], int | None]:

@@ -1,0 +1,13 @@
+"""A switch whose packets meet no Python: arrivals, queues, links and sockets as machine code around a native program.
+
+settings  which ports can be native
+words     where everything is in memory
+machine   addresses, and what compiled functions can do with them
+queues    buffers and strict-priority queues of ports; the other form of `traffic.py`
+steps     from arrival to departure; the other form of `device.py`
+sockets   batches of frames from and to the kernel
+build     these compiled, and kept on disk
+arena     the memory
+port      a port as Python sees it
+device    the switch: what native code cannot do is done by Python, packet by packet and in order
+"""

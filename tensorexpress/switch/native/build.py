@@ -1,0 +1,112 @@
+"""The compiled functions: made by numba once, kept on disk as machine code, and loaded without numba after that."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import llvmlite.binding as llvm
+
+from tensorexpress.switch.program.native.cache import cached
+from tensorexpress.switch.program.native.compiler import compile_module, load, processor_key
+
+
+class Functions(NamedTuple):
+    """What Python calls; numbers and addresses, as the functions of these names say."""
+
+    run: Callable[[int, int], int]
+    depart_at: Callable[[int, int, int], int]
+    enqueue: Callable[[int, int, int, int, int], int]
+    dequeue: Callable[[int, int], int]
+    free_record: Callable[[int, int], int]
+    free_sent: Callable[[int], int]
+    take_datagrams: Callable[[int, int, int, int], int]
+    take_slots: Callable[[int, int, int, int, int, int, int], int]
+    release_slots: Callable[[int, int, int, int, int], int]
+    send_all: Callable[[int], int]
+
+
+#: How many numbers each of them takes.
+_ARGUMENTS = {
+    "run": 2,
+    "depart_at": 3,
+    "enqueue": 5,
+    "dequeue": 2,
+    "free_record": 2,
+    "free_sent": 1,
+    "take_datagrams": 4,
+    "take_slots": 7,
+    "release_slots": 5,
+    "send_all": 1,
+}
+
+
+@cache
+def functions() -> Functions:
+    """Return the functions; ImportError where they are not compiled yet and numba is not installed."""
+    library, addresses = load(_machine_code(), tuple(_ARGUMENTS))
+    found = []
+    for count, address in zip(_ARGUMENTS.values(), addresses, strict=True):
+        function: Any = ctypes.PYFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * count)(address)
+        function.library = library  # it lasts as long
+        found.append(function)
+    return Functions(*found)
+
+
+def _machine_code() -> bytes:
+    """Return the functions as an object file, which is made anew whenever anything changes that they are made from."""
+    key = hashlib.sha256(processor_key())
+    for path in _sources():
+        key.update(path.read_bytes())
+    return cached(f"loop-{key.hexdigest()}.o", lambda: compile_module(_module()))
+
+
+def _sources() -> list[Path]:
+    """Return all files that have a word in what is compiled."""
+    here = Path(__file__).parent
+    around = [here.parent / name for name in ("packet.py", "traffic.py", "program/native/layout.py")]
+    return [*sorted(here.glob("*.py")), *around]
+
+
+def _module() -> Any:
+    """Return all functions as one module of LLVM."""
+    from tensorexpress.switch.native import queues, sockets, steps
+
+    whole = llvm.parse_assembly("")
+    for name, count in _ARGUMENTS.items():
+        owner = next(module for module in (steps, queues, sockets) if hasattr(module, name))
+        whole.link_in(llvm.parse_assembly(_text(getattr(owner, name), count)))
+    return whole
+
+
+def _text(function: Callable[..., int], count: int) -> str:
+    """Return a function as LLVM IR, under its own name and with its numbers alone.
+
+    numba's own form also takes where to put the result and an exception, and returns whether there is one. Compiled
+    functions raise none.
+    """
+    from numba import types
+
+    from tensorexpress.switch.native.machine import compiled
+
+    dispatcher: Any = compiled(function)
+    kinds = (types.int64,) * count
+    dispatcher.compile(kinds)
+    made = dispatcher.overloads[kinds]
+    inner = made.fndesc.mangled_name
+    numbers = ", ".join(f"i64 %a{index}" for index in range(count))
+    wrapper = f"""
+define i64 @{function.__name__}({numbers}) {{
+  %result = alloca i64
+  %exception = alloca ptr
+  %status = call i32 @{inner}(ptr %result, ptr %exception, {numbers})
+  %value = load i64, ptr %result
+  ret i64 %value
+}}
+"""
+    text: str = made.library.get_llvm_str()
+    return text + wrapper

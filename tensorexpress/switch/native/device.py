@@ -1,0 +1,322 @@
+"""The switch with packets in native code. What that cannot do is done by Python, packet by packet and in order.
+
+Native code stops where a packet asks for something unusual (a clone, a digest, ...), goes to the controller, or finds
+no memory left. Python finishes that one event as `device.Switch` does, on the same queues, and native code goes on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import accumulate, takewhile
+from typing import Any
+
+from tensorexpress.switch.configuration import Configuration
+from tensorexpress.switch.copies import replica_of
+from tensorexpress.switch.counted import CountedPort
+from tensorexpress.switch.device import PS_PER_US, Switch
+from tensorexpress.switch.native.arena import BATCH_BYTES, Arena
+from tensorexpress.switch.native.build import functions
+from tensorexpress.switch.native.port import NativePort, told_packet
+from tensorexpress.switch.native.words import *
+from tensorexpress.switch.packet import REPLICATED, SwitchPacket
+from tensorexpress.switch.ports import LONGEST_FRAME_BYTES, DatagramPort, FramePort, InterfacePort
+from tensorexpress.switch.program.native.layout import SLOT_NAMES
+from tensorexpress.switch.program.native.memory import Block
+from tensorexpress.switch.program.native.pipeline import NativePipeline
+from tensorexpress.switch.traffic import PortSettings
+
+
+class NativeSwitch(Switch):
+    """A switch whose ports are all in the memory of native code, but those of the controller and of nobody."""
+
+    def __init__(self, transmit: Callable[[int, bytes, int], None], *arguments: Any, **options: Any):
+        self._functions = functions()
+        self._arena = Arena()
+        self._cells = self._arena.cells
+        self._memory = self._arena.head
+        #: The program, where it is native.
+        self._native: NativePipeline | None = None
+        #: What native code knows of multicast groups, and how often groups had been set then.
+        self._known_groups: dict[int, Block] = {}
+        self._known_changes = 0
+        self._saved = Block(0)
+        #: Sends what has left; Python does, frame by frame, until somebody else is given that.
+        self._send_sent: Callable[[], object] = self._transmit_sent
+        super().__init__(transmit, *arguments, **options)
+        self._go_on_with: dict[int, Callable[[int], None]] = {
+            FULL: lambda time_ps: None,
+            NOT_BEGUN: self._begin,
+            AFTER_INGRESS: self._after_ingress,
+            AFTER_EGRESS: self._after_egress,
+            SERVED: self._after_egress,
+            TO_COPY: self._copy_rest,
+            TO_SERVE: lambda time_ps: self._serve(self._port_of_event, time_ps),
+            TO_DEPART: lambda time_ps: self._depart(self._port_of_event, time_ps),
+        }
+
+    def _attach(self, number: int, settings: PortSettings) -> CountedPort:
+        port = NativePort(number, settings, self._arena, self._functions)
+        cells, count = self._cells, self._arena[PORT_COUNT]
+        if count == MOST_PORTS:
+            raise MemoryError(f"port {number} is one more than {MOST_PORTS}")
+        if 0 <= number < PORTS:
+            cells[self._arena.index(self._arena[PORT_AT]) + number] = port.address
+        cells[self._arena.index(self._arena[PORT_LIST]) + count] = port.address
+        self._arena[PORT_COUNT] = count + 1
+        port.state_bytes = self._arena[STATE_BYTES]
+        return port
+
+    # Sockets.
+
+    def send_directly(self, descriptors: Mapping[int, int]) -> None:
+        """Let native code send what leaves: port -> the socket that takes its frames."""
+        for number, descriptor in descriptors.items():
+            port = self._ports[number]
+            assert isinstance(port, NativePort)  # all are that somebody is connected to
+            self._cells[port.at + P_DESCRIPTOR] = descriptor
+        self._send_sent = partial(self._functions.send_all, self._memory)
+
+    def take_from(self, number: int, port: FramePort, now_ps: int) -> bool:
+        """Let a batch of the frames arrive that a port has; False where they are to be handed over one by one."""
+        if self._native is None:
+            return False
+        if isinstance(port, InterfacePort):
+            return self._take_from_ring(number, port, now_ps)
+        if not isinstance(port, DatagramPort):  # faults strike every frame
+            return False
+        if self._functions.take_datagrams(self._memory, number, port.fileno(), now_ps) > 0:
+            self.run(now_ps)
+        return True
+
+    def _take_from_ring(self, number: int, port: InterfacePort, now_ps: int) -> bool:
+        ring, position = port.ring, port.position
+        where = ring.slot_bytes, ring.ring_bytes
+        taken = self._functions.take_slots(self._memory, number, ring.address, position, *where, now_ps)
+        if taken:
+            self.run(now_ps)
+            port.position = self._functions.release_slots(ring.address, position, *where, taken)
+        return taken > 0
+
+    # The program.
+
+    def _use(self, configuration: Configuration) -> None:
+        super()._use(configuration)
+        self._forget_groups()
+        program = configuration.program
+        self._native = program if isinstance(program, NativePipeline) else None
+        if self._native is None:  # packets pass it in Python, but leave from native queues
+            self._saved = Block(WORD * len(SLOT_NAMES))
+            self._arena[CONTEXT] = self._saved.address
+            return
+        self._native.have_room(LONGEST_FRAME_BYTES)
+        layout, context = self._native.layout, self._native.context
+        state_bytes = layout.state[1] - layout.state[0]
+        self._saved = Block(state_bytes)
+        for name, value in (
+            (INGRESS, self._native.stages[0]),
+            (EGRESS, self._native.stages[1]),
+            (CONTEXT, context.address),
+            (STATE, context.address + layout.state[0]),
+            (STATE_BYTES, state_bytes),
+            (SAVED, self._saved.address),
+            (MARGIN, layout.header_bytes),
+            (LONGEST, LONGEST_FRAME_BYTES),
+        ):
+            self._arena[name] = value
+        for port in self._ports.values():
+            if isinstance(port, NativePort):
+                port.state_bytes = state_bytes
+
+    def _forget_groups(self) -> None:
+        table = self._arena.index(self._arena[GROUP_AT])
+        for group in self._known_groups:
+            self._cells[table + group] = 0
+        self._known_groups.clear()
+        self._known_changes = self.configuration.group_changes
+
+    def _learn_group(self, group: int) -> None:
+        """Let native code copy packets to a group, if it has all of its ports."""
+        replicas = self._groups.get(group, ())
+        ports = [self._ports.get(number) for number, _ in replicas]
+        if not 0 < len(ports) <= MOST_REPLICAS or group >= GROUPS:
+            return
+        words = [len(ports)]
+        for port, (_, replication_id) in zip(ports, replicas, strict=True):
+            if not isinstance(port, NativePort):
+                return
+            words += port.address, replication_id
+        block = self._known_groups[group] = Block(WORD * len(words))
+        memoryview(block.data).cast("q")[: len(words)] = array("q", words)
+        self._cells[self._arena.index(self._arena[GROUP_AT]) + group] = block.address
+
+    # Arrivals and departures.
+
+    def receive(self, port: int, frame: bytes, now_ps: int) -> None:
+        """Let a frame arrive whose last bit is there at `now_ps`, after everything that leaves until then."""
+        if self._arena[DUE] <= now_ps:
+            self.advance(now_ps)
+        if self._native is None or len(frame) > LONGEST_FRAME_BYTES:
+            super().receive(port, frame, now_ps)
+            return
+        cells, at = self._cells, self._arena.index(self._arena[ARRIVALS])
+        start = self._arena.frames - self._arena.base
+        self._arena.region[start : start + len(frame)] = frame
+        cells[at + A_PORT], cells[at + A_TIME] = port, now_ps
+        cells[at + A_FRAME], cells[at + A_LENGTH] = self._arena.frames, len(frame)
+        cells[ARRIVED], cells[ARRIVAL_COUNT] = 0, 1
+        self.run(now_ps)
+
+    def receive_many(self, arrivals: Sequence[tuple[int, bytes, int]]) -> None:
+        """Let frames arrive, in order of time: port, frame, and when its last bit is there."""
+        start = 0
+        while start < len(arrivals):
+            port, frame, now_ps = arrivals[start]
+            if now_ps >= self._idle_check_ps or self.is_checking:
+                self.advance(now_ps)
+            if self._native is None or self.is_checking or len(frame) > LONGEST_FRAME_BYTES:
+                self._let_leave(now_ps)
+                self.receive(port, frame, now_ps)
+                start += 1
+            else:
+                batch = self._batch(arrivals[start : start + MOST_ARRIVALS])
+                self._receive_batch(batch)
+                start += len(batch)
+
+    def _batch(self, arrivals: Sequence[tuple[int, bytes, int]]) -> Sequence[tuple[int, bytes, int]]:
+        """Return the first of them, which there is room for, and before which no entries are looked at."""
+        if arrivals[-1][2] >= self._idle_check_ps:
+            arrivals = list(takewhile(lambda arrival: arrival[2] < self._idle_check_ps, arrivals))
+        sizes = [len(frame) for _, frame, _ in arrivals]
+        if sum(sizes) > BATCH_BYTES or max(sizes) > LONGEST_FRAME_BYTES:
+            fitting = takewhile(lambda total: total <= LONGEST_FRAME_BYTES, accumulate(sizes))
+            arrivals = arrivals[: max(1, sum(1 for _ in fitting))]
+        return arrivals
+
+    def _receive_batch(self, arrivals: Sequence[tuple[int, bytes, int]]) -> None:
+        ports, frames, times = zip(*arrivals, strict=True)
+        count, sizes = len(frames), list(map(len, frames))
+        data = b"".join(frames)
+        start = self._arena.frames - self._arena.base
+        self._arena.region[start : start + len(data)] = data
+        places = accumulate(sizes[:-1], initial=self._arena.frames)
+        cells, at = self._cells, self._arena.index(self._arena[ARRIVALS])
+        end = at + ARRIVAL_WORDS * count
+        for name, values in ((A_PORT, ports), (A_TIME, times), (A_FRAME, places), (A_LENGTH, sizes)):
+            cells[at + name : end : ARRIVAL_WORDS] = array("q", values)
+        cells[ARRIVED], cells[ARRIVAL_COUNT] = 0, count
+        self.run(times[-1])
+
+    def _let_leave(self, now_ps: int) -> None:
+        self.run(now_ps)
+
+    def next_event_ps(self) -> int | None:
+        """Return when the next frame leaves; None while nothing is on a link."""
+        due = self._arena[DUE]
+        return due if due < NEVER else None
+
+    def _put_on_wire(self, port: CountedPort, frame: bytes, now_ps: int) -> None:
+        assert isinstance(port, NativePort)  # others have no rate
+        port.in_flight = frame
+        self._functions.depart_at(self._memory, port.address, now_ps + port.wire_ps(len(frame)))
+
+    def run(self, now_ps: int) -> None:
+        """Let native code handle its arrivals and what leaves until now, and do what it leaves to Python."""
+        if self.configuration.group_changes != self._known_changes:
+            self._forget_groups()
+        run, memory, cells = self._functions.run, self._memory, self._cells
+        while True:
+            why = run(memory, now_ps)
+            if cells[SENT_COUNT]:
+                self._send_sent()
+            if why == DONE:
+                self._now_ps = now_ps
+                return
+            self._now_ps = time_ps = cells[AT_TIME]
+            self._go_on_with[why](time_ps)
+            if self._again:
+                self._go_round(time_ps)
+
+    def _transmit_sent(self) -> None:
+        """Hand all frames that have left to whoever transmits them."""
+        cells, read = self._cells, self._arena.region
+        start = self._arena.index(self._arena[SENT])
+        entries = cells[start : start + SENT_WORDS * cells[SENT_COUNT]].tolist()
+        offset = RECORD_BYTES - self._arena.base
+        frames = [
+            (port, read[(at := record + offset) : at + length], time_ps)
+            for port, record, length, time_ps in zip(*[iter(entries)] * SENT_WORDS, strict=True)
+        ]
+        self._functions.free_sent(self._memory)
+        transmit = self._transmit
+        for port, frame, time_ps in frames:
+            transmit(port, frame, time_ps)
+
+    # What native code leaves to Python.
+
+    @property
+    def _port_of_event(self) -> CountedPort:
+        return self._ports[self._cells[AT_PORT]]
+
+    def _arrival(self) -> tuple[int, bytes]:
+        """Return port and frame of the arrival that is being handled; the kernel may have put it elsewhere."""
+        cells = self._cells
+        at = self._arena.index(cells[ARRIVALS]) + ARRIVAL_WORDS * (cells[ARRIVED] - 1)
+        return cells[at + A_PORT], ctypes.string_at(cells[at + A_FRAME], cells[at + A_LENGTH])
+
+    def _begin(self, time_ps: int) -> None:
+        port, frame = self._arrival()
+        super().receive(port, frame, time_ps)
+
+    def _after_ingress(self, time_ps: int) -> None:
+        program, result = self._native, self._cells[RESULT]
+        assert program is not None
+        port, frame = self._arrival()
+        packet = SwitchPacket(frame, port, time_ps // PS_PER_US)
+        self._pass_ingress(program, packet, time_ps, lambda packet: program.note_ingress(packet, result))
+        if packet.mcast_grp:
+            self._learn_group(packet.mcast_grp)
+
+    def _after_egress(self, time_ps: int) -> None:
+        """Finish a packet that egress has decided something unusual for, on its way to a link or on none."""
+        program, cells, port = self._native, self._cells, self._port_of_event
+        assert program is not None
+        record, result, output_at = cells[RECORD], cells[RESULT], cells[OUTPUT]
+        if record:
+            length = cells[self._arena.index(record) + R_LENGTH]
+            frame = self._arena.read(record + RECORD_BYTES, length)
+            self._functions.free_record(self._memory, record)
+        else:
+            _, frame = self._arrival()
+        output = self._arena.read(output_at + RECORD_BYTES, max(0, result >> 1))
+        self._functions.free_record(self._memory, output_at)
+        told = memoryview(program.context.data)[WORD * C_TOLD :][: WORD * TOLD_WORDS].cast("q")
+        packet = told_packet(frame, told)
+        group, done = cells[GROUP], cells[COPIES_DONE]
+        left = self._pass_egress(program, port, packet, lambda packet: program.note_egress(packet, result, output))
+        if left is None:
+            if not port.unlimited:
+                self._serve(port, time_ps)
+        elif port.unlimited:
+            self._send(port, left, time_ps)
+        else:
+            self._put_on_wire(port, left, time_ps)
+        if group:
+            self._copy_from(group, done, time_ps)
+
+    def _copy_rest(self, time_ps: int) -> None:
+        self._copy_from(self._cells[GROUP], self._cells[COPIES_DONE], time_ps)
+
+    def _copy_from(self, group: int, first: int, time_ps: int) -> None:
+        """Make the copies of the arrival that native code has not made."""
+        cells = self._cells
+        cells[GROUP] = 0
+        port, frame = self._arrival()
+        packet = SwitchPacket(frame, port, time_ps // PS_PER_US)
+        packet.instance_type = REPLICATED
+        packet.length, packet.priority = cells[COPY_LENGTH], cells[COPY_PRIORITY]
+        packet.state = (b"", bytes(self._saved.data[: cells[STATE_BYTES]]))
+        for number, replication_id in self._groups[group][first:]:
+            self._forward(replica_of(packet, replication_id), number, time_ps)

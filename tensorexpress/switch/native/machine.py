@@ -1,0 +1,92 @@
+"""What compiled functions can do with addresses: read and write memory, copy, call the program and the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar, cast
+
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+_WORD = ir.IntType(64)
+
+
+class Cells(Protocol):
+    """Memory as an array of numbers."""
+
+    def __getitem__(self, at: int) -> int: ...
+    def __setitem__(self, at: int, value: int) -> None: ...
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def compiled(function: _Function) -> _Function:
+    """Let a function be compiled with those that call it; it cannot fail, so nobody looks whether it did."""
+    options: dict[str, Any] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return cast(_Function, njit(**options)(function))
+
+
+def _cells(kind: Any) -> Callable[[int], Cells]:
+    def typed(context: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+        return types.CPointer(kind)(types.int64), generate  # type: ignore[no-untyped-call]
+
+    return cast(Callable[[int], Cells], intrinsic(typed))
+
+
+#: The memory at an address.
+words, halves, octets = _cells(types.int64), _cells(types.int32), _cells(types.uint8)
+
+
+def _run_stage(context: Any, function: Any, program: Any, frame: Any, length: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = ir.FunctionType(_WORD, [_WORD] * 3)
+        return builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), arguments[1:])
+
+    return types.int64(*[types.int64] * 4), generate
+
+
+#: Run a stage of a program, by its address, on a context and a frame of some length.
+run_stage: Callable[[int, int, int, int], int] = cast(Any, intrinsic(_run_stage))
+
+
+def _taken(context: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load_atomic(builder.inttoptr(arguments[0], _WORD.as_pointer()), "acquire", 8)
+
+    return types.int64(types.int64), generate
+
+
+def _given(context: Any, address: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = builder.inttoptr(arguments[0], _WORD.as_pointer())
+        builder.store_atomic(arguments[1], place, "release", 8)
+        return context.get_dummy_value()
+
+    return types.none(types.int64, types.int64), generate
+
+
+#: Read a word before all that is read after it, and write one after all that was read and written before it.
+acquire: Callable[[int], int] = cast(Any, intrinsic(_taken))
+release: Callable[[int, int], None] = cast(Any, intrinsic(_given))
+
+
+def _of_libc(name: str, result: Any, *arguments: Any) -> Any:
+    return types.ExternalFunction(name, result(*arguments))
+
+
+#: into, source, bytes
+copy: Callable[[int, int, int], int] = _of_libc("memcpy", types.int64, types.int64, types.int64, types.int64)
+#: socket, messages, how many, flags, time limit
+recvmmsg: Callable[[int, int, int, int, int], int] = _of_libc(
+    "recvmmsg", types.int32, types.int32, types.int64, types.uint32, types.int32, types.int64
+)
+#: socket, messages, how many, flags
+sendmmsg: Callable[[int, int, int, int], int] = _of_libc(
+    "sendmmsg", types.int32, types.int32, types.int64, types.uint32, types.int32
+)
+errno_at: Callable[[], int] = _of_libc("__errno_location", types.int64)

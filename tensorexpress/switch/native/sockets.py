@@ -1,0 +1,133 @@
+"""Batches of frames from the kernel and to it: many for one system call, or without any from a ring."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from tensorexpress.switch.native.machine import (
+    Cells,
+    acquire,
+    compiled,
+    errno_at,
+    halves,
+    octets,
+    recvmmsg,
+    release,
+    sendmmsg,
+    words,
+)
+from tensorexpress.switch.native.queues import give_back
+from tensorexpress.switch.native.words import *
+from tensorexpress.switch.offload import VIRTIO_HEADER
+
+_WITHOUT_WAITING = int(socket.MSG_DONTWAIT)
+_HALF = 2**32 - 1
+_VIRTIO_BYTES = VIRTIO_HEADER.size
+_STATUS_PLAIN = 1
+
+_REFUSED, _INTERRUPTED = errno.ECONNREFUSED, errno.EINTR
+
+#: An entry of what was sent that is in the kernel's hands.
+_GONE = -1
+
+
+@compiled
+def _note_arrival(m: Cells, port: int, now_ps: int, frame: int, length: int) -> None:
+    a = words(m[ARRIVALS] + WORD * ARRIVAL_WORDS * m[ARRIVAL_COUNT])
+    m[ARRIVAL_COUNT] += 1
+    a[A_PORT], a[A_TIME], a[A_FRAME], a[A_LENGTH] = port, now_ps, frame, length
+
+
+def take_datagrams(memory: int, port: int, descriptor: int, now_ps: int) -> int:
+    """Make arrivals of the datagrams of a socket; return how many there were. An empty one is no frame."""
+    m = words(memory)
+    m[ARRIVED] = m[ARRIVAL_COUNT] = 0
+    count = recvmmsg(descriptor, m[RX_MESSAGES], BATCH, _WITHOUT_WAITING, 0)
+    for index in range(count):
+        message = words(m[RX_MESSAGES] + WORD * MESSAGE_WORDS * index)
+        length = message[MESSAGE_LENGTH] & _HALF
+        if length:
+            _note_arrival(m, port, now_ps, words(message[MESSAGE_PIECES])[0], length)
+    return count
+
+
+@compiled
+def _is_plain(slot: int, slot_bytes: int) -> bool:
+    """Whether a slot holds a whole frame that nobody has to finish."""
+    s = words(slot)
+    link, kept = s[1] >> 32 & 0xFFFF, s[1] & _HALF
+    if s[0] & _HALF != _STATUS_PLAIN or s[0] >> 32 & _HALF != kept or link < _VIRTIO_BYTES or link + kept > slot_bytes:
+        return False
+    header, found = octets(slot + link - _VIRTIO_BYTES), 0
+    for index in range(_VIRTIO_BYTES):
+        found |= header[index]
+    return found == 0
+
+
+def take_slots(memory: int, port: int, ring: int, position: int, slot_bytes: int, ring_bytes: int, now_ps: int) -> int:
+    """Make arrivals of the frames in a ring, up to one that Python has to finish; return how many there are."""
+    m = words(memory)
+    m[ARRIVED] = m[ARRIVAL_COUNT] = 0
+    while m[ARRIVAL_COUNT] < BATCH:
+        slot = ring + position
+        if acquire(slot) & _STATUS_PLAIN == 0 or not _is_plain(slot, slot_bytes):
+            break
+        s = words(slot)
+        _note_arrival(m, port, now_ps, slot + (s[1] >> 32 & 0xFFFF), s[1] & _HALF)
+        position = (position + slot_bytes) % ring_bytes
+    return m[ARRIVAL_COUNT]
+
+
+def release_slots(ring: int, position: int, slot_bytes: int, ring_bytes: int, count: int) -> int:
+    """Let the kernel have slots again; return the position behind them."""
+    for _ in range(count):
+        release(ring + position, 0)
+        position = (position + slot_bytes) % ring_bytes
+    return position
+
+
+@compiled
+def _send_messages(m: Cells, p: Cells, count: int) -> None:
+    """Send a batch of frames; those that the interface does not take are dropped."""
+    done = 0
+    while done < count:
+        sent = sendmmsg(p[P_DESCRIPTOR], m[TX_MESSAGES] + WORD * MESSAGE_WORDS * done, count - done, _WITHOUT_WAITING)
+        if sent > 0:
+            done += sent
+            continue
+        why = halves(errno_at())[0]
+        if why == _INTERRUPTED:
+            continue
+        done += 1
+        if why != _REFUSED:  # a cable does not say that nobody listens, so neither does a wire
+            p[P_REFUSED] += 1
+
+
+@compiled
+def _send_of_port(m: Cells, start: int) -> None:
+    """Send a batch of what left at the port of an entry, that and later ones."""
+    number, count = words(m[SENT] + WORD * SENT_WORDS * start)[S_PORT], 0
+    for index in range(start, m[SENT_COUNT]):
+        s = words(m[SENT] + WORD * SENT_WORDS * index)
+        if s[S_PORT] != number:
+            continue
+        message = words(m[TX_MESSAGES] + WORD * MESSAGE_WORDS * count)
+        piece = words(message[MESSAGE_PIECES])
+        piece[0], piece[1] = s[S_RECORD] + RECORD_BYTES, s[S_LENGTH]
+        s[S_PORT] = _GONE
+        give_back(m, s[S_RECORD])  # nobody takes it before it is sent
+        count += 1
+        if count == BATCH:
+            break
+    _send_messages(m, words(words(m[PORT_AT])[number]), count)
+
+
+def send_all(memory: int) -> int:
+    """Send everything that has left, in order at every port."""
+    m = words(memory)
+    for index in range(m[SENT_COUNT]):
+        if words(m[SENT] + WORD * SENT_WORDS * index)[S_PORT] != _GONE:
+            _send_of_port(m, index)
+    m[SENT_COUNT] = 0
+    return 0

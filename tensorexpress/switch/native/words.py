@@ -1,0 +1,161 @@
+"""Where everything is in the memory that compiled functions and Python share; all in words of 64 bits."""
+
+from __future__ import annotations
+
+from tensorexpress.switch.program.native.layout import SLOTS, TOLD
+
+WORD = 8
+
+#: A time that never comes; what is added to it stays inside 64 bits.
+NEVER = 2**62
+
+#: Ports have 9 bits in v1model, groups 16.
+PORTS, GROUPS = 2**9, 2**16
+#: A program that p4c never wrote may have more of them where any port exists; Python handles what they send and get.
+MOST_PORTS = 2**16
+
+#: Frames of a batch, and of what Python hands over at once; frames that may have left before somebody takes them.
+BATCH = 64
+MOST_ARRIVALS = 256
+MOST_SENT = 4096
+#: Copies of a packet that native code makes; who wants more of them gets them from Python.
+MOST_REPLICAS = 1024
+
+#: Free records are kept by their size, a power of two; the smallest has this many bytes of data.
+SMALLEST_DATA = 512
+SIZES = 11
+
+# The head.
+(
+    INGRESS,  # the stages of the program, as addresses
+    EGRESS,
+    CONTEXT,
+    STATE,
+    STATE_BYTES,
+    SAVED,  # room for a state
+    MARGIN,  # bytes that a frame may become longer by
+    LONGEST,  # bytes of a frame that the program has room for
+    PORT_AT,  # number of a port -> its address
+    PORT_LIST,
+    PORT_COUNT,
+    DUE,  # when the next frame leaves, and at which port
+    DUE_PORT,
+    GROUP_AT,  # number of a group -> the address of its copies: how many, then port and replication id of each
+    UNUSED,  # the memory that never was a record
+    END,
+    ARRIVALS,
+    ARRIVED,  # arrivals that are done
+    ARRIVAL_COUNT,
+    SENT,
+    SENT_COUNT,
+    RX_MESSAGES,
+    TX_MESSAGES,
+    SLOTS_TAKEN,  # of a ring
+    AT_PORT,  # what Python is to go on with: port, time, result of a stage, record, output, copies that are done
+    AT_TIME,
+    RESULT,
+    RECORD,
+    OUTPUT,
+    GROUP,
+    COPIES_DONE,
+    COPY_LENGTH,
+    COPY_PRIORITY,
+    FREE,  # the first free record of every size
+) = range(34)
+HEAD_WORDS = FREE + SIZES
+
+# An arrival, and a frame that has left.
+A_PORT, A_TIME, A_FRAME, A_LENGTH, ARRIVAL_WORDS = range(5)
+S_PORT, S_RECORD, S_LENGTH, S_TIME, SENT_WORDS = range(5)
+
+# A port.
+(
+    P_SELF,  # its address
+    P_NUMBER,
+    P_RATE,  # 0: none
+    P_OVERHEAD,
+    P_QUEUE_COUNT,
+    P_HAS_QUEUES,
+    P_LOWEST,
+    P_TOP_PRIORITY,
+    P_OWN_LIMIT,
+    P_COMMON_LIMIT,
+    P_COMMON_BYTES,
+    P_WAITING,
+    P_IN_FLIGHT,  # a record; 0: the link is idle; IN_PYTHON: Python has the frame
+    P_IN_FLIGHT_BYTES,
+    P_DEPARTS,
+    P_RX_FRAMES,
+    P_RX_BYTES,
+    P_TX_FRAMES,
+    P_TX_BYTES,
+    P_INGRESS_DROPS,
+    P_EGRESS_DROPS,
+    P_BUFFER_FULL,
+    P_NO_QUEUE,
+    P_REFUSED,
+    P_DESCRIPTOR,  # the socket that takes its frames
+    P_QUEUES,
+) = range(26)
+IN_PYTHON = -1
+Q_HEAD, Q_TAIL, Q_DEPTH, Q_BYTES, Q_DEEPEST, QUEUE_WORDS = range(6)
+
+# A record: a packet that waits, its frame and then its state in the data; or a frame that leaves.
+R_NEXT, R_KIND, R_IS_FOREIGN, R_LENGTH, R_QUEUE, R_SIZE, R_TOLD = range(7)
+RECORD_WORDS = R_TOLD + len(TOLD) + 1
+RECORD_BYTES = WORD * -(-RECORD_WORDS // 8) * 8
+
+# The slots of a program's context, in words.
+(
+    C_PRESERVED,
+    C_TRUNCATE,
+    C_RECIRCULATE,
+    C_EGRESS_SPEC,
+    C_MCAST_GRP,
+    C_OUTPUT,
+    C_FAILED,
+) = (
+    SLOTS[name] // WORD
+    for name in (
+        "preserved",
+        "truncate_bytes",
+        "recirculate_fields",
+        "egress_spec",
+        "mcast_grp",
+        "output",
+        "failed",
+    )
+)
+C_TOLD = SLOTS[TOLD[0]] // WORD
+TOLD_WORDS = len(TOLD)
+(
+    T_INGRESS_PORT,
+    T_INGRESS_US,
+    T_INSTANCE_TYPE,
+    T_EGRESS_PORT,
+    T_EGRESS_RID,
+    T_EGRESS_US,
+    T_ENQ_US,
+    T_ENQ_QDEPTH,
+    T_DEQ_TIMEDELTA,
+    T_DEQ_QDEPTH,
+    T_LENGTH,
+    T_PRIORITY,
+) = range(TOLD_WORDS)
+
+# Why native code returns.
+(
+    DONE,
+    FULL,  # frames that have left are to be taken
+    NOT_BEGUN,  # the last arrival is for Python
+    AFTER_INGRESS,  # it has passed ingress; all else is for Python
+    AFTER_EGRESS,  # a packet at a port without a rate has passed egress
+    SERVED,  # a packet on its way to the link has passed egress
+    TO_COPY,  # copies of the last arrival are to be made
+    TO_SERVE,  # the next packet of a port is for Python
+    TO_DEPART,  # Python has the frame whose last bit leaves
+) = range(9)
+
+# Linux's struct mmsghdr and iovec, in words; the length is half a word.
+MESSAGE_WORDS, MESSAGE_PIECES, MESSAGE_PIECE_COUNT, MESSAGE_LENGTH = 8, 2, 3, 7
+PIECE_WORDS = 2

@@ -1,0 +1,340 @@
+"""The loop in native code: the same as in Python frame for frame and picosecond for picosecond, whatever arrives."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from functools import cache
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.deployed import PROGRAM, framed, planned, tagged
+from support.network import cable, needs_root
+from support.passes import PROGRAMS, document
+from support.random_tables import RandomTables
+from support.summing import SummingNetwork, operations, random_sums, star_plan
+from test_device_process import SECONDS, frame, running
+
+from tensorexpress.control.deploy import entries
+from tensorexpress.control.intent import Intent, Options
+from tensorexpress.program_engines import NATIVE
+from tensorexpress.switch.counted import REFUSED
+from tensorexpress.switch.device import IDLE_CHECK_PS, Switch
+from tensorexpress.switch.engines import make_switch
+from tensorexpress.switch.loop import LoopSettings
+from tensorexpress.switch.native import arena, words
+from tensorexpress.switch.native.device import NativeSwitch
+from tensorexpress.switch.operations import Notice, Operation, SetCloneSession, SetMulticastGroup
+from tensorexpress.switch.ports import InterfaceSpec
+from tensorexpress.switch.program.bmv2.reader import read_program
+from tensorexpress.switch.program.compiled import CompiledProgram, compile_program
+from tensorexpress.switch.program.native.pipeline import NativePipeline
+from tensorexpress.switch.running import RunningSwitch
+from tensorexpress.switch.traffic import PortSettings
+
+DOCUMENTS = {**{name: document(name) for name in PROGRAMS}, "tensorexpress": PROGRAM.document}
+PORTS = 4
+
+#: Rates and buffers that packets have to wait and are dropped at, and some that they never are.
+SETTINGS = [
+    PortSettings(),
+    PortSettings(rate_bps=10**7),
+    PortSettings(rate_bps=10**9, queues=3, buffer_bytes=5000),
+    PortSettings(rate_bps=3 * 10**8, discipline="fifo", buffer_bytes=0, overhead_bytes=0),
+]
+
+Arrivals = list[tuple[int, bytes, int]]
+
+
+@cache
+def compiled(name: str) -> CompiledProgram:
+    return compile_program(DOCUMENTS[name], NATIVE)
+
+
+class Loops:
+    """A switch with the loop in Python and one with the loop in native code, asked the same things."""
+
+    def __init__(self, name: str, **options: Any):
+        self.sent: list[list[tuple[int, bytes, int]]] = [[], []]
+        self.notices: list[list[Notice]] = [[], []]
+        self.switches: list[Switch] = []
+        for kind, sent, notices in zip((Switch, NativeSwitch), self.sent, self.notices, strict=True):
+            switch: Switch = kind(lambda *left, sent=sent: sent.append(left), notices.append, **options)
+            self.switches.append(switch)
+        self.load(name)
+
+    @property
+    def native(self) -> NativeSwitch:
+        assert isinstance(self.switches[1], NativeSwitch)
+        return self.switches[1]
+
+    def load(self, name: str) -> None:
+        for switch in self.switches:
+            configuration = switch.prepare(compiled(name))
+            for entry in compiled(name).entries:
+                configuration.apply(entry)
+            switch.switch_over(configuration)
+
+    def do(self, what: str, *arguments: Any) -> None:
+        """Let both do something, and demand that all is the same afterwards."""
+        for switch in self.switches:
+            getattr(switch, what)(*arguments)
+        self.compare()
+
+    def compare(self) -> None:
+        assert self.sent[0] == self.sent[1]
+        assert self.notices[0] == self.notices[1]
+        python, native = self.switches
+        assert python.statistics() == native.statistics()
+        assert python.next_event_ps() == native.next_event_ps()
+        mine, its = (list(state_of(switch)) for switch in self.switches)
+        assert mine == its
+
+    def run_out(self) -> None:
+        """Let everything leave that waits."""
+        for switch in self.switches:
+            while (due_ps := switch.next_event_ps()) is not None:
+                switch.advance(due_ps)
+        self.compare()
+
+
+def state_of(switch: Switch) -> Iterator[Any]:
+    """Yield all that the program of a switch has counted and stored."""
+    program = switch.configuration.program
+    assert isinstance(program, NativePipeline)
+    for registers in program._arrays["register"].values():
+        yield registers.block.data
+    for counters in program._arrays["counter"].values():
+        yield counters.packets.data
+        yield counters.bytes.data
+    for table in program._tables.values():
+        yield [(row.packets, row.bytes, row.hit_us) for row in table.rows.values()]
+
+
+def copies(choose: Random) -> Iterator[Operation]:
+    """Yield groups and sessions, some of them with ports of nobody."""
+    for number in range(1, 4):
+        replicas = tuple((choose.choice([0, 1, 2, 3, 3, 77]), choose.randrange(3)) for _ in range(choose.randrange(4)))
+        yield SetMulticastGroup(number, replicas)
+        yield SetCloneSession(number, replicas, choose.randrange(3), choose.choice([0, 20]))
+
+
+def timed(choose: Random, frames: Iterable[bytes], now_ps: int = 0) -> Arrivals:
+    """Let frames arrive at any port together, one after the other, or after a while."""
+    arrivals = []
+    for each in frames:
+        now_ps += choose.choice([0, 0, choose.randrange(10**6), choose.randrange(10**8)])
+        arrivals.append((choose.randrange(PORTS), each, now_ps))
+    return arrivals
+
+
+@pytest.mark.parametrize("given_ports", [False, True])
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_random_traffic_is_the_same_in_both_loops(name: str, given_ports: bool) -> None:
+    program = read_program(DOCUMENTS[name])
+    seeds = [framed(bytes(60)), framed(bytes(1100))] if name == "tensorexpress" else [bytes(range(64)), bytes(64)]
+    for seed, port in enumerate(SETTINGS):
+        choose, draw = Random(seed), RandomTables(program, seed)
+        given = dict.fromkeys(range(PORTS), port) if given_ports else None
+        loops = Loops(name, ports=given, default=port)
+        changes = [*draw.first(), *copies(choose)]
+        loops.do("apply", changes)
+        now_ps = 0
+        for _ in range(8):
+            changes = [*(draw.operation() for _ in range(4)), *(copies(choose) if choose.random() < 0.3 else ())]
+            arrivals = timed(choose, [draw.frame(seeds) for _ in range(choose.randrange(1, 30))], now_ps)
+            now_ps = arrivals[-1][2] + choose.choice([0, 10**7])
+            loops.do("apply", changes)
+            loops.do("receive_many", arrivals)
+            loops.do("advance", now_ps)
+            loops.do("receive", 0, arrivals[0][1], now_ps)
+            loops.do("packet_out", arrivals[0][1])
+        loops.run_out()
+        assert_all_records_accounted_for(loops.native)
+
+
+def assert_all_records_accounted_for(switch: NativeSwitch) -> None:
+    """Every record is whole, and free: nothing waits, nothing was written beyond an end, nothing is lost."""
+    memory, free = switch._arena, set()
+    for kind in range(words.SIZES):
+        record = memory[words.FREE + kind]
+        while record:
+            at = memory.index(record)
+            assert record not in free
+            assert memory.cells[at + words.R_KIND] == kind
+            free.add(record)
+            record = memory.cells[at + words.R_NEXT]
+    sizes = {record: words.SMALLEST_DATA << memory.cells[memory.index(record) + words.R_KIND] for record in free}
+    between = memory[words.UNUSED] - memory.base - memory._end - sum(sizes.values()) - words.RECORD_BYTES * len(free)
+    ports = sum(hasattr(port, "address") for port in switch._ports.values())
+    port_bytes = between / ports if ports else 0
+    assert port_bytes % 64 == 0
+    assert port_bytes < 2048
+
+
+@cache
+def deployed(queues: int) -> list[Operation]:
+    return operations(list(entries(Intent(planned(queues=queues), "s0", Options()))))
+
+
+@settings(max_examples=15)
+@given(
+    rate_bps=st.one_of(st.none(), st.integers(10**6, 10**11)),
+    queues=st.sampled_from([1, 3, 8]),
+    buffer_bytes=st.sampled_from([0, 1, 2000, 20_000, 10**6]),
+    discipline=st.sampled_from(["strict", "fifo"]),
+    arrivals=st.lists(
+        st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 7), st.integers(0, 1400), st.integers(0, 10**8)),
+        min_size=1,
+        max_size=80,
+    ),
+)
+def test_tensors_under_a_plan_leave_at_the_same_picosecond(
+    rate_bps: int | None, queues: int, buffer_bytes: int, discipline: str, arrivals: list[tuple[int, ...]]
+) -> None:
+    port = PortSettings(rate_bps=rate_bps, queues=queues, buffer_bytes=buffer_bytes, discipline=discipline)
+    loops = Loops("tensorexpress", default=port)
+    loops.do("apply", deployed(queues))
+    now_ps, frames = 0, []
+    for source, to, tensor, size, pause_ps in arrivals:
+        now_ps += pause_ps
+        frames.append((source, framed(tagged(source // 3, tensor, bytes(size)), source=source, to=to), now_ps))
+    loops.do("receive_many", frames)
+    loops.run_out()
+    assert_all_records_accounted_for(loops.native)
+
+
+@pytest.mark.parametrize("rate_bps", [None, 10**8])
+def test_sums_and_their_copies_are_the_same_in_both_loops(rate_bps: int | None) -> None:
+    network = SummingNetwork(star_plan(3, jobs=2))
+    loops = Loops("tensorexpress", default=PortSettings(rate_bps=rate_bps))
+    wanted = operations(list(entries(Intent(network.plan, "s0", Options()))))
+    loops.do("apply", wanted)
+    ports = {host: port for port, host in enumerate(range(7))}
+    frames = [(ports[host], data, 10**7 * at) for at, (host, data) in enumerate(random_sums(Random(5), network, 200))]
+    loops.do("receive_many", frames)
+    loops.run_out()
+    assert len(loops.sent[0]) > 10
+
+
+def around(choose: Random) -> bytes:
+    """Return a frame that goes one of the ways of rounds.p4, which tells in it what it knew of the packet."""
+    return bytes([choose.randrange(9), choose.randrange(9)]) + bytes(choose.choice([0, 20, 58, 300]))
+
+
+def cloned_copies() -> bytes:
+    """Return rounds.p4 with clones, made at egress, of all copies."""
+    changed = document("rounds").replace(b'"0x04"', b'"0x05"')
+    assert changed != document("rounds")
+    return changed
+
+
+DOCUMENTS["cloned copies"] = cloned_copies()
+
+
+@pytest.mark.parametrize("spare_bytes", [None, 0, 1000, 3000])
+@pytest.mark.parametrize("name", ["rounds", "cloned copies"])
+def test_every_way_round_is_the_same_in_both_loops_however_little_memory_there_is(
+    name: str, spare_bytes: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where native memory has no room, Python keeps the packets, and nobody sees a difference."""
+    seen = 0
+    if spare_bytes is not None:
+        fixed_bytes = arena.Arena()[words.UNUSED] - arena.Arena().base
+        page_bytes = 4096  # of 4 ports and a few packets
+        monkeypatch.setattr(
+            arena, "REGION_BYTES", (fixed_bytes + spare_bytes) // page_bytes * page_bytes + 2 * page_bytes
+        )
+    for seed, port in enumerate(SETTINGS):
+        choose = Random(seed)
+        loops = Loops(name, ports=dict.fromkeys(range(PORTS), port))
+        replicas = ((1, 4), (2, 5), (1, 6), (3, 7), (77, 8))
+        loops.do("apply", [SetMulticastGroup(3, replicas[: 2 + seed]), SetCloneSession(5, replicas[:seed], 1, 20)])
+        for _ in range(2):
+            loops.do("receive_many", timed(choose, [around(choose) for _ in range(60)], seen))
+            seen = loops.switches[0]._now_ps
+        loops.run_out()
+        assert_all_records_accounted_for(loops.native)
+
+
+def test_entries_that_nothing_hits_are_told_of_at_the_same_time() -> None:
+    loops = Loops("runtime")
+    draw = RandomTables(read_program(DOCUMENTS["runtime"]), seed=1)
+    changes = [*draw.first(), *(draw.operation() for _ in range(300))]
+    loops.do("apply", changes)
+    frames = [(0, draw.frame([bytes(64)]), number * IDLE_CHECK_PS // 7) for number in range(90)]
+    loops.do("receive_many", frames)
+    assert loops.notices[0]
+
+
+def test_a_new_program_drops_what_waits_but_not_what_is_on_the_wire() -> None:
+    loops = Loops("switchboard", default=PortSettings(rate_bps=10**6))
+    loops.do("receive_many", [(0, frame(1, name=number), 0) for number in range(9)])
+    loops.load("rounds")
+    loops.run_out()
+    assert [data for _, data, _ in loops.sent[1]] == [frame(1, name=0)]
+
+
+def test_queues_that_only_python_has_keep_the_whole_switch_there() -> None:
+    ports = {0: PortSettings(), 1: PortSettings(rate_bps=10**6, lowest_share=0.1)}
+    assert type(make_switch(lambda *left: None, ports=ports, engine=NATIVE)) is Switch
+    assert type(make_switch(lambda *left: None, ports={0: ports[0]}, engine=NATIVE)) is NativeSwitch
+
+
+# Sockets.
+
+
+def exchange(left: socket.socket, right: socket.socket, count: int, size: int) -> None:
+    """Send frames to a port, more than a batch at once, and take them out of another one."""
+    for start in range(0, count, 100):
+        sent = [frame(1, size=size, name=number) for number in range(start, start + 100)]
+        for each in sent:
+            left.send(each)
+        assert [right.recv(65536) for _ in sent] == sent
+
+
+@pytest.mark.parametrize("rate_bps", [None, 10**9])
+def test_frames_pass_from_wire_to_wire_in_batches(rate_bps: int | None) -> None:
+    with running(ports={1: {"rate_bps": rate_bps, "buffer_bytes": 0}}, engine=NATIVE) as (switch, (left, right)):
+        for size in (60, 1500, 9000):
+            exchange(left, right, 300, size)
+        left.send(b"")
+        port = switch.data_path.statistics().ports[1]
+        assert (port.tx_frames, port.drops) == (900, {})
+
+
+def test_a_wire_that_nobody_listens_on_swallows_batches_as_a_cable_does() -> None:
+    with running(engine=NATIVE) as (switch, (left, right)):
+        right.close()
+        for _ in range(10):
+            left.send(frame(1))
+        until = [switch.data_path.statistics().ports[1] for _ in range(SECONDS)]
+        while until[-1].tx_frames < 10:
+            until.append(switch.data_path.statistics().ports[1])
+        assert until[-1].drops == {}
+
+
+@needs_root
+def test_frames_pass_from_cable_to_cable_and_what_is_too_long_is_refused() -> None:
+    with ExitStack() as stack:
+        names = [stack.enter_context(cable(mtu)) for mtu in (9000, 1500)]
+        ends = [stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))) for _ in names]
+        for end, (_, far) in zip(ends, names, strict=True):
+            end.bind((far, 0))
+            end.settimeout(SECONDS)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**21)
+        ports = {number: (InterfaceSpec(near), PortSettings()) for number, (near, _) in enumerate(names)}
+        switch = stack.enter_context(RunningSwitch(LoopSettings(ports, engine=NATIVE), None))
+        switch.data_path.load(DOCUMENTS["switchboard"])
+        for _ in range(40):  # round the ring
+            exchange(*ends, 100, 60)
+        exchange(*ends, 100, 1500)
+        tagged_frame = frame(1, size=80)[:12] + bytes.fromhex("81000005") + frame(1, size=80)[12:]
+        for sent in (tagged_frame, frame(1, size=3000), frame(1, size=60)):
+            ends[0].send(sent)
+        assert [ends[1].recv(65536) for _ in range(2)] == [tagged_frame[:12] + tagged_frame[16:], frame(1, size=60)]
+        assert switch.data_path.statistics().ports[1].drops == {REFUSED: 1}
