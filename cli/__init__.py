@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
+from keyword import iskeyword
 from typing import Any, NoReturn, TypeVar
 
 import click
@@ -18,14 +19,16 @@ from tensorexpress.files import failures_kept, of_the_disk
 #: What a function that adds options takes and returns.
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-#: Verb -> the module below tensorexpress.cli that holds it; imported when the verb is used, so that help is quick.
+#: Verb -> the module below tensorexpress.cli that holds it, which is also the name of its command there; imported when
+#: the verb is used, so that help is quick. A word of Python cannot be a name and gets a "_".
 VERBS = {
-    verb: verb
+    verb: f"{verb}_" if iskeyword(verb) else verb
     for verb in (
         "predict",
         "sweep",
         "explain",
         "models",
+        "import",
         "hot",
         "place",
         "plan",
@@ -58,7 +61,7 @@ class Verbs(click.Group):
         """Import the verb's module and return its command."""
         if cmd_name not in VERBS:
             return None
-        command: click.Command = getattr(import_module(f"tensorexpress.cli.{VERBS[cmd_name]}"), cmd_name)
+        command: click.Command = getattr(import_module(f"tensorexpress.cli.{VERBS[cmd_name]}"), VERBS[cmd_name])
         return command
 
     def invoke(self, ctx: click.Context) -> Any:

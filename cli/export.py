@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import click
 
+from tensorexpress.cli import say
 from tensorexpress.cli.linux_options import host_rate, linux_options
-from tensorexpress.cli.options import check_outputs, write_output
+from tensorexpress.cli.options import check_file, check_outputs, write_output
 from tensorexpress.errors import InputError
-from tensorexpress.export import FORMATS, JOB_CLASSES
+from tensorexpress.export import FORMATS, JOB_CLASSES, job_number
+from tensorexpress.files import write_atomic
 
-#: Option -> the one format that it says something about.
-_OF_FORMAT = {"ports": "sonic", "job": "nccl", "job_class": "nccl", "device": "linux", "rate": "linux"}
+#: Option -> the formats that it says something about.
+_OF_FORMAT = {
+    "ports": ("sonic",),
+    "job": ("nccl", "chakra"),
+    "job_class": ("nccl",),
+    "device": ("linux",),
+    "rate": ("linux",),
+}
 
 
-@click.command(short_help="Write a plan as configuration for SONiC, NCCL or Linux.")
+@click.command(short_help="Write a plan as configuration for SONiC, NCCL or Linux, or as traces for ASTRA-sim.")
 @click.argument("plan_path", metavar="PLAN.json")
 @click.option(
     "--format",
@@ -22,9 +30,15 @@ _OF_FORMAT = {"ports": "sonic", "job": "nccl", "job_class": "nccl", "device": "l
     required=True,
     help="; ".join(f"{name}: {about}" for name, about in FORMATS.items()) + ".",
 )
-@click.option("-o", "--output", metavar="FILE", default="-", help="Where to write it instead of standard output.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    default="-",
+    help="Where to write it instead of standard output; chakra: FILE.0.et, FILE.1.et, ...",
+)
 @click.option("--ports", metavar="NAME,...", help="sonic: ports to configure.  [default: Ethernet0, Ethernet4, ...]")
-@click.option("--job", metavar="NAME", help="nccl: the job, where the plan has several.")
+@click.option("--job", metavar="NAME", help="nccl, chakra: the job, where the plan has several.")
 @click.option(
     "--job-class",
     type=click.Choice(list(JOB_CLASSES)),
@@ -53,14 +67,18 @@ def export(
       tensorexpress plan -o plan.json
       tensorexpress export plan.json --format sonic -o qos.json
       tensorexpress export plan.json --format linux --dev eth0
+      tensorexpress export plan.json --format chakra -o training
     """
     from tensorexpress import export as formats
     from tensorexpress.plan_file import read_plan
 
     for option, only in _OF_FORMAT.items():
-        if only != format_ and _was_given(context, option):
+        if format_ not in only and _was_given(context, option):
             flag = "dev" if option == "device" else option.replace("_", "-")
-            raise InputError(f"--{flag} goes with --format {only} only; leave it out")
+            raise InputError(f"--{flag} goes with --format {' or '.join(only)} only; leave it out")
+    if format_ == "chakra":
+        _write_traces(plan_path, job, output)
+        return
     check_outputs(output)
     plan = read_plan(plan_path)
     if format_ == "sonic":
@@ -70,6 +88,22 @@ def export(
     else:
         text = formats.linux(plan, device or "eth0", host_rate(plan, rate))
     write_output(output, text)
+
+
+def _write_traces(plan_path: str, job: str | None, prefix: str) -> None:
+    """Write a trace for every worker, named as ASTRA-sim looks for them."""
+    from tensorexpress.foreign.chakra_export import chakra_traces
+    from tensorexpress.plan_file import read_plan
+
+    if prefix == "-":
+        check_file("--output", prefix)
+    check_outputs(f"{prefix}.0.et")
+    plan = read_plan(plan_path)
+    count = 0
+    for count, trace in enumerate(chakra_traces(plan, job_number(plan, job)), 1):
+        if not write_atomic(f"{prefix}.{count - 1}.et", trace):
+            return
+    say(f"wrote {prefix}.0.et to {prefix}.{count - 1}.et")
 
 
 def _was_given(context: click.Context, option: str) -> bool:

@@ -22,6 +22,7 @@ FORMATS = {
     "sonic": "QoS tables for config_db.json of SONiC switches",
     "nccl": "environment variables for one job's NCCL",
     "linux": "shell script of tc commands for the egress of an interface",
+    "chakra": "execution traces of one job's workers, for ASTRA-sim",
 }
 
 #: Which of a job's queues stands for all of it where it can have only one.
@@ -65,7 +66,7 @@ def default_ports(plan: Plan) -> list[str]:
 
 def nccl(plan: Plan, job: str | None = None, job_class: str = "median") -> str:
     """Return the environment of one job's NCCL, as lines that a shell or nccl.conf takes."""
-    job_plan = _job(plan, job)
+    job_plan = plan.jobs[job_number(plan, job)]
     dscps = tc.dscps_of(plan)
     queues = len(dscps)
     queue = job_queue(job_plan, job_class) if queues > 1 else 0
@@ -86,8 +87,9 @@ def nccl(plan: Plan, job: str | None = None, job_class: str = "median") -> str:
     return "\n".join(lines) + "\n"
 
 
-def _job(plan: Plan, name: str | None) -> JobPlan:
-    jobs = {job_plan.job.name: job_plan for job_plan in plan.jobs}
+def job_number(plan: Plan, name: str | None) -> int:
+    """Return which job of a plan has a name; where there is one job alone, it needs none."""
+    jobs = {job_plan.job.name: number for number, job_plan in enumerate(plan.jobs)}
     if name is None and len(jobs) > 1:
         raise InputError(f"the plan has {len(jobs)} jobs and each needs its own file; give --job {next(iter(jobs))}")
     chosen = next(iter(jobs)) if name is None else name

@@ -6,7 +6,8 @@ A workload comes from the zoo (`tensorexpress.models`) or from a measured profil
     0,9472,412.5,825
     1,4224,101,202
 
-Four more columns are for layers that are sparse tables: keys,width,lookups,skew.
+Four more columns are for layers that are sparse tables: keys,width,lookups,skew. A last column, name, is for layers
+that have names.
 """
 
 from __future__ import annotations
@@ -137,12 +138,17 @@ _HEADER = ",".join(_COLUMNS)
 
 #: What a row has further where some layers are sparse tables; empty for all others.
 _SPARSE_COLUMNS = ("keys", "width", "lookups", "skew")
-_SPARSE_HEADER = ",".join((*_COLUMNS, *_SPARSE_COLUMNS))
+
+#: The last column where layers have names, which may hold commas.
+_NAME_COLUMN = "name"
+
+#: Every header that is read.
+_HEADERS = tuple((*_COLUMNS, *sparse, *name) for sparse in ((), _SPARSE_COLUMNS) for name in ((), (_NAME_COLUMN,)))
 _PS_PER_NS = 1000
 
 #: Beyond these a number in a file is a mistake, and sums over layers would leave 64 bits.
 _MOST_PARAMS = 10**12
-_LONGEST_PS = 10**15
+LONGEST_CSV_PS = 10**15
 _MOST_LAYERS = 1_000_000
 _LARGEST_FILE_BYTES = 2**26
 _FASTEST_BPS = 10**18
@@ -253,16 +259,16 @@ def read_csv(path: str | os.PathLike[str]) -> Workload:
     """Return the workload of a CSV in SwitchML's format: a row per layer, in forward order.
 
     It may have four more columns, of sparse tables: keys, width, lookups of an iteration, skew; empty for other layers.
-    Indices count up by one from 0 or 1. Times are whole or decimal nanoseconds, kept to the picosecond. The format
-    has no names: layers are called layer0, layer1, ... and the workload as the file, without its ending and with "_"
-    for what no name can have.
+    Indices count up by one from 0 or 1. Times are whole or decimal nanoseconds, kept to the picosecond. Where there is
+    no last column with names, layers are called layer0, layer1, ...; the workload is called as the file, without its
+    ending and with "_" for what no name can have.
     """
     place = os.fspath(path)
     lines = _text(place).splitlines()
     header = lines[0] if lines else ""
     columns = tuple(column.strip() for column in header.split(","))
-    if columns not in (_COLUMNS, (*_COLUMNS, *_SPARSE_COLUMNS)):
-        more = f"and {','.join(_SPARSE_COLUMNS)} behind it for sparse tables"
+    if columns not in _HEADERS:
+        more = f"and {','.join(_SPARSE_COLUMNS)} behind it for sparse tables, {_NAME_COLUMN} last for names"
         raise WorkloadError(f"{place}:1: header is {shown(header)}; accepted: {_HEADER}, {more}")
     rows = [(f"{place}:{number}", line) for number, line in enumerate(lines[1:], 2) if line.strip()]
     if not rows:
@@ -272,21 +278,22 @@ def read_csv(path: str | os.PathLike[str]) -> Workload:
     return Workload(name_of_file(Path(place).stem), layers)
 
 
-def write_csv(workload: Workload, path: str | os.PathLike[str]) -> None:
-    """Write the layers of a workload as a CSV in SwitchML's format, which has no room for names, dtype or batch."""
-    rows = [
-        f"{index},{layer.params},{_nanoseconds(layer.forward_ps)},{_nanoseconds(layer.backward_ps)}"
-        for index, layer in enumerate(workload.layers)
-    ]
-    header = _HEADER
-    if any(layer.table for layer in workload.layers):
-        header = _SPARSE_HEADER
-        rows = [f"{row},{_sparse_cells(layer)}" for row, layer in zip(rows, workload.layers, strict=True)]
-    write_atomic(path, "\n".join([header, *rows, ""]))
+def write_csv(workload: Workload, path: str | os.PathLike[str], *, with_names: bool = False) -> bool:
+    """Write the layers of a workload as a CSV in SwitchML's format, which has no room for dtype or batch.
+
+    Names of layers are a column that SwitchML's format does not have. Returns what `write_atomic` returns.
+    """
+    has_tables = any(layer.table for layer in workload.layers)
+    columns = (*_COLUMNS, *(_SPARSE_COLUMNS if has_tables else ()), *((_NAME_COLUMN,) if with_names else ()))
+    rows = [",".join(_cells(index, layer, columns)) for index, layer in enumerate(workload.layers)]
+    return write_atomic(path, "\n".join([",".join(columns), *rows, ""]))
 
 
-def _sparse_cells(layer: Layer) -> str:
-    return ",".join("" if layer.table is None else repr(getattr(layer, name)) for name in _SPARSE_COLUMNS)
+def _cells(index: int, layer: Layer, columns: tuple[str, ...]) -> list[str]:
+    cells = [f"{index}", f"{layer.params}", _nanoseconds(layer.forward_ps), _nanoseconds(layer.backward_ps)]
+    if _SPARSE_COLUMNS[0] in columns:
+        cells += ["" if layer.table is None else repr(getattr(layer, name)) for name in _SPARSE_COLUMNS]
+    return [*cells, layer.name] if columns[-1] == _NAME_COLUMN else cells
 
 
 def _text(place: str) -> str:
@@ -310,7 +317,8 @@ def _text(place: str) -> str:
 
 
 def _layer(where: str, line: str, index: int, columns: tuple[str, ...]) -> Layer:
-    fields = [field.strip() for field in line.split(",")]
+    has_name = columns[-1] == _NAME_COLUMN
+    fields = [field.strip() for field in line.split(",", len(columns) - 1 if has_name else -1)]
     if len(fields) != len(columns):
         accepted = ",".join(columns)
         raise WorkloadError(f"{where}: {shown(line)} has {len(fields)} of {len(columns)} columns; accepted: {accepted}")
@@ -322,9 +330,10 @@ def _layer(where: str, line: str, index: int, columns: tuple[str, ...]) -> Layer
     forward_ps, backward_ps = (
         _picoseconds(where, column, field) for column, field in zip(_COLUMNS[2:], fields[2:4], strict=True)
     )
+    name = fields.pop() if has_name else f"layer{index}"
     table = _table(where, fields[len(_COLUMNS) :])
     try:
-        return Layer(f"layer{index}", params, forward_ps, backward_ps, *table)
+        return Layer(name, params, forward_ps, backward_ps, *table)
     except WorkloadError as error:
         raise WorkloadError(f"{where}: {error}") from None
 
@@ -348,10 +357,10 @@ def _params(where: str, field: str) -> int:
 
 def _picoseconds(where: str, column: str, field: str) -> int:
     time_ps = round(Decimal(field) * _PS_PER_NS) if _DECIMAL.fullmatch(field) else -1
-    if not 0 <= time_ps <= _LONGEST_PS:
+    if not 0 <= time_ps <= LONGEST_CSV_PS:
         raise WorkloadError(
             f"{where}: {column} is {shown(field)}; "
-            f"accepted: a number of nanoseconds from 0 to {_LONGEST_PS // _PS_PER_NS}"
+            f"accepted: a number of nanoseconds from 0 to {LONGEST_CSV_PS // _PS_PER_NS}"
         )
     return time_ps
 

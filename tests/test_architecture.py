@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 IMPORTS: dict[str, set[str]] = {
     "": {"models", "commits", "wire", "p4"},
     "models": set(),
+    "foreign": set(),
     "roles": {"commits"},
     "commits": set(),
     "wire": {"p4"},
@@ -42,6 +43,7 @@ IMPORTS: dict[str, set[str]] = {
     "target": {"wire", "p4", "host", "switch", "control"},
     "cli": {
         "models",
+        "foreign",
         "roles",
         "wire",
         "p4",

@@ -417,7 +417,7 @@ COMPARE = [
 
 EXPORT = [
     ("export", INPUT, "is missing"),
-    ("export plan.json", INPUT, "--format is missing; accepted: sonic, nccl, linux"),
+    ("export plan.json", INPUT, "--format is missing; accepted: sonic, nccl, linux, chakra"),
     ("export plan.json --format juniper", INPUT, "--format: found 'juniper'; accepted: sonic, nccl, linux"),
     ("export missing.json --format sonic", INPUT, "missing.json: cannot be read"),
     ("export empty --format nccl", INPUT, "empty: is not JSON"),
@@ -427,6 +427,10 @@ EXPORT = [
     ("export plan.json --format nccl --job-class best", INPUT, "--job-class: found 'best'"),
     ("export plan.json --format linux --rate slow", INPUT, "--rate: 'slow' is not a rate"),
     ("export plan.json --format linux --dev 'a b'", INPUT, "'a b' is no name of an interface"),
+    ("export plan.json --format chakra", INPUT, "--output -: goes to no standard output"),
+    ("export plan.json --format chakra -o folder/no/place", INPUT, "folder/no/place.0.et"),
+    ("export plan.json --format chakra -o a --job jobx", INPUT, "unknown job 'jobx'"),
+    ("export plan.json --format sonic --job job0", INPUT, "--job goes with --format nccl or chakra only"),
     ("export plan.json --format sonic --dev eth0", INPUT, "--dev goes with --format linux only"),
     ("export plan.json --format sonic -o folder", INPUT, "it is a directory"),
 ]
@@ -485,11 +489,34 @@ PLACE = [
     ("place --json folder/no/place.json", INPUT, "folder/no"),
 ]
 
+IMPORT = [
+    ("import", INPUT, "is missing"),
+    ("import missing.json", INPUT, "cannot read 'missing.json': No such file or directory; accepted: text workload"),
+    ("import folder", INPUT, "cannot read 'folder': Is a directory"),
+    ("import empty", INPUT, "empty: is of no format that is known here; accepted: text workload of ASTRA-sim 1"),
+    ("import binary", INPUT, "binary: is of no format that is known here"),
+    ("import binary --format chakra", INPUT, "binary: found a field of wire type 6; accepted: a whole Chakra"),
+    ("import binary --format astra-text --unit ns", INPUT, "binary: byte 0 is not UTF-8"),
+    ("import binary --format excel", INPUT, "--format: found 'excel'; accepted: astra-text, kineto, chakra"),
+    ("import list.json", INPUT, "list.json: event 0 is [[1, 2]]; accepted: an object"),
+    ("import empty.json --format kineto", INPUT, "empty.json: is not JSON"),
+    ("import plan.json", INPUT, "plan.json: traceEvents is no list; accepted: a trace that torch.profiler exported"),
+    ("import words.txt", INPUT, "words.txt: a text workload does not say what its times are in; give --unit"),
+    ("import words.txt --unit h", INPUT, "--unit: found 'h'; accepted: ps, ns, us, ms"),
+    ("import words.txt --unit ns", INPUT, "words.txt:3: 'conv1 -1 5' has 3 columns; accepted: 12"),
+    ("import words.txt --unit ns --dtype fp8", INPUT, "--dtype: found 'fp8'; accepted: fp32, tf32, bf16, fp16"),
+    ("import words.txt --unit ns -o -", INPUT, "--output -: goes to no standard output"),
+    ("import words.txt --unit ns -o folder/no/layers.csv", INPUT, "folder/no"),
+    ("import list.json --unit ns", INPUT, "--unit ns: list.json is a trace of PyTorch's profiler"),
+    ("import words.txt other.txt", INPUT, "found 'other.txt' beyond the arguments that are accepted"),
+]
+
 BY_VERB = {
     "predict": PREDICT,
     "sweep": SWEEP,
     "explain": EXPLAIN,
     "models": MODELS,
+    "import": IMPORT,
     "hot": HOT,
     "place": PLACE,
     "plan": PLAN,
@@ -527,6 +554,7 @@ def folder(tmp_path_factory):
     (here / "cut.toml").write_text('name = "cut"\n[cluster\n')
     (here / "nan.toml").write_text("loss = nan\n")
     (here / "escape.toml").write_text('name = "a\\u001b[2Jb"\n')
+    (here / "words.txt").write_text("DATA\n1\nconv1 -1 5\n")
     (here / "list.json").write_text("[[[1, 2]]]")
     (here / "garbled").write_text("no program\n")
     (here / "garbled").chmod(0o755)
