@@ -33,7 +33,7 @@ def name_of(item: pytest.Item) -> str:
 
 
 def longest_first(items: list[pytest.Item]) -> None:
-    """Sort tests so that files which take long begin early: where several run at a time, none is left over in the end."""
+    """Sort tests so that files which take long begin early: of several at a time, none is left over in the end."""
     costs: dict[str, float] = defaultdict(float)
     for name, reason in read_list().items():
         costs[name.split("::")[0]] += PROCESSES_S if reason == "starts processes" else float(reason.split()[0])
