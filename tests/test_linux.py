@@ -40,7 +40,7 @@ def plan_on(cluster, policy="tensorexpress"):
 
 
 def namespace_of(network, host):
-    return network.hosts[host].prefix[-1]
+    return network.hosts[host].namespace
 
 
 @contextmanager
@@ -301,7 +301,7 @@ def test_nothing_is_left_behind_whatever_happens_inside():
 
     def fail_inside():
         with LinuxTarget().start(plan_on(star(hosts=2))) as network:
-            made.update(network.switches.values(), (access.prefix[-1] for access in network.hosts.values()))
+            made.update(network.switches.values(), (access.namespace for access in network.hosts.values()))
             assert made <= namespaces_there()
             raise RuntimeError("inside")
 
@@ -330,7 +330,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from test_linux import LinuxTarget, plan_on, star
 with LinuxTarget().start(plan_on(star(hosts=2))) as network:
-    print(*network.switches.values(), *(access.prefix[-1] for access in network.hosts.values()), flush=True)
+    print(*network.switches.values(), *(access.namespace for access in network.hosts.values()), flush=True)
     sys.stdin.read()
 """
 

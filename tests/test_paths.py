@@ -384,7 +384,7 @@ def test_packets_between_namespaces_take_the_paths_of_the_plan() -> None:
         network = cleanup.enter_context(LinuxTarget().start(plan))
         sockets = []
         for host, address in zip(cluster.hosts, addresses, strict=True):
-            end = cleanup.enter_context(open_socket(network.hosts[host].prefix[-1]))
+            end = cleanup.enter_context(open_socket(network.hosts[host].namespace))
             end.bind((str(address.ipv4), UDP_PORT))
             sockets.append(end)
         for path in plan.paths:

@@ -1,4 +1,4 @@
-"""One host as a process: `python -P -m tensorexpress.host.process`, with its task on standard input.
+"""One host as a process, which `nursery` forks, with its task on standard input.
 
     standard input      a line of JSON, the task; a line with the start time in ns of CLOCK_MONOTONIC; then nothing. Its
                         end means that whoever started this process is gone, and ends it at once.
@@ -50,7 +50,7 @@ _COMPILED_FROM_BPS = 100 * 10**6
 
 @dataclass(frozen=True)
 class Wire:
-    """A cable to a switch: the end of a UDP wire, by the descriptor that this process was started with."""
+    """A cable to a switch: the end of a UDP wire, by its descriptor in the host's process."""
 
     descriptor: int
     mac: str
@@ -175,6 +175,11 @@ def check_runnable(plan: Plan) -> None:
     queue_map_of(plan)
 
 
+def is_fast(plan: Plan) -> bool:
+    """Return whether a host of a plan sends so fast that compiled code pays."""
+    return max(plan.scenario.cluster.directed().rate_bps) >= _COMPILED_FROM_BPS
+
+
 def open_link(task: Task) -> HostLink:
     """Open the network of a host."""
     address = task.addresses[task.host]
@@ -285,7 +290,3 @@ def main() -> None:
     except TensorExpressError as error:
         parent.tell({"error": str(error)})
         sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()

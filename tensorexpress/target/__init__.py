@@ -18,10 +18,10 @@ from tensorexpress.switch.counted import BUFFER_FULL, NOT_TAKEN
 
 @dataclass(frozen=True, slots=True)
 class KernelAccess:
-    """A host with a network stack of its own: a UDP socket on its address, in the namespace that `prefix` enters."""
+    """A host with a network stack of its own: a UDP socket on its address, in a namespace."""
 
-    #: What to put before a command so that it runs on this host, such as ("ip", "netns", "exec", "te0h1").
-    prefix: tuple[str, ...]
+    #: What `ip netns` calls it.
+    namespace: str
     address: str
 
 

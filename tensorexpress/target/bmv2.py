@@ -116,7 +116,7 @@ def _lay(plan: Plan, room: str, cleanup: ExitStack) -> tuple[dict[str, HostAcces
         else:
             address = addresses[cluster.host_index(cable.host)]
             inside, interface = cleanup.enter_context(namespaces.host(address, cluster.mtu))
-            hosts[cable.host] = KernelAccess(("ip", "netns", "exec", inside), str(address.ipv4))
+            hosts[cable.host] = KernelAccess(inside, str(address.ipv4))
             _offloads_off(namespaces.INTERFACE, inside)
             ends = (interface,)
         for (switch, port), end in zip(cable.ports, ends, strict=True):

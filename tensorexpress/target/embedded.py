@@ -167,7 +167,7 @@ def _lay(plan: Plan, target: EmbeddedTarget, cleanup: ExitStack) -> tuple[dict[s
         if cable.host is not None and in_namespaces:
             address = addresses[cluster.host_index(cable.host)]
             inside, interface = cleanup.enter_context(namespaces.host(address, cluster.mtu))
-            hosts[cable.host] = KernelAccess(("ip", "netns", "exec", inside), str(address.ipv4))
+            hosts[cable.host] = KernelAccess(inside, str(address.ipv4))
             ends = [InterfaceSpec(interface)]
         else:
             here, there = (cleanup.enter_context(end) for end in lay_wire())

@@ -125,7 +125,4 @@ def _forward(namespace: str) -> None:
 
 def _hosts(cluster: Cluster, names: list[str]) -> dict[str, HostAccess]:
     addresses = addresses_of(cluster)
-    return {
-        host: KernelAccess(("ip", "netns", "exec", names[index]), str(addresses[index].ipv4))
-        for index, host in enumerate(cluster.hosts)
-    }
+    return {host: KernelAccess(names[index], str(addresses[index].ipv4)) for index, host in enumerate(cluster.hosts)}

@@ -7,12 +7,10 @@ import json
 import queue
 import secrets
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -23,7 +21,8 @@ from tensorexpress.changes import rate_steps
 from tensorexpress.cluster import Cluster
 from tensorexpress.errors import InputError, NetworkError, TensorExpressError
 from tensorexpress.framing import ETHERNET_BYTES
-from tensorexpress.host.process import Task, Wire, check_runnable, jobs_of
+from tensorexpress.host.nursery import WIRE_DESCRIPTOR, HostProcess, Nursery
+from tensorexpress.host.process import Task, Wire, check_runnable, is_fast, jobs_of
 from tensorexpress.observed import ObservedJob, ObservedNetwork, make_trace
 from tensorexpress.plan import Plan
 from tensorexpress.policy import Policy
@@ -144,7 +143,11 @@ def run_plan(
     check_sums(plan, target)
     check_changes(plan, target)
     target.check()
-    with target.start(plan) as network, _processes(plan, network, silence_s) as hosts:
+    with (
+        closing(Nursery(is_fast(plan))) as nursery,
+        target.start(plan) as network,
+        _processes(plan, network, nursery, silence_s) as hosts,
+    ):
         hosts.wait_until_ready()
         ports_before = network.report()
         with MachineWatch() as machine:
@@ -218,23 +221,13 @@ class _Event:
         return NetworkError(f"{self.host} {how} before the run was over; the other hosts were stopped")
 
 
-class _HostProcess:
+class _Host:
     """A host's process. A thread reads what it says, so that no process waits for another to be heard."""
 
-    def __init__(self, called: str, task: Task, prefix: Sequence[str], events: queue.SimpleQueue[_Event]):
+    def __init__(self, called: str, task: Task, process: HostProcess, events: queue.SimpleQueue[_Event]):
         self.called = called
+        self.process = process
         self._events = events
-        self.process = subprocess.Popen(
-            [*prefix, sys.executable, "-P", "-m", "tensorexpress.host.process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=() if task.wire is None else (task.wire.descriptor,),
-            # Ctrl-C is for this process, which then ends the others.
-            process_group=0,
-        )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self._stdin, self._stdout = self.process.stdin, self.process.stdout
         self._reader = threading.Thread(target=self._read, name=f"reader of {called}", daemon=True)
         self._reader.start()
         self.say(task.to_json())
@@ -242,13 +235,13 @@ class _HostProcess:
     def say(self, message: object) -> None:
         """Write one line; that a process is gone is for the reader to notice."""
         with suppress(OSError):
-            self._stdin.write(json.dumps(message).encode() + b"\n")
-            self._stdin.flush()
+            self.process.stdin.write(json.dumps(message).encode() + b"\n")
+            self.process.stdin.flush()
 
     def _read(self) -> None:
-        for line in self._stdout:
+        for line in self.process.stdout:
             message = json.loads(line)
-            content = self._stdout.read(message["result"]) if "result" in message else b""
+            content = self.process.stdout.read(message["result"]) if "result" in message else b""
             self._events.put(_Event(self.called, message, content))
         self._events.put(_Event(self.called, {"ended": self.process.wait()}))
 
@@ -256,9 +249,7 @@ class _HostProcess:
         """End the process, if it has not ended by itself."""
         self.process.kill()
         self._reader.join()
-        for pipe in (self._stdin, self._stdout):
-            with suppress(OSError):  # what was still to be written has no reader
-                pipe.close()
+        self.process.close()
 
 
 class _Hosts:
@@ -267,7 +258,7 @@ class _Hosts:
     def __init__(self) -> None:
         self.events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         #: By name of the host.
-        self.processes: dict[str, _HostProcess] = {}
+        self.processes: dict[str, _Host] = {}
 
     @property
     def pids(self) -> dict[str, int]:
@@ -316,7 +307,7 @@ def _arrays(content: bytes) -> dict[str, NDArray[np.int64]]:
 
 
 @contextmanager
-def _processes(plan: Plan, network: Network, silence_s: float) -> Iterator[_Hosts]:
+def _processes(plan: Plan, network: Network, nursery: Nursery, silence_s: float) -> Iterator[_Hosts]:
     """Start a process for every host that takes part; none outlives the block."""
     names = plan.scenario.cluster.hosts
     session, silence_ps, epoch = secrets.randbits(32), int(silence_s * PS_PER_SECOND), _epoch()
@@ -327,8 +318,11 @@ def _processes(plan: Plan, network: Network, silence_s: float) -> Iterator[_Host
             if jobs_of(plan, index):
                 access = network.hosts[name]
                 task = Task(plan, index, addresses, _wire(access), session, silence_ps, epoch)
-                prefix = () if isinstance(access, WireAccess) else access.prefix
-                hosts.processes[name] = _HostProcess(_called(plan, index), task, prefix, hosts.events)
+                if isinstance(access, WireAccess):
+                    process = nursery.fork(wire=access.descriptor)
+                else:
+                    process = nursery.fork(namespace=access.namespace)
+                hosts.processes[name] = _Host(_called(plan, index), task, process, hosts.events)
         yield hosts
     finally:
         for each in hosts.processes.values():
@@ -361,7 +355,7 @@ def _called(plan: Plan, host: int) -> str:
 
 def _wire(access: HostAccess) -> Wire | None:
     if isinstance(access, WireAccess):
-        return Wire(access.descriptor, access.mac.hex(), access.gateway_mac.hex())
+        return Wire(WIRE_DESCRIPTOR, access.mac.hex(), access.gateway_mac.hex())
     return None
 
 
