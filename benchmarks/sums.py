@@ -3,6 +3,7 @@
     python benchmarks/sums.py rates       # values a second: sums in switches, rings, servers; a minute
     python benchmarks/sums.py memory      # two jobs and too little memory; half an hour
     python benchmarks/sums.py hot         # hot rows of sparse tables: skew, memory and workers; seconds
+    python benchmarks/sums.py rows        # the same, simulated beside computed; two minutes
     python benchmarks/sums.py zoo         # order, sums, both: five models at four bandwidths; an hour
 
 Prints the tables of docs/aggregation-studies.md. Times are for two cores.
@@ -12,20 +13,20 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import NamedTuple
 
 from tensorexpress.errors import PlanError
 from tensorexpress.hot_keys import RowExchange, best_packets, connections, packets_in, traffic
+from tensorexpress.hot_rows import exchange_of, hot_rows_of
 from tensorexpress.plan import make_plan
 from tensorexpress.policy import parse_policy
-from tensorexpress.scenario import Job, Scenario, read_scenario
+from tensorexpress.scenario import Job, Scenario, make_scenario, read_scenario
 from tensorexpress.sim import predict
 from tensorexpress.sim.flat_plan import build
 from tensorexpress.sim.run import execute, simulate, to_trace
-from tensorexpress.slots import SLOT_BYTES
 from tensorexpress.sparse import SparseTable, ZipfHeat
-from tensorexpress.sums import SUM_FRAMING, VALUE_BYTES, VALUES
+from tensorexpress.sums import SLOT_BYTES, SUM_FRAMING, VALUE_BYTES, VALUES
 from tensorexpress.topologies import star
 from tensorexpress.trace import iterations_ps, measure_job
 from tensorexpress.units import format_size
@@ -240,7 +241,36 @@ def hot() -> Iterator[str]:
             yield f"| {skew} | {' | '.join(cells)} |"
 
 
-STUDIES = {"rates": rates, "memory": memory, "hot": hot, "zoo": zoo}
+#: Cold rows in pieces of this size are on all links at once.
+ROW_SLICES = "slice=8 KB"
+ROW_POLICIES = tuple(f"{name}:{ROW_SLICES}" for name in ("fifo", "libra", "switchml", "atp"))
+
+
+def table_scenario(skew: float, workers: int) -> Scenario:
+    """Return a scenario in which rows of one table alone take time."""
+    table = SparseTable(TABLE_KEYS, TABLE_WIDTH, TABLE_LOOKUPS, skew)
+    workload = Workload("table", (Layer("embed", table.params, 1, 1, *astuple(table)),))
+    job = {"model": workload, "workers": workers, "servers": HOT_SERVERS, "shard": 0}
+    return make_scenario(job=job, iterations=1, warmup=1)
+
+
+def rows(skews: Sequence[float] = SKEWS, many_workers: Sequence[int] = HOT_WORKERS) -> Iterator[str]:
+    """Yield how many times faster iterations are with hot rows in switches: computed, and simulated in all ways."""
+    yield from header(["workers, skew", "hot rows", "busiest link", *(f"`{name}`" for name in ROW_POLICIES[1:])])
+    for workers in many_workers:
+        for skew in skews:
+            scenario = table_scenario(skew, workers)
+            job = scenario.jobs[0]
+            (hot,), (layer,) = hot_rows_of(job, scenario.cluster), job.workload.layers
+            assert layer.table is not None
+            heat, exchange = ZipfHeat(layer.table), exchange_of(job, layer.table, scenario.cluster)
+            before, after = (traffic(heat, exchange, exchange.packets_for(count)) for count in (0, hot))
+            compared = predict(scenario, ROW_POLICIES, grain=1)
+            gains = [before.busiest_bytes / after.busiest_bytes, *map(compared.speedup, ROW_POLICIES[1:])]
+            yield row([f"{workers}, {skew}", f"{hot:,}", *(f"{gain:.2f}x" for gain in gains)])
+
+
+STUDIES = {"rates": rates, "memory": memory, "hot": hot, "rows": rows, "zoo": zoo}
 
 
 def main() -> None:

@@ -109,7 +109,7 @@ def hot(
 
 def _memory(text: str) -> int:
     """Return the bytes of --memory, which are those of one slot or more."""
-    from tensorexpress.slots import SLOT_BYTES
+    from tensorexpress.sums import SLOT_BYTES
 
     memory_bytes = with_option("--memory", parse_size, text)
     if memory_bytes < SLOT_BYTES:

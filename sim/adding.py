@@ -341,7 +341,7 @@ class Stream:
         self.under_way.pop(number, None)
         self.under_way[number] = now
         self.gaps.sent(number)
-        size, slack_ps = self.model.program.full_packet_bytes, message.deadline_ps - message.lead_ps - now
+        size, slack_ps = self.model.program.sum_packet_bytes, message.deadline_ps - message.lead_ps - now
         packet = Packet(ADDEND, self, self.path, size, message.switch_rank, slack_ps)
         packet.message, packet.iteration, packet.chunk = message, message.iteration, number % self.packets
         packet.transmission = number

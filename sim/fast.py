@@ -305,6 +305,7 @@ class _Layout:
             OTHER_RANK: p.background_rank, OTHER_SLACK: p.background_slack_ps, LOGGING: log_rows > 0,
             TRAINS: p.grain > 1, CHUNK: p.chunk_bytes, HEAD_BYTES: p.head_bytes, QUEUE_SHARE: p.queue_share,
             SPARE: self.spare_packets, CELLS: p.cells, CHECKSUMS: checksums_at, PREEMPTS: p.preempts,
+            SUM_PACKET: p.sum_packet_bytes,
         }.items():  # fmt: skip
             m[field] = value
         # What is sorted is a heap.

@@ -22,8 +22,8 @@ from tensorexpress.queueing import DISCIPLINES
 from tensorexpress.recovery import newer_sums_of, reordering_of
 from tensorexpress.scenario import Scenario
 from tensorexpress.sim.flows import Ints as Ints
-from tensorexpress.sim.flows import flows
-from tensorexpress.sim.streams import no_streams, streams
+from tensorexpress.sim.flows import flow_columns, flows_of_background, flows_of_messages, one_after_another
+from tensorexpress.sim.streams import streams
 from tensorexpress.software import host_work
 from tensorexpress.units import PS_PER_SECOND
 
@@ -120,7 +120,9 @@ class FlatPlan:
     message_kind: Ints
 
     # Sums in switches, if there are any. A stream is a flow: what one worker sends of one pool and gets back
-    # (`tensorexpress.sums`); an adder is one pool in one switch, or at the server behind the root.
+    # (`tensorexpress.sums`); an adder is one pool in one switch, or at the server behind the root. Streams come first.
+    #: Bytes on the wire of every packet of a stream.
+    sum_packet_bytes: int
     #: By flow: slots, and packets of an iteration; no slots where it is no stream.
     stream_slots: Ints
     stream_packets: Ints
@@ -234,13 +236,13 @@ class FlatPlan:
 
 def transmissions_of(program: FlatPlan) -> int:
     """Return how many packets will be put on links, acknowledgements included, if nothing is sent twice; about."""
-    if len(program.adder_slots):
-        children = np.diff(program.adder_children_start)
-        return 2 * program.iterations * int((children * program.stream_packets[program.adder_stream]).sum())
+    children = np.diff(program.adder_children_start)
+    summed = 2 * (children * program.stream_packets[program.adder_stream]).sum()
     hops, back = np.diff(program.path_start), np.diff(program.back_start)
     chunks = np.bincount(program.message_flow, weights=program.message_chunks, minlength=len(hops))
+    chunks[program.stream_slots > 0] = 0
     acks = chunks / program.ack_every if program.acks and program.grain == 1 else 0 * chunks
-    return program.iterations * int((chunks * hops + acks * back).sum())
+    return program.iterations * int(summed + (chunks * hops + acks * back).sum())
 
 
 def _connect(graphs: Sequence[Graph], gates_per_job: Sequence[int]) -> tuple[int, Ints, Ints, Ints]:
@@ -347,6 +349,7 @@ def _hosts(plan: Plan, grain: int) -> dict[str, Any]:
         "payload_bytes": plan.framing.payload_bytes,
         "header_bytes": plan.framing.header_bytes,
         "ack_bytes": plan.framing.ack_bytes,
+        "sum_packet_bytes": plan.sum_framing.full_packet_bytes,
         "acks": transport.acks,
         "ack_every": transport.ack_every,
         "window_bytes": window_bytes,
@@ -394,10 +397,12 @@ def _messages(plan: Plan, graphs: Sequence[Graph], grain: int, packet_level: Pla
 
 
 def _chunks(plan: Plan, graphs: Sequence[Graph], sizes: Ints, chunk_bytes: int) -> Ints:
-    if not plan.policy.in_switches:
-        return -(-sizes // chunk_bytes)
+    """Return into how many chunks every message is cut; what switches sum has packets of its own."""
+    chunks = -(-sizes // chunk_bytes)
     jobs = zip(plan.jobs, graphs, strict=True)
-    return np.concatenate([np.array([count for _, count in job.packets])[graph.slice] for job, graph in jobs])
+    packets = [np.array([count for _, count in job.packets])[graph.slice[graph.under_way]] for job, graph in jobs]
+    chunks[np.concatenate([graph.under_way for graph in graphs])] = np.concatenate(packets)
+    return chunks
 
 
 def _software(plan: Plan, graphs: Sequence[Graph], slices: Ints) -> dict[str, Any]:
@@ -417,8 +422,18 @@ def _software(plan: Plan, graphs: Sequence[Graph], slices: Ints) -> dict[str, An
 
 
 def _flows(plan: Plan, graphs: Sequence[Graph], message_class: Ints) -> dict[str, Any]:
-    found = flows(plan.scenario, plan.paths, graphs, message_class)
-    return {**found, **no_streams(len(found["flow_src"]), len(message_class))}
+    """Return the flows of a program: streams, those of messages, and those of background traffic."""
+    scenario = plan.scenario
+    of_messages = flows_of_messages(scenario, plan.paths, graphs, message_class)
+    of_background = flows_of_background(scenario, plan.paths, len(message_class))
+    others = len(of_messages.ends) + len(of_background.ends)
+    of_streams, stream_columns = streams(plan, others)
+    first_background = len(of_streams.ends) + len(of_messages.ends)
+    return {
+        **flow_columns(one_after_another([of_streams, of_messages, of_background])),
+        **stream_columns,
+        "background_flow": np.arange(first_background, len(of_streams.ends) + others),
+    }
 
 
 def _workers(plan: Plan, rounds: int) -> dict[str, Any]:
@@ -469,6 +484,6 @@ def build(plan: Plan, grain: int = 1, packet_level: Plan | None = None) -> FlatP
         **_hosts(plan, grain),
         **messages,
         **_software(plan, graphs, messages["message_slices"]),
-        **(streams(plan) if plan.policy.in_switches else _flows(plan, graphs, classes)),
+        **_flows(plan, graphs, classes),
         **_workers(plan, rounds),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,38 +23,69 @@ def rows(lists: Iterable[Iterable[int]]) -> tuple[Ints, Ints]:
     return start.astype(np.int64), np.array([x for row in found for x in row], dtype=np.int64)
 
 
-def flows(scenario: Scenario, paths: Paths, graphs: Sequence[Graph], message_class: Ints) -> dict[str, Any]:
-    """Find who talks to whom in which class, and by which way."""
-    cluster, hosts = scenario.cluster, len(scenario.cluster.hosts)
+class Flows(NamedTuple):
+    """Flows of a program, one after another."""
+
+    #: Job, source and destination of each, and its links there and back.
+    ends: list[tuple[int, int, int]]
+    ways: list[tuple[Links, Links]]
+    #: Of every host: those from which it chooses what to send, in the order in which equal ones take turns.
+    by_host: list[list[int]]
+    #: The flow of every message; -1 for those that are in none of these.
+    message_flow: Ints
+
+
+def one_after_another(parts: Iterable[Flows]) -> Flows:
+    """Return flows of several kinds, numbered one after another."""
+    first, *others = parts
+    ends, ways, by_host, message_flow = list(first.ends), list(first.ways), list(first.by_host), first.message_flow
+    for part in others:
+        before = len(ends)
+        ends, ways = ends + part.ends, ways + part.ways
+        rows_of_hosts = zip(by_host, part.by_host, strict=True)
+        by_host = [[*own, *(before + flow for flow in more)] for own, more in rows_of_hosts]
+        message_flow = np.where(part.message_flow >= 0, before + part.message_flow, message_flow)
+    return Flows(ends, ways, by_host, message_flow)
+
+
+def flows_of_messages(scenario: Scenario, paths: Paths, graphs: Sequence[Graph], message_class: Ints) -> Flows:
+    """Find who talks to whom in which class, and by which way; what switches sum is left to streams."""
+    hosts = len(scenario.cluster.hosts)
     classes = int(message_class.max()) + 1
     job = np.repeat(np.arange(len(graphs)), [len(graph.src) for graph in graphs])
     src, dst = (np.concatenate([getattr(graph, end) for graph in graphs]) for end in ("src", "dst"))
-    codes, message_flow = np.unique(((job * hosts + src) * hosts + dst) * classes + message_class, return_inverse=True)
-    pairs = codes // classes
-    background = [(len(graphs) + index, b.src, b.dst) for index, b in enumerate(scenario.background)]
-    found = [(pair // hosts**2, pair // hosts % hosts, pair % hosts) for pair in pairs.tolist()] + background
-    ways = [(paths.between(src, dst), paths.between(dst, src)) for _, src, dst in found]
-    by_host: list[list[int]] = [[] for _ in cluster.hosts]
-    for index, (_, src, dst) in enumerate(found[: len(pairs)]):
-        if src != dst:
-            by_host[src].append(index)
+    own = ~np.concatenate([graph.under_way for graph in graphs])
+    codes = (((job * hosts + src) * hosts + dst) * classes + message_class)[own]
+    found, flow_of = np.unique(codes, return_inverse=True)
+    message_flow = np.full(len(own), -1, dtype=np.int64)
+    message_flow[own] = flow_of.ravel()
+    ends = [(pair // hosts**2, pair // hosts % hosts, pair % hosts) for pair in (found // classes).tolist()]
+    by_host: list[list[int]] = [[] for _ in range(hosts)]
+    for index, (_, sender, receiver) in enumerate(ends):
+        if sender != receiver:
+            by_host[sender].append(index)
     # Hosts take turns starting at different peers, so that equal tensors do not all meet at the same server first.
     by_host = [row[h % len(row) :] + row[: h % len(row)] if row else row for h, row in enumerate(by_host)]
-    return {
-        **flow_columns(found, ways, by_host),
-        "message_flow": message_flow.ravel().astype(np.int64),
-        "background_flow": np.arange(len(pairs), len(found)),
-    }
+    return Flows(ends, _ways(paths, ends), by_host, message_flow)
 
 
-def flow_columns(
-    ends: Sequence[tuple[int, int, int]], ways: Sequence[tuple[Links, Links]], by_host: Iterable[Iterable[int]]
-) -> dict[str, Any]:
-    """Return flows, as (job, source, destination), with their links there and back."""
-    job, src, dst = np.array(ends, dtype=np.int64).reshape(-1, 3).T
-    path_start, path = rows(there for there, _ in ways)
-    back_start, back = rows(back for _, back in ways)
-    host_flows_start, host_flows = rows(by_host)
+def flows_of_background(scenario: Scenario, paths: Paths, messages: int) -> Flows:
+    """Return a flow for every background source; its packets are never held back."""
+    ends = [(len(scenario.jobs) + index, b.src, b.dst) for index, b in enumerate(scenario.background)]
+    nobody: list[list[int]] = [[] for _ in scenario.cluster.hosts]
+    return Flows(ends, _ways(paths, ends), nobody, np.full(messages, -1, dtype=np.int64))
+
+
+def _ways(paths: Paths, ends: Iterable[tuple[int, int, int]]) -> list[tuple[Links, Links]]:
+    return [(paths.between(src, dst), paths.between(dst, src)) for _, src, dst in ends]
+
+
+def flow_columns(flows: Flows) -> dict[str, Any]:
+    """Return flows as columns of a program."""
+    job, src, dst = np.array(flows.ends, dtype=np.int64).reshape(-1, 3).T
+    path_start, path = rows(there for there, _ in flows.ways)
+    back_start, back = rows(back for _, back in flows.ways)
+    host_flows_start, host_flows = rows(flows.by_host)
     return {
         "flow_src": src,
         "flow_dst": dst,
@@ -65,4 +96,5 @@ def flow_columns(
         "back": back,
         "host_flows_start": host_flows_start,
         "host_flows": host_flows,
+        "message_flow": flows.message_flow,
     }

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from tensorexpress.errors import InputError
 from tensorexpress.graph import ARCHITECTURES
+from tensorexpress.hot_rows import hot_rows_of
 from tensorexpress.plan import Plan, make_plan, mean_hops, parts_of_slices, slice_counts
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Scenario
@@ -91,24 +92,25 @@ def usual_seconds(scenario: Scenario, policies: Sequence[Policy], grain: int) ->
     acks = 1 / scenario.transport.ack_every if grain == 1 and scenario.transport.acks else 0
     seconds = 0.0
     for policy in policies:
-        if policy.in_switches:
-            seconds += _seconds_of_sums(scenario)
-            continue
         slice_bytes = _slice_bytes(scenario, policy, grain)
         for job in scenario.jobs:
+            sizes: Sequence[int] = job.workload.tensor_bytes
+            if policy.in_switches:
+                hot = hot_rows_of(job, scenario.cluster)
+                # Packets go to the nearest switch and back, or a bit on.
+                packets = 2 * len(job.hosts) * sum(packets_of(job.workload, hot))
+                seconds += scenario.rounds * packets * _SECONDS_PER_TRANSMISSION
+                layers = zip(job.workload.layers, hot, strict=True)
+                sizes = [layer.cold_bytes(job.workload.bytes_per_param, rows) for layer, rows in layers]
             per_slice, parts = ARCHITECTURES[job.architecture].messages_per_slice(len(job.hosts)), parts_of_slices(job)
-            for size, count in zip(job.workload.tensor_bytes, slice_counts(job, slice_bytes), strict=True):
+            for size, count in zip(sizes, slice_counts(job, slice_bytes, sizes), strict=True):
+                if not size:
+                    continue
                 messages = count * per_slice
                 trains = messages * -(-size // (count * parts * grain * payload))
                 seconds += messages * _SECONDS_PER_MESSAGE
                 seconds += scenario.rounds * trains * hops * (1 + acks) * _SECONDS_PER_TRANSMISSION
     return seconds / min(_CORES, len(policies))
-
-
-def _seconds_of_sums(scenario: Scenario) -> float:
-    """Return how long a simulation takes where switches sum: packets go to the nearest switch and back, or a bit on."""
-    packets = sum(len(job.hosts) * sum(packets_of(job.workload)) for job in scenario.jobs)
-    return 2 * scenario.rounds * packets * _SECONDS_PER_TRANSMISSION
 
 
 def choose_grain(scenario: Scenario, policies: Sequence[Policy]) -> int:

@@ -699,7 +699,7 @@ class Model:
         }
         self.adders = [make_adder(self, index) for index in range(len(program.adder_slots))]
         self.streams = [Stream(self, index) for index in range(int(np.count_nonzero(program.stream_slots)))]
-        # Streams come first; flows beside them are those of background traffic.
+        # Streams come first.
         others = [Flow(self, index) for index in range(len(self.streams), len(program.flow_src))]
         self.flows: list[Flow | Stream] = [*self.streams, *others]
         for host, row in zip(self.hosts, _rows(program.host_flows_start, program.host_flows), strict=True):

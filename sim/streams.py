@@ -16,7 +16,7 @@ import numpy as np
 from tensorexpress.plan import JobPlan, Plan
 from tensorexpress.routing import DirectedLinks
 from tensorexpress.scenario import Job
-from tensorexpress.sim.flows import Ints, Links, flow_columns, rows
+from tensorexpress.sim.flows import Flows, Ints, Links, rows
 from tensorexpress.slots import round_trip_ps
 from tensorexpress.sums import SUM_FRAMING, VALUE_BYTES, VALUES, Pool, SumPlan
 from tensorexpress.units import serialisation_ps
@@ -26,22 +26,6 @@ _OF_ADDERS = (
     *("slots", "up", "parent", "child", "stream", "everybody", "switch", "queue", "hash"),
     *("host", "round_trip_ps", "add_ps", "update_ps", "delay_ps"),
 )
-
-
-def no_streams(flows: int, messages: int) -> dict[str, Any]:
-    """Return the arrays where no switch sums."""
-    none, one = np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64)
-    return {
-        **{f"stream_{name}": np.zeros(flows, dtype=np.int64) for name in _OF_STREAMS},
-        "stream_messages_start": np.zeros(flows + 1, dtype=np.int64),
-        "stream_messages": none,
-        "message_first": np.zeros(messages, dtype=np.int64),
-        "message_answer": np.full(messages, -1),
-        **{f"adder_{name}": none for name in (*_OF_ADDERS, "links", "streams", "below")},
-        "adder_children_start": one,
-        "cells": 0,
-        "preempts": False,
-    }
 
 
 class _Streams:
@@ -59,30 +43,38 @@ class _Streams:
         self.messages: list[Ints] = []
         self.adder: dict[str, list[int]] = {name: [] for name in _OF_ADDERS}
         self.children: list[list[tuple[int, int, int]]] = []
-        #: By message.
+        #: By message: the number of its first packet, its stream, and what brings its sum back.
         self.first: list[Ints] = []
         self.flow_of: list[Ints] = []
+        self.answer: list[Ints] = []
 
     def add_job(self, number: int, job: JobPlan, first_message: int) -> None:
         """Add the streams of a job's workers, tree by tree and pool by pool, and its adders."""
-        hosts, slices = job.job.hosts, len(job.slices)
+        hosts, slices, messages = job.job.hosts, len(job.slices), len(job.graph.kind)
         workers = len(hosts)
+        first, flow_of, answer = np.zeros(messages, dtype=np.int64), *np.full((2, messages), -1)
+        self.first.append(first)
+        self.flow_of.append(flow_of)
+        self.answer.append(answer)
+        if not job.sums:
+            return
+        (up,) = np.nonzero(job.graph.under_way & ~job.graph.brings_sums)
+        answer[up] = first_message + up + messages // 2
         # By way up and down, slice and worker, as messages are; of a tensor there is one slice in a tree.
-        first, flow_of = np.zeros((2, 2, slices, workers), dtype=np.int64)
-        slice_of = {(piece.tensor, piece.server): index for index, piece in enumerate(job.slices)}
+        by_slice = 2, slices, workers
+        firsts, flows_of = first.reshape(by_slice), flow_of.reshape(by_slice)
+        slice_of = {(piece.tensor, piece.server): index for index, piece in enumerate(job.summed)}
         for sums in job.sums:
-            end = sums.server if sums.server >= 0 else job.slices[0].server
+            end = sums.server if sums.server >= 0 else job.summed[0].server
             link_of = {self.directed.source[link]: link for link in sums.links}
             nics = {host: link_of[host] for host in hosts}
             for pool in sums.pools:
                 piece = np.array([slice_of[tensor, end] for tensor in pool.tensors], dtype=np.int64)
-                first[0, piece] = np.array([pool.first_packet[one] for one in pool.tensors])[:, None]
-                flow_of[:, piece] = len(self.flows) + np.arange(workers)
+                firsts[0, piece] = np.array([pool.first_packet[one] for one in pool.tensors])[:, None]
+                flows_of[:, piece] = len(self.flows) + np.arange(workers)
                 self.messages += list(first_message + piece * workers + np.arange(workers)[:, None])
                 self._add_adders(number, job.job, pool, sums, nics)
                 self._add_streams(number, pool, sums, nics)
-        self.first.append(first.ravel())
-        self.flow_of.append(flow_of.ravel())
 
     def _add_adders(self, number: int, job: Job, pool: Pool, sums: SumPlan, nics: dict[int, int]) -> None:
         """Add the adders of a pool, whose streams come next."""
@@ -154,41 +146,33 @@ def _signed(bits: int) -> int:
     return bits - (1 << 64) if bits >> 63 else bits
 
 
-def streams(plan: Plan) -> dict[str, Any]:
-    """Find who sends to which adder, and by which way sums come back."""
-    scenario = plan.scenario
-    cluster, first_message = scenario.cluster, 0
+def streams(plan: Plan, others: int) -> tuple[Flows, dict[str, Any]]:
+    """Find who sends to which adder, and by which way sums come back.
+
+    So many other flows follow, of which columns say that they are no streams.
+    """
+    scenario, first_message = plan.scenario, 0
+    cluster = scenario.cluster
     found = _Streams(len(cluster.hosts), scenario.fastest(), cluster.switch_rate_bps)
-    answers: list[Ints] = []
     for number, job in enumerate(plan.jobs):
         found.add_job(number, job, first_message)
-        messages = len(job.graph.kind)
-        there = first_message + np.arange(messages // 2)
-        answers += [there + messages // 2, np.full(messages // 2, -1)]
-        first_message += messages
-    streams = len(found.flows)
-    flows = found.flows + [(len(plan.jobs) + index, b.src, b.dst) for index, b in enumerate(scenario.background)]
-    ways = found.ways + [
-        (plan.paths.between(b.src, b.dst), plan.paths.between(b.dst, b.src)) for b in scenario.background
-    ]
-    others = [0] * len(scenario.background)
-    messages_start, of_streams = rows([*found.messages, *([] for _ in others)])
+        first_message += len(job.graph.kind)
+    messages_start, of_streams = rows([*found.messages, *([] for _ in range(others))])
     children_start, _ = rows([[0] * len(row) for row in found.children])
-    links, stream, below = np.array([child for row in found.children for child in row], dtype=np.int64).T
-    return {
-        **flow_columns(flows, ways, found.by_host),
-        **{f"stream_{name}": np.array(column + others, dtype=np.int64) for name, column in found.stream.items()},
+    children = np.array([child for row in found.children for child in row], dtype=np.int64)
+    links, stream, below = children.reshape(-1, 3).T
+    no_streams = [0] * others
+    return Flows(found.flows, found.ways, found.by_host, np.concatenate(found.flow_of)), {
+        **{f"stream_{name}": np.array(column + no_streams, dtype=np.int64) for name, column in found.stream.items()},
         "stream_messages_start": messages_start,
         "stream_messages": of_streams,
-        "message_flow": np.concatenate(found.flow_of),
         "message_first": np.concatenate(found.first),
-        "message_answer": np.concatenate(answers),
+        "message_answer": np.concatenate(found.answer),
         **{f"adder_{name}": np.array(column, dtype=np.int64) for name, column in found.adder.items()},
         "adder_children_start": children_start,
         "adder_links": links,
         "adder_streams": stream,
         "adder_below": below,
-        "cells": plan.jobs[0].sums[0].cells,
+        "cells": next((tree.cells for job in plan.jobs for tree in job.sums), 0),
         "preempts": plan.policy.orders_in_switches,
-        "background_flow": np.arange(streams, len(flows)),
     }

@@ -25,7 +25,7 @@ from tensorexpress.graph import (
     kind_of,
 )
 from tensorexpress.plan import JobPlan, Plan, top_of
-from tensorexpress.sums import SumPlan
+from tensorexpress.sums import VALUES, SumPlan
 from tensorexpress.units import PS_PER_SECOND
 
 Ints = NDArray[np.int64]
@@ -76,7 +76,10 @@ class Chain:
 
 
 def make_chain(plan: Plan, number: int) -> Chain:
-    """Return the chain of a job: of every layer, or of as many as are quickly looked at, the largest slice."""
+    """Return the chain of a job: of every layer, or of as many as are quickly looked at, the largest slices.
+
+    That is one that switches sum and one that is a message, or whichever there is.
+    """
     planned = plan.jobs[number]
     layers, cargo = _largest_slices(planned)
     graph = draw(planned.architecture, cargo)
@@ -90,14 +93,10 @@ def make_chain(plan: Plan, number: int) -> Chain:
         first[kind_of(nodes)] + index_of(nodes) for nodes in (sources[counts_here], targets[counts_here])
     )
     takes_ps = np.zeros(first[-1], dtype=np.int64)
-    sizes = graph.bytes
-    if planned.sums:
-        # What switches add are whole packets of values.
-        largest: dict[int, int] = {}
-        for piece, (_, packets) in zip(planned.slices, planned.packets, strict=True):
-            largest[piece.tensor] = max(packets, largest.get(piece.tensor, 0))
-        packets_of = np.array([largest[tensor] for tensor in layers], dtype=np.int64)
-        sizes = packets_of[graph.tensor] * plan.framing.payload_bytes
+    # What switches add are whole packets of values.
+    packet_bytes = VALUES * planned.job.workload.bytes_per_param
+    of_sums = -(-graph.bytes // packet_bytes) * plan.sum_framing.payload_bytes
+    sizes = np.where(graph.under_way, of_sums, graph.bytes)
     takes_ps[first[kind_of(MESSAGE)] : first[kind_of(SUM)]] = _message_ps(graph, sizes, plan, planned)
     takes_ps[first[kind_of(SUM)] : first[kind_of(GATE)]] = graph.sum_delay_ps
     return Chain(
@@ -110,24 +109,26 @@ def make_chain(plan: Plan, number: int) -> Chain:
 
 
 def _largest_slices(planned: JobPlan) -> tuple[tuple[int, ...], Cargo]:
-    """Return the layers to look at, and what they exchange if each were its largest slice alone."""
+    """Return the layers to look at, and what they exchange if each were its largest slices alone."""
     job = planned.job
-    largest = {piece.tensor: piece for piece in sorted(planned.slices, key=lambda piece: piece.bytes)}
+    largest = {(piece.tensor, piece.summed): piece for piece in sorted(planned.slices, key=lambda piece: piece.bytes)}
     # The layer that is needed first has all others ahead; after it, long messages make long chains.
     wanted = sorted(largest.values(), key=lambda piece: (piece.tensor > 0, -piece.bytes, piece.tensor))
     most = max(1, _MOST_MESSAGES // max(1, planned.architecture.messages_per_slice(len(job.hosts))))
-    pieces = sorted(wanted[:most], key=lambda piece: piece.tensor)
+    pieces = sorted(wanted[:most], key=lambda piece: (not piece.summed, piece.tensor))
+    layers = sorted({piece.tensor for piece in pieces})
     cargo = Cargo(
         job.hosts,
-        len(pieces),
-        np.arange(len(pieces)),
+        len(layers),
+        np.searchsorted(layers, [piece.tensor for piece in pieces]),
         np.array([piece.bytes for piece in pieces], dtype=np.int64),
         np.array([piece.server for piece in pieces], dtype=np.int64),
         job.sum_rate_bps,
         job.gpus_per_host,
         job.local_rate_bps,
+        summed=sum(piece.summed for piece in pieces),
     )
-    return tuple(piece.tensor for piece in pieces), cargo
+    return tuple(layers), cargo
 
 
 def _message_ps(graph: Graph, sizes: Ints, plan: Plan, planned: JobPlan) -> Ints:
@@ -136,21 +137,26 @@ def _message_ps(graph: Graph, sizes: Ints, plan: Plan, planned: JobPlan) -> Ints
     Its last packet is the smallest. It takes its time on every link, and waits for the others on one of them. Where
     switches sum, what comes back is only that packet: the others have come back before.
     """
-    framing, directed = plan.framing, plan.scenario.fastest()
-    ends = np.stack([graph.src, graph.dst, graph.brings_sums], axis=1)
+    directed, summed = plan.scenario.fastest(), graph.under_way
+    payload, header = (
+        np.where(summed, getattr(plan.sum_framing, part), getattr(plan.framing, part))
+        for part in ("payload_bytes", "header_bytes")
+    )
+    ends = np.stack([graph.src, graph.dst, graph.brings_sums, summed], axis=1)
     pairs, pair = np.unique(ends, axis=0, return_inverse=True)
-    ways = [_way(src, dst, bool(brings_sums), plan, planned.sums) for src, dst, brings_sums in pairs.tolist()]
+    ways = [
+        _way_in_tree(src, dst, bool(brings_sums), plan, planned.sums) if in_tree else plan.paths.between(src, dst)
+        for src, dst, brings_sums, in_tree in pairs.tolist()
+    ]
     most = max(map(len, ways), default=0)
     # Shorter ways are filled up with a link, number -1, that takes no time.
     links = np.array([[*way, *[-1] * (most - len(way))] for way in ways], dtype=np.int64).reshape(len(ways), most)
     way = links[pair.ravel()]
     rates, delays = np.array([*directed.rate_bps, PS_PER_SECOND]), np.array([*directed.delay_ps, 0])
     passes = np.array([*(not paced for paced in directed.paced), False])
-    chunks = -(-sizes // framing.payload_bytes)
-    last = np.where(chunks > 0, sizes - (chunks - 1) * framing.payload_bytes + framing.header_bytes, 0)
-    before = framing.wire_bytes(sizes) - last
-    if planned.sums:
-        before[graph.brings_sums] = 0
+    chunks = -(-sizes // payload)
+    last = np.where(chunks > 0, sizes - (chunks - 1) * payload + header, 0)
+    before = np.where(summed & graph.brings_sums, 0, sizes + chunks * header - last)
     used = (way >= 0) & (chunks > 0)[:, None]
     waits = np.where(used, occupied_ps(before[:, None], rates[way]), 0).max(axis=1, initial=0)
     travels = np.where(used, delays[way] + passes[way] * occupied_ps(last[:, None], rates[way]), 0).sum(axis=1)
@@ -158,10 +164,8 @@ def _message_ps(graph: Graph, sizes: Ints, plan: Plan, planned: JobPlan) -> Ints
     return taken
 
 
-def _way(src: int, dst: int, brings_sums: bool, plan: Plan, trees: tuple[SumPlan, ...]) -> tuple[int, ...]:
-    """Return the directed links that a message takes."""
-    if not trees:
-        return plan.paths.between(src, dst)
+def _way_in_tree(src: int, dst: int, brings_sums: bool, plan: Plan, trees: tuple[SumPlan, ...]) -> tuple[int, ...]:
+    """Return the directed links that a message takes which switches sum, or its sum."""
     worker, top = (dst, src) if brings_sums else (src, dst)
     tree = next(tree for tree in trees if top_of(tree, plan.scenario) == top)
     up = tree.way_up(plan.scenario.cluster.directed().source.index(worker))

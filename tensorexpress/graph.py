@@ -71,6 +71,8 @@ class Cargo:
     forward_only: bool = False
     #: Whether the first forward layer waits for all parameters of its worker.
     barrier: bool = False
+    #: How many of the slices, the first ones, switches sum.
+    summed: int = 0
 
 
 @dataclass(frozen=True)
@@ -98,13 +100,18 @@ class Graph:
     #: Who sends, receives and sums is a host below this number, and a switch from it on, as in `Cluster.nodes`.
     first_switch: int = 1 << 40
     #: How many of the sums, the first ones, are made packet by packet while messages are under way: in switches, and
-    #: at servers behind these. Nobody has such a message whole before sums of it come back.
+    #: at servers behind these. Nobody has such a message whole before sums of it come back. They are of as many slices.
     sums_under_way: int = 0
 
     @cached_property
     def brings_sums(self) -> NDArray[np.bool_]:
         """Whether each message comes after the sum, and so concerns the worker that receives it alone."""
         return np.isin(self.kind, [KINDS.index(kind) for kind in BRINGS_SUMS])
+
+    @cached_property
+    def under_way(self) -> NDArray[np.bool_]:
+        """Whether each message is summed packet by packet while it is under way, or brings such sums back."""
+        return np.asarray(self.slice < self.sums_under_way)
 
     @cached_property
     def passes_on(self) -> NDArray[np.bool_]:
@@ -117,8 +124,8 @@ class Graph:
 
     @cached_property
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """Hosts that send to others, and to whom, in order."""
-        apart = self.src != self.dst
+        """Hosts that send messages to others, and to whom, in order; what switches sum is for nobody else."""
+        apart = (self.src != self.dst) & ~self.under_way
         pairs = np.unique(np.stack([self.src[apart], self.dst[apart]], axis=1), axis=0)
         return tuple((src, dst) for src, dst in pairs.tolist())
 
@@ -253,24 +260,26 @@ def _pushes_and_pulls(cargo: Cargo) -> Graph:
 
 
 def _before_servers(cargo: Cargo) -> Graph:
-    """Every worker sends every slice to its server, through switches that sum it, and gets the sum back from there.
+    """Every worker sends every slice to its server, the first ones through switches that sum them, and gets sums back.
 
-    Packet by packet: the first of a sum are back before the last have left.
+    What switches sum goes packet by packet: the first of a sum are back before the last have left.
     """
     graph = _pushes_and_pulls(cargo)
-    return replace(graph, sum_delay_ps=np.zeros_like(graph.sum_delay_ps), sums_under_way=len(graph.sum_host))
+    delays = np.where(graph.sum_slice < cargo.summed, 0, graph.sum_delay_ps)
+    return replace(graph, sum_delay_ps=delays, sums_under_way=cargo.summed)
 
 
 def _in_switches(cargo: Cargo) -> Graph:
-    """Every worker sends every slice to the root of the switches that sum it, and gets the sum back from there.
+    """Every worker sends the first slices to the root of the switches that sum them, and gets sums back from there.
 
-    `JobPlan.sums` has the switches between.
+    `JobPlan.sums` has the switches between. All other slices go to servers.
     """
     graph = _before_servers(cargo)
+    kind = np.where(graph.brings_sums, KINDS.index("gather"), KINDS.index("reduce"))
     return replace(
         graph,
-        kind=np.repeat([KINDS.index("reduce"), KINDS.index("gather")], len(graph.kind) // 2),
-        first_switch=int(cargo.server.min()),
+        kind=np.where(graph.under_way, kind, graph.kind),
+        first_switch=int(cargo.server[: cargo.summed].min()),
     )
 
 

@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from tensorexpress.confidence import student_t, wilson
 from tensorexpress.framing import Framing
 from tensorexpress.lookups import Integers, LookupSample, halves
-from tensorexpress.slots import MOST_SLOTS, SLOT_BYTES
 from tensorexpress.sparse import KEY_BYTES, Covered, touched
-from tensorexpress.sums import SUM_FRAMING, VALUE_BYTES, VALUES
+from tensorexpress.sums import MOST_SLOTS, SLOT_BYTES, SUM_FRAMING, VALUE_BYTES, VALUES
 
 
 class Heat(Protocol):
@@ -49,13 +48,15 @@ class RowExchange:
     servers: int
     #: Of packets to servers.
     mtu: int = 9000
+    #: Of a value in these.
+    value_bytes: int = VALUE_BYTES
 
     @property
     def cold_row_bytes(self) -> float:
         """What a row with its key weighs on the wire, with its part of the headers."""
         framing = Framing(self.mtu)
         per_byte = framing.full_packet_bytes / framing.payload_bytes
-        return (KEY_BYTES + self.width * VALUE_BYTES) * per_byte
+        return (KEY_BYTES + self.width * self.value_bytes) * per_byte
 
     def rows_in(self, packets: int) -> int:
         """Return how many rows fit into so many packets of values, which are as many slots of a switch.

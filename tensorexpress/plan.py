@@ -30,6 +30,7 @@ from tensorexpress.graph import (
     draw,
     share,
 )
+from tensorexpress.hot_rows import hot_rows_of
 from tensorexpress.memory import check_memory
 from tensorexpress.paths import Paths, choose_paths
 from tensorexpress.placed import cut_by_shares, paths_of, placements_of, trees_of_placement
@@ -37,9 +38,10 @@ from tensorexpress.placement import Placement
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Job, Scenario, policy_problems, sum_problems
 from tensorexpress.slots import grow_trees, needed_slots, numbered, paced, servers_of, share_out, wanted_pools
-from tensorexpress.sums import VALUES, SumPlan, packets_of_parts
+from tensorexpress.sums import PART_FRAMING, SUM_FRAMING, VALUES, SumPlan, packets_of, packets_of_parts
 from tensorexpress.units import PS_PER_SECOND, serialisation_ps
 from tensorexpress.wire.dscp import check_dscps, default_dscps
+from tensorexpress.workload import Workload
 
 Ints = NDArray[np.int64]
 
@@ -62,6 +64,21 @@ class SlicePlan:
     tensor: int
     bytes: int
     server: int
+    #: Whether switches sum it on its way.
+    summed: bool = False
+
+
+def rows_in(summed: Iterable[SlicePlan], workload: Workload) -> tuple[int, ...]:
+    """Return how many rows of every layer's sparse table are in slices that switches sum; 0 where it has none."""
+    size: Counter[int] = Counter()
+    for piece in summed:
+        size[piece.tensor] += piece.bytes
+    row_bytes = [layer.width * workload.bytes_per_param for layer in workload.layers]
+    dense_bytes = [layer.dense_values() * workload.bytes_per_param for layer in workload.layers]
+    return tuple(
+        max(0, size[tensor] - dense_bytes[tensor]) // row_bytes[tensor] if layer.table else 0
+        for tensor, layer in enumerate(workload.layers)
+    )
 
 
 @dataclass(frozen=True)
@@ -75,6 +92,7 @@ class JobPlan:
     queues: tuple[int, ...]
     #: Time from gradient ready to when the next forward pass needs the tensor, if nothing stalls.
     slack_ps: tuple[int, ...]
+    #: Those that switches sum come first.
     slices: tuple[SlicePlan, ...]
     #: How long each tensor occupies the job's busiest link in one iteration.
     transfer_ps: tuple[int, ...] = ()
@@ -91,14 +109,29 @@ class JobPlan:
         return IN_SWITCHES if self.sums[0].server < 0 else BEFORE_SERVERS
 
     @cached_property
+    def summed(self) -> tuple[SlicePlan, ...]:
+        """The slices that switches sum."""
+        return tuple(piece for piece in self.slices if piece.summed)
+
+    @cached_property
+    def others(self) -> tuple[SlicePlan, ...]:
+        """The slices that go as messages."""
+        return self.slices[len(self.summed) :]
+
+    @cached_property
     def packets(self) -> list[tuple[int, int]]:
-        """The first packet in its tensor, and the number of packets, of every slice where switches sum."""
-        return packets_of_parts(self.job.workload, ((piece.tensor, piece.bytes) for piece in self.slices))
+        """The first packet in its tensor, and the number of packets, of every slice that switches sum."""
+        return packets_of_parts(self.job.workload, ((piece.tensor, piece.bytes) for piece in self.summed))
 
     def packets_for(self, end: int) -> dict[int, tuple[int, int]]:
         """Return what is summed up to one end, a server's host or a root: by tensor the first packet, and how many."""
-        each = zip(self.slices, self.packets, strict=True)
+        each = zip(self.summed, self.packets, strict=True)
         return {piece.tensor: packets for piece, packets in each if piece.server == end}
+
+    @cached_property
+    def hot_rows(self) -> tuple[int, ...]:
+        """How many rows of every layer's sparse table switches sum; 0 where it has none."""
+        return rows_in(self.summed, self.job.workload)
 
     @cached_property
     def graph(self) -> Graph:
@@ -119,6 +152,7 @@ class JobPlan:
             job.prefetch,
             job.forward_only,
             job.barrier,
+            len(self.summed),
         )
         return draw(self.architecture, cargo)
 
@@ -135,35 +169,40 @@ class Plan:
     #: The DSCP of every queue, most urgent first; none where there are more queues than DSCPs tell apart.
     dscps: tuple[int, ...]
 
-    @cached_property
+    @property
     def framing(self) -> Framing:
-        """How tensors become packets, wherever the plan is executed."""
-        return self.jobs[0].sums[0].framing if self.policy.in_switches else self.scenario.framing
+        """How messages become packets, wherever the plan is executed."""
+        return self.scenario.framing
+
+    @property
+    def sum_framing(self) -> Framing:
+        """How what switches sum becomes packets."""
+        return PART_FRAMING if self.policy.sums == "hashed" else SUM_FRAMING
 
 
-def slice_counts(job: Job, slice_bytes: int) -> list[int]:
+def slice_counts(job: Job, slice_bytes: int, sizes: Sequence[int] | None = None) -> list[int]:
     """Return into how many slices each tensor is cut: by size, and from `shard_bytes` on at least one per server.
+
+    Sizes are those of whole tensors, unless others are given.
 
     What a host sends as one has at most `slice_bytes`. Where workers pass parts of a slice around, those parts do:
     otherwise they would be the smaller the more workers there are, down to packets that are mostly header.
     """
     most_bytes = slice_bytes * parts_of_slices(job)
     counts = []
-    for total in job.workload.tensor_bytes:
-        parts = -(-total // (most_bytes or total))
+    for total in job.workload.tensor_bytes if sizes is None else sizes:
+        parts = -(-total // (most_bytes or max(1, total)))
         if job.servers and total >= job.shard_bytes:
             parts = max(parts, min(len(job.servers), total))
         counts.append(parts)
     return counts
 
 
-def _slices(job: Job, slice_bytes: int) -> tuple[SlicePlan, ...]:
-    """Cut tensors into slices and give each to the server that has the fewest bytes so far."""
+def _slices(job: Job, slice_bytes: int, sizes: Sequence[int]) -> tuple[SlicePlan, ...]:
+    """Cut tensors of these sizes into slices and give each to the server that has the fewest bytes so far."""
     load = dict.fromkeys(job.servers, 0)
     slices = []
-    for tensor, (total, parts) in enumerate(
-        zip(job.workload.tensor_bytes, slice_counts(job, slice_bytes), strict=True)
-    ):
+    for tensor, (total, parts) in enumerate(zip(sizes, slice_counts(job, slice_bytes, sizes), strict=True)):
         for size in cut(total, parts):
             server = min(load, key=lambda host: (load[host], host)) if load else -1
             if load:
@@ -190,7 +229,7 @@ def parts_of_slices(job: Job) -> int:
 
 
 def moved_bytes(plan: JobPlan, scenario: Scenario) -> Iterator[tuple[int, int, Ints]]:
-    """Yield what a job moves in one iteration between two hosts: source, destination, and bytes on the wire.
+    """Yield what messages of a job move in one iteration between two hosts: source, destination, bytes on the wire.
 
     Bytes are by (brings sums, tensor): first those that all workers wait for, then those for the destination alone.
     What is gathered again for the backward pass is left out: it is not on the way from gradients to parameters.
@@ -224,9 +263,9 @@ class Carried(NamedTuple):
 
 def carried_bytes(plan: JobPlan, scenario: Scenario, paths: Paths) -> Iterator[Carried]:
     """Yield what a job puts on links; a link may come again, with other bytes."""
-    if plan.sums:
-        for tree in plan.sums:
-            yield from _carried_sums(plan, tree, scenario)
+    for tree in plan.sums:
+        yield from _carried_sums(plan, tree, scenario)
+    if not plan.others:
         return
     for src, dst, (shared, own) in moved_bytes(plan, scenario):
         for link in paths.between(src, dst):
@@ -257,11 +296,11 @@ def _carried_sums(plan: JobPlan, sums: SumPlan, scenario: Scenario) -> Iterator[
 
 
 def _weights(plan: JobPlan, scenario: Scenario, parts: int) -> Ints:
-    """Return what all slices weigh on the wire, by (server, part, tensor)."""
+    """Return what all slices that are messages weigh on the wire, by (server, part, tensor)."""
     framing, servers = scenario.framing, plan.job.servers or (-1,)
     index = {server: place for place, server in enumerate(servers)}
     place, tensor, size = np.array(
-        [(index[piece.server], piece.tensor, piece.bytes) for piece in plan.slices], dtype=np.int64
+        [(index[piece.server], piece.tensor, piece.bytes) for piece in plan.others], dtype=np.int64
     ).T
     weights = np.zeros((len(servers), parts, len(plan.ranks)), dtype=np.int64)
     for part in range(parts):
@@ -356,7 +395,7 @@ def _slices_by_shares(job: Job, slice_bytes: int, shares: Sequence[float], *, su
     for tensor, parts in enumerate(cut_by_shares(sizes, units, shares, job.shard_bytes)):
         for server, part in zip(job.servers, parts, strict=True):
             pieces = 1 if summed or not slice_bytes else -(-part // slice_bytes)
-            slices += [SlicePlan(tensor, size, server) for size in cut(part, max(1, pieces)) if size]
+            slices += [SlicePlan(tensor, size, server, summed) for size in cut(part, max(1, pieces)) if size]
     return tuple(slices)
 
 
@@ -365,7 +404,8 @@ def _undecided(job: Job, slice_bytes: int) -> JobPlan:
     forward = [layer.forward_ps for layer in job.workload.layers]
     backward = [layer.backward_ps for layer in job.workload.layers]
     ranks = tuple(range(len(forward)))
-    return JobPlan(job, ranks, (0,) * len(ranks), slacks(forward, backward), _slices(job, slice_bytes))
+    slices = _slices(job, slice_bytes, job.workload.tensor_bytes)
+    return JobPlan(job, ranks, (0,) * len(ranks), slacks(forward, backward), slices)
 
 
 def top_of(tree: SumPlan, scenario: Scenario) -> int:
@@ -381,12 +421,26 @@ def _placed(plan: JobPlan, policy: Policy, placement: Placement, trees: tuple[Su
     return replace(plan, slices=slices, sums=tuple(tree for tree in trees if tree.server in given))
 
 
-def _in_switches(plan: JobPlan, trees: tuple[SumPlan, ...], scenario: Scenario) -> JobPlan:
-    """Return the plan of a job whose tensors, each whole, are summed by the switches of trees."""
-    sizes = plan.job.workload.tensor_bytes
-    ends = servers_of(plan.job) if trees[0].server >= 0 else [top_of(trees[0], scenario)] * len(sizes)
-    slices = (SlicePlan(tensor, size, end) for tensor, (size, end) in enumerate(zip(sizes, ends, strict=True)))
-    return replace(plan, slices=tuple(slices), sums=trees)
+def _in_switches(plan: JobPlan, trees: tuple[SumPlan, ...], scenario: Scenario, slice_bytes: int) -> JobPlan:
+    """Return the plan of a job whose tensors are summed by the switches of trees.
+
+    Of sparse tables these sum the hot rows; the cold ones go to servers, cut and shared out as tensors are elsewhere.
+    """
+    job, workload = plan.job, plan.job.workload
+    hot, width = hot_rows_of(job, scenario.cluster), workload.bytes_per_param
+    packets = packets_of(workload, hot)
+    root = top_of(trees[0], scenario)
+    ends = servers_of(job, packets) if trees[0].server >= 0 else [{root: count} for count in packets]
+    summed = []
+    for tensor, (layer, rows) in enumerate(zip(workload.layers, hot, strict=True)):
+        left = layer.dense_values(rows) * width
+        for end, count in ends[tensor].items():
+            # Only the last packet of a tensor may be short.
+            size = min(left, count * VALUES * width)
+            summed += [SlicePlan(tensor, size, end, summed=True)] if size else []
+            left -= size
+    cold = [layer.cold_bytes(width, rows) for layer, rows in zip(workload.layers, hot, strict=True)]
+    return replace(plan, slices=(*summed, *_slices(job, slice_bytes, cold)), sums=trees)
 
 
 def _plan_job(
@@ -399,11 +453,11 @@ def _plan_job(
 ) -> JobPlan:
     forward = [layer.forward_ps for layer in job.workload.layers]
     backward = [layer.backward_ps for layer in job.workload.layers]
-    plan = _undecided(job, 0 if trees else policy.slice_bytes)
+    plan = _undecided(job, policy.slice_bytes)
     if placement is not None:
         plan = _placed(plan, policy, placement, trees)
     elif trees:
-        plan = _in_switches(plan, trees, scenario)
+        plan = _in_switches(plan, trees, scenario, policy.slice_bytes)
     queues = scenario.cluster.queues
     shared, own = link_loads(plan, scenario, paths)
     loads = shared + own
@@ -418,7 +472,7 @@ def _plan_job(
 
 
 def slice_leads_ps(plan: JobPlan) -> list[int]:
-    """Return how long before its tensor's deadline each slice should be there: the time the slices after it take.
+    """Return how long before its tensor's deadline each slice should be there: the time the messages after it take.
 
     Slices of one tensor so have deadlines of their own. Otherwise the worker whose gradient is ready first would send
     all of its slices before any other worker's, and no sum would be complete before the last worker is served.
@@ -426,14 +480,12 @@ def slice_leads_ps(plan: JobPlan) -> list[int]:
     Where parameters are sharded, tensors are gathered for a deadline of their own. A lead that counted the reduction as
     well would let slices of a large layer overtake those of the layer that is needed before it.
     """
-    if plan.sums:
-        # Those of one tensor are in different trees, and none is after another.
-        return [0] * len(plan.slices)
     crossings = 2 if ARCHITECTURES[plan.job.architecture].regathers else 1
-    count = Counter(piece.tensor for piece in plan.slices)
+    count = Counter(piece.tensor for piece in plan.others)
     seen: Counter[int] = Counter()
-    leads = []
-    for piece in plan.slices:
+    # Those of one tensor that switches sum are in different trees, and none is after another.
+    leads = [0] * len(plan.summed)
+    for piece in plan.others:
         seen[piece.tensor] += 1
         after = count[piece.tensor] - seen[piece.tensor]
         leads.append(plan.transfer_ps[piece.tensor] * after // (crossings * count[piece.tensor]))

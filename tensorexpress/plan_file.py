@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
+from itertools import takewhile
 from os import PathLike
 from reprlib import repr as short_repr
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -14,17 +15,17 @@ from tensorexpress.cluster import Cluster
 from tensorexpress.errors import InputError, PlanError, shown, unknown
 from tensorexpress.files import read_json
 from tensorexpress.paths import Path, Paths, check_paths
-from tensorexpress.plan import JobPlan, Plan, SlicePlan, check_duration, talking, top_of, unlimited_sums
+from tensorexpress.plan import JobPlan, Plan, SlicePlan, check_duration, rows_in, talking, top_of, unlimited_sums
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Job, Scenario, problems, sum_problems
-from tensorexpress.slots import check_pools, check_tree, grow_trees
-from tensorexpress.sums import VALUES, SumPlan
+from tensorexpress.slots import check_pools, check_tree, ends_of
+from tensorexpress.sums import VALUES, SumPlan, packets_of
 from tensorexpress.text import json_text
 from tensorexpress.wire.dscp import MOST_QUEUES, check_dscps
 
 #: What says that a JSON file is a plan, and of which form.
 FORMAT = "tensorexpress plan"
-VERSION = 5
+VERSION = 6
 
 #: Times of a plan are shorter, and sums of them stay inside 64 bits.
 _LONGEST_PS = 2**62
@@ -149,8 +150,10 @@ def _check_sums(jobs: Collection[JobPlan], scenario: Scenario, policy: Policy) -
         check_pools([tree for job in jobs for tree in job.sums], wanted, scenario.cluster, places)
 
 
-def _sums_from_json(document: Any, where: str, job: Job, scenario: Scenario, policy: Policy) -> tuple[SumPlan, ...]:
-    """Return where switches sum a job's gradients: in trees of them where the policy says so, and nowhere else."""
+def _sums_from_json(
+    document: Any, where: str, job: Job, scenario: Scenario, policy: Policy, summed: tuple[SlicePlan, ...]
+) -> tuple[SumPlan, ...]:
+    """Return where switches sum slices of a job: in trees of them where the policy says so, and nowhere else."""
     if not policy.in_switches:
         _check_copies(document, {"sums": []}, where)
         return ()
@@ -158,7 +161,8 @@ def _sums_from_json(document: Any, where: str, job: Job, scenario: Scenario, pol
         raise PlanError(f"policy.sums is {policy.sums!r}, and scenario: {path}: {problem}")
     sums: tuple[SumPlan, ...] = _decode(tuple[SumPlan, ...], _member(document, "sums", where), f"{where}.sums")
     # How many there are, where they end and how their slots are found follows from the scenario.
-    expected = [(tree.server, tree.cells) for tree in grow_trees(scenario, policy.sums)[scenario.jobs.index(job)]]
+    packets = packets_of(job.workload, rows_in(summed, job.workload))
+    expected = [(end.server, end.cells) for end in ends_of(job, scenario.cluster, policy.sums, packets)]
     if policy.placement != "none":
         # A placement may have planned nothing for some servers, and all that have something are its own.
         chosen = [tree.server for tree in sums if tree.server in job.servers]
@@ -192,21 +196,21 @@ def _job_from_json(scenario: Scenario, number: int, document: Any, policy: Polic
         for name, field in _PER_TENSOR.items()
     }
     slices = _slices_from_json(_member(document, "slices", where), f"{where}.slices")
-    sums = _sums_from_json(document, where, job, scenario, policy)
-    if not sums:
-        _check_slices(slices, job, job.servers or (-1,), f"{where}.slices")
-    else:
-        _check_slices(slices, job, [top_of(tree, scenario) for tree in sums], f"{where}.slices")
-        if policy.placement == "none":
-            _check_whole(slices, f"{where}.slices")
-        else:
-            _check_parts(slices, job, f"{where}.slices")
+    summed = tuple(takewhile(lambda piece: piece.summed, slices))
+    if any(piece.summed for piece in slices[len(summed) :]):
+        raise PlanError(f"{where}.slices.summed holds true behind false; accepted: first those that switches sum")
+    sums = _sums_from_json(document, where, job, scenario, policy, summed)
+    _check_slices(slices, summed, job, [top_of(tree, scenario) for tree in sums], f"{where}.slices")
+    if policy.placement == "none":
+        _check_whole([piece for piece in summed if not job.workload.layers[piece.tensor].table], f"{where}.slices")
+    _check_parts(summed, job, f"{where}.slices")
     return JobPlan(job, slices=slices, regret_ps=_whole(document, "regret_ps", where), sums=sums, **columns)
 
 
 def _slices_from_json(document: Any, where: str) -> tuple[SlicePlan, ...]:
     columns = [
-        _decode(tuple[int, ...], _member(document, f.name, where), f"{where}.{f.name}") for f in fields(SlicePlan)
+        _decode(tuple[bool, ...] if f.name == "summed" else tuple[int, ...], column, f"{where}.{f.name}")
+        for f, column in ((f, _member(document, f.name, where)) for f in fields(SlicePlan))
     ]
     _check_keys(document, tuple(f.name for f in fields(SlicePlan)), where)
     if len({len(column) for column in columns}) != 1:
@@ -214,9 +218,10 @@ def _slices_from_json(document: Any, where: str) -> tuple[SlicePlan, ...]:
     return tuple(SlicePlan(*row) for row in zip(*columns, strict=True))
 
 
-def _check_whole(slices: tuple[SlicePlan, ...], where: str) -> None:
-    """Refuse slices of tensors whose packets switches sum: these are cut by packet alone."""
-    if [piece.tensor for piece in slices] != list(range(len(slices))):
+def _check_whole(slices: Sequence[SlicePlan], where: str) -> None:
+    """Refuse slices of tensors whose packets switches sum where servers get whole ones."""
+    tensors = [piece.tensor for piece in slices]
+    if tensors != sorted(set(tensors)):
         raise PlanError(f"{where}.tensor holds parts of tensors; accepted where switches sum: each whole, in order")
 
 
@@ -225,15 +230,40 @@ def _check_parts(slices: tuple[SlicePlan, ...], job: Job, where: str) -> None:
     places = [(piece.tensor, piece.server) for piece in slices]
     if len(set(places)) < len(places) or [tensor for tensor, _ in places] != sorted(tensor for tensor, _ in places):
         raise PlanError(f"{where}.server holds a server twice for a tensor; accepted: each once, by tensor")
-    sizes = job.workload.tensor_bytes
+    packet_bytes = VALUES * job.workload.bytes_per_param
     for number, piece in enumerate(slices[:-1]):
-        packet_bytes = VALUES * sizes[piece.tensor] // job.workload.layers[piece.tensor].params
         if slices[number + 1].tensor == piece.tensor and piece.bytes % packet_bytes:
             raise PlanError(f"{where}.bytes holds {piece.bytes}; accepted: packets of {packet_bytes} bytes")
 
 
-def _check_slices(slices: tuple[SlicePlan, ...], job: Job, servers: Collection[int], where: str) -> None:
-    """Refuse slices that are no parts of the job's tensors, or that nobody sums who should."""
+def _check_slices(
+    slices: tuple[SlicePlan, ...], summed: tuple[SlicePlan, ...], job: Job, tops: Collection[int], where: str
+) -> None:
+    """Refuse slices that are no parts of the job's tensors, or that nobody sums who should.
+
+    Those that switches sum come first and end where their trees do, with whole rows of sparse tables; the others have
+    what is left.
+    """
+    layers, width = job.workload.layers, job.workload.bytes_per_param
+    others = slices[len(summed) :]
+    if not summed:
+        _check_sizes(others, job, job.servers or (-1,), job.workload.tensor_bytes, where)
+        return
+    if not tops:
+        raise PlanError(f"{where}.summed holds true; accepted: false for all, as no switch sums")
+    hot = rows_in(summed, job.workload)
+    for tensor, (layer, rows) in enumerate(zip(layers, hot, strict=True)):
+        if rows > layer.keys:
+            raise PlanError(f"{where} hold {rows} rows of tensor {tensor}; accepted: the {layer.keys} of its table")
+    each = list(zip(layers, hot, strict=True))
+    _check_sizes(summed, job, tops, [layer.dense_values(rows) * width for layer, rows in each], where)
+    _check_sizes(others, job, job.servers, [layer.cold_bytes(width, rows) for layer, rows in each], where)
+
+
+def _check_sizes(
+    slices: tuple[SlicePlan, ...], job: Job, servers: Collection[int], expected: Sequence[int], where: str
+) -> None:
+    """Refuse slices whose sizes by tensor are others, or that nobody sums who should."""
     sizes = [0] * len(job.workload.layers)
     for piece in slices:
         if not 0 <= piece.tensor < len(sizes):
@@ -246,7 +276,7 @@ def _check_slices(slices: tuple[SlicePlan, ...], job: Job, servers: Collection[i
                 f"{', '.join(map(str, sorted(servers)))}"
             )
         sizes[piece.tensor] += piece.bytes
-    for tensor, (found, planned) in enumerate(zip(sizes, job.workload.tensor_bytes, strict=True)):
+    for tensor, (found, planned) in enumerate(zip(sizes, expected, strict=True)):
         if found != planned:
             raise PlanError(f"{where} hold {found} bytes of tensor {tensor}; accepted: its {planned} bytes")
 

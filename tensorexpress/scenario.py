@@ -128,6 +128,8 @@ class Job:
     overhead_ps: int = 0
     #: Whether nothing of the next iteration starts at a worker before it has all parameters.
     barrier: bool = False
+    #: The hottest rows of every sparse table, which switches sum where a policy has them sum; "auto": see `hot_rows`.
+    hot_rows: int | str = "auto"
 
     def __post_init__(self) -> None:
         check_name("the name of a job", self.name, ScenarioError)
@@ -789,6 +791,7 @@ def _misplaced(scenario: Scenario) -> Iterator[tuple[str, str]]:
             yield f"job.{index}.model", f"found {found}; accepted: {accepted} (Job.exchanges)"
         yield from _slow_local_links(scenario, index)
         yield from _sparse_without_servers(job, index)
+        yield from _rows_that_are_not_there(job, index)
     workers = {host for job in scenario.jobs for host in job.workers}
     for host, factor in scenario.stragglers:
         name = names[host] if host in hosts else host
@@ -833,6 +836,17 @@ def _sparse_without_servers(job: Job, index: int) -> Iterator[tuple[str, str]]:
     if job.gpus_per_host > 1:
         found = f"found {job.gpus_per_host} with {sparse}"
         yield f"job.{index}.gpus_per_host", f"{found}; accepted: 1, as GPUs of a host have different rows"
+
+
+def _rows_that_are_not_there(job: Job, index: int) -> Iterator[tuple[str, str]]:
+    """Yield a number of hot rows that no sparse table has."""
+    tables = [layer.table for layer in job.workload.layers if layer.table]
+    if not isinstance(job.hot_rows, int) or not job.hot_rows:
+        return
+    if not tables:
+        yield f"job.{index}.hot_rows", f"found {job.hot_rows}, and no layer is a sparse table; accepted: auto, or 0"
+    elif job.hot_rows > (most := max(table.keys for table in tables)):
+        yield f"job.{index}.hot_rows", f"found {job.hot_rows}; accepted: auto, or 0 to the {most} of the largest table"
 
 
 def _first_sparse(workload: Workload) -> str:
@@ -939,7 +953,11 @@ def sum_problems(scenario: Scenario, policy: Policy) -> Iterator[tuple[str, str]
                 f"at most {MOST_CHILDREN} with sum=hashed: packets have a bit for each",
             ),
             ("compression", job.workload.compression != 1 and job.workload.compression, "1: switches add plain values"),
-            ("model", _first_sparse(job.workload), "layers without sparse tables: switches add whole tensors"),
+            (
+                "model",
+                policy.placement != "none" and _first_sparse(job.workload),
+                "layers without sparse tables: a placement has whole tensors",
+            ),
         ):
             if found:
                 yield f"job.{index}.{key}", f"found {found}; accepted: {accepted}"

@@ -23,6 +23,7 @@ from tensorexpress.names import ACCEPTED as ACCEPTED_NAME
 from tensorexpress.names import is_name
 from tensorexpress.policy import Policy, parse_policy
 from tensorexpress.presets import PRESETS
+from tensorexpress.sparse import MOST_KEYS
 from tensorexpress.topologies import TOPOLOGIES
 from tensorexpress.units import LARGEST, PS_PER_MS, parse_limit, parse_rate, parse_size, parse_time
 from tensorexpress.workload import (
@@ -121,6 +122,11 @@ def _model(value: Any) -> str | Workload:
     if isinstance(value, Workload):
         return value
     return models.architecture(_text(value)).name if value != "" else ""
+
+
+def _hot_rows(value: Any) -> int | str:
+    _require(value == "auto" or (type(value) is int and 0 <= value <= MOST_KEYS))
+    return value  # type: ignore[no-any-return]
 
 
 def _flag(value: Any) -> bool:
@@ -315,6 +321,13 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = {
         "prefetch": Key("prefetch", _whole(0, 1000), 1, "fsdp: how many layers ahead parameters may be gathered"),
         "forward_only": Key("forward_only", _FLAG, False, "inference: parameters are pulled, and nothing is trained"),
         "shard": Key("shard_bytes", _SIZE, "1 MB", "tensors from this size on are split over all servers"),
+        "hot_rows": Key(
+            "hot_rows",
+            ValueKind(f"auto, or a whole number from 0 to {MOST_KEYS}", _hot_rows),
+            "auto",
+            "the hottest rows of every sparse table, which switches sum under policies that have them sum; auto: as "
+            "many as leave least on links; sparse.md",
+        ),
         "sum_rate": Key("sum_rate_bps", _RATE, 0, "rate at which a server sums; 0 is at once"),
         "start": Key("start_ps", _TIME, 0, "when the first iteration starts"),
         "gpus_per_host": Key("gpus_per_host", _whole(1, 64), 1, "GPUs of every host, each of them a worker"),

@@ -15,19 +15,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, pairwise
+from typing import NamedTuple
 
 from tensorexpress.cluster import Cluster
 from tensorexpress.errors import PlanError, shown
+from tensorexpress.graph import cut
+from tensorexpress.hot_rows import hot_rows_of
 from tensorexpress.routing import DirectedLinks
 from tensorexpress.scenario import Job, Scenario
-from tensorexpress.sums import MOST_CHILDREN, VALUE_BYTES, VALUES, Pool, SummingSwitch, SumPlan, packets_of
+from tensorexpress.sums import MOST_CHILDREN, SLOT_BYTES, VALUES, Pool, SummingSwitch, SumPlan, packets_of, slots_in
 from tensorexpress.units import PS_PER_SECOND, counted, format_size, serialisation_ps
-
-#: What a slot takes of a switch: the values of two sets, and what is known of each.
-SLOT_BYTES = 2 * VALUES * VALUE_BYTES + 64
-
-#: Slots that packets can name.
-MOST_SLOTS = 1 << 16
 
 #: How many times the slots for its planned rate a tree has: sums wait in queues, too.
 _HEADROOM = 3
@@ -39,7 +36,7 @@ _MOST_ROOTS = 64
 def grow_trees(scenario: Scenario, sums: str = "pool") -> tuple[tuple[SumPlan, ...], ...]:
     """Return which switches sum the gradients of every job, for a choice of `policy.SUMS`; pools come later.
 
-    That is one tree, or where sums end at servers one for each of these.
+    That is one tree, or where sums end at servers one for each of these; none where there is nothing for it.
 
     >>> from tensorexpress.scenario import read_scenario
     >>> scenario = read_scenario(overrides=["cluster.topology=dumbbell", "cluster.left=2", "cluster.right=2",
@@ -50,16 +47,18 @@ def grow_trees(scenario: Scenario, sums: str = "pool") -> tuple[tuple[SumPlan, .
     SummingSwitch(switch=1, children=(6,), up=9)
     """
     forest = _Forest(scenario.cluster)
-    if sums == "pool":
-        return tuple((SumPlan(forest.grow(job), ()),) for job in scenario.jobs)
-    cells = _cells_of(scenario.cluster) if sums == "hashed" else 0
-    return tuple(
-        tuple(
-            replace(forest.grow_at(job, server, packets), cells=cells)
-            for server, packets in _packets_of_servers(job).items()
+    trees = []
+    for job in scenario.jobs:
+        packets = packets_of(job.workload, hot_rows_of(job, scenario.cluster))
+        trees.append(
+            tuple(
+                SumPlan(forest.grow(job, sum(packets)), ())
+                if server < 0
+                else replace(forest.grow_at(job, server, load), cells=cells)
+                for server, cells, load in ends_of(job, scenario.cluster, sums, packets)
+            )
         )
-        for job in scenario.jobs
-    )
+    return tuple(trees)
 
 
 def planned_trees(
@@ -73,23 +72,45 @@ def planned_trees(
     )
 
 
-def servers_of(job: Job) -> tuple[int, ...]:
-    """Return the server of every tensor where these stay whole: of all, the one that has the fewest packets so far."""
-    load = dict.fromkeys(job.servers, 0)
+def servers_of(job: Job, packets: Sequence[int]) -> tuple[dict[int, int], ...]:
+    """Return what servers get of every tensor, of so many packets: all of it the one that has the fewest so far.
+
+    Hot rows of sparse tables are split over all servers as tensors are elsewhere: if they are not too few for that.
+    """
+    load: dict[int, int] = dict.fromkeys(job.servers, 0)
+    packet_bytes = VALUES * job.workload.bytes_per_param
     chosen = []
-    for packets in packets_of(job.workload):
-        server = min(load, key=lambda host: (load[host], host))
-        load[server] += packets
-        chosen.append(server)
+    for layer, needed in zip(job.workload.layers, packets, strict=True):
+        if layer.table and needed * packet_bytes >= job.shard_bytes:
+            own = dict(zip(job.servers, cut(needed, len(job.servers)), strict=True))
+        else:
+            own = {min(load, key=lambda host: (load[host], host)): needed}
+        chosen.append({server: part for server, part in sorted(own.items()) if part})
+        for server, part in own.items():
+            load[server] += part
     return tuple(chosen)
 
 
-def _packets_of_servers(job: Job) -> dict[int, int]:
-    """Return the packets of every server that has any."""
+class TreeEnd(NamedTuple):
+    """Where the sums of a tree end."""
+
+    #: The host of a server; -1: at the root.
+    server: int
+    #: As in `SumPlan`.
+    cells: int
+    #: How many packets of an iteration end there.
+    packets: int
+
+
+def ends_of(job: Job, cluster: Cluster, sums: str, packets: Sequence[int]) -> list[TreeEnd]:
+    """Return where sums of a job end, in order, for a choice of `policy.SUMS` and the packets of every tensor."""
+    if sums == "pool":
+        return [TreeEnd(-1, 0, sum(packets))] if any(packets) else []
+    cells = _cells_of(cluster) if sums == "hashed" else 0
     load: Counter[int] = Counter()
-    for server, packets in zip(servers_of(job), packets_of(job.workload), strict=True):
-        load[server] += packets
-    return dict(sorted(load.items()))
+    for own in servers_of(job, packets):
+        load.update(own)
+    return [TreeEnd(server, cells, own) for server, own in sorted(load.items())]
 
 
 class _Forest:
@@ -112,10 +133,9 @@ class _Forest:
         self._busy: Counter[int] = Counter()
         self._roots: Counter[int] = Counter()
 
-    def grow(self, job: Job) -> tuple[SummingSwitch, ...]:
-        """Return the tree of a job, the root first."""
+    def grow(self, job: Job, packets: int) -> tuple[SummingSwitch, ...]:
+        """Return the tree of a job, of which so many packets are summed, the root first."""
         nics, firsts = self._workers(job)
-        packets = sum(packets_of(job.workload))
         trees = [(root, self._up_links(root, firsts)) for root in self._nearest(firsts)]
 
         def busiest(tree: tuple[int, dict[int, int]]) -> tuple[int, int, int]:
@@ -286,7 +306,7 @@ def _power_of_two(least: int) -> int:
 
 def room_of(cluster: Cluster) -> int:
     """Return how many slots a switch has."""
-    return min(MOST_SLOTS, cluster.switch_memory_bytes // SLOT_BYTES) if cluster.switch_memory_bytes else MOST_SLOTS
+    return slots_in(cluster.switch_memory_bytes)
 
 
 def _cells_of(cluster: Cluster) -> int:

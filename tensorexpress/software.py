@@ -37,13 +37,12 @@ class HostWork(NamedTuple):
 def host_work(job: Job, graph: Graph, transport: Transport) -> HostWork:
     """Return what hosts do for the messages and sums of one iteration of a job."""
     # There are more parts than bytes in a tiny slice: nobody handles what is empty.
-    under_way = graph.sums_under_way > 0
     # A worker on its server's host still sends through switches that sum.
-    crosses = ((graph.src != graph.dst) | under_way) & (graph.bytes > 0)
+    crosses = ((graph.src != graph.dst) | graph.under_way) & (graph.bytes > 0)
     copy_ps = np.where(crosses, delays_ps(graph.bytes, transport.copy_rate_bps) + transport.message_ps, 0)
     add_ps = np.where(graph.brings_sums, 0, delays_ps(graph.bytes, job.add_rate_bps))
     # A switch has no lanes, and a server behind one answers packets, of which none is a message: only workers have any.
-    sends, takes = ~(graph.brings_sums & under_way), graph.brings_sums | (not under_way)
+    sends, takes = ~(graph.brings_sums & graph.under_way), graph.brings_sums | ~graph.under_way
     return HostWork(np.where(sends, copy_ps, 0), np.where(takes, copy_ps + add_ps, 0), _update_ps(job, graph))
 
 

@@ -106,6 +106,13 @@ class ZipfHeat:
 
     def covered(self, hot: int) -> Covered:
         """Return what the `hot` hottest rows are in for."""
+        return self._all if hot == self.keys else self._covered(hot)
+
+    @cached_property
+    def _all(self) -> Covered:
+        return self._covered(self.keys)
+
+    def _covered(self, hot: int) -> Covered:
         exact, behind = min(hot, len(self._head)), self._behind(hot)
         of_lookups, rows = (float(sums[exact - 1]) if exact else 0.0 for sums in self._sums)
         if behind is not None:
@@ -113,6 +120,25 @@ class ZipfHeat:
             of_lookups += float(rows_at @ probability)
             rows += float(rows_at @ touched(probability, self._lookups))
         return Covered(min(1.0, of_lookups), min(float(hot), rows))
+
+    def touched_in(self, share: float) -> int:
+        """Return how many rows are touched in at least this share of iterations.
+
+        >>> heat = ZipfHeat(SparseTable(keys=1000, width=1, lookups=500, skew=1.0))
+        >>> rows = heat.touched_in(0.5)
+        >>> before, at, behind = (heat.covered(rows + more).rows for more in (-1, 0, 1))
+        >>> at - before > 0.5 > behind - at
+        True
+        """
+        if share > 1:
+            return 0
+        with np.errstate(divide="ignore"):
+            probability = float(-np.expm1(np.log1p(-share) / self._lookups))
+        # The k-th row has the probability 1 / (k^skew * total).
+        hardly = -log(probability * self._total)
+        if not self.table.skew:
+            return self.keys if hardly >= 0 else 0
+        return self.keys if hardly >= self.table.skew * log(self.keys) else int(exp(hardly / self.table.skew))
 
     def together(self, workers: int) -> float:
         """Return how many rows so many workers touch in an iteration, a row that several touch once."""
@@ -192,19 +218,23 @@ def fitted_skew(keys: int, lookups: int, rows: float) -> float:
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def rows_sent(table: SparseTable) -> int:
-    """Return how many rows of a table a worker sends in an iteration: those it is expected to touch.
+def rows_sent(table: SparseTable, hot: int = 0) -> int:
+    """Return how many rows of a table, behind its `hot` hottest, a worker sends in an iteration: those it is expected
+    to touch.
 
     >>> rows_sent(SparseTable(keys=10**9, width=16, lookups=1000))
     1000
     """
-    return max(1, round(expected_rows(table)))
+    if hot >= table.keys:
+        return 0
+    heat = ZipfHeat(table)
+    return max(1, round(heat.covered(table.keys).rows - heat.covered(hot).rows))
 
 
-def sent_bytes(table: SparseTable, bytes_per_value: int) -> int:
-    """Return the bytes of a table's gradient at one worker: the rows it touches, each with its key.
+def sent_bytes(table: SparseTable, bytes_per_value: int, hot: int = 0) -> int:
+    """Return the bytes of a table's gradient at one worker: the rows it touches behind the hottest, each with its key.
 
     >>> sent_bytes(SparseTable(keys=10**9, width=16, lookups=1000), 4)
     72000
     """
-    return rows_sent(table) * (KEY_BYTES + table.width * bytes_per_value)
+    return rows_sent(table, hot) * (KEY_BYTES + table.width * bytes_per_value)

@@ -20,7 +20,7 @@ way. What finds its slot taken goes on as it is, and the server adds it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from struct import pack
@@ -45,13 +45,28 @@ SUM_FRAMING = _framing(SUM_OVERHEAD_BYTES)
 #: The same where packets say whose values are in them.
 PART_FRAMING = _framing(SUM_OVERHEAD_BYTES + WORKERS_BYTES)
 
+#: What a slot takes of a switch: the values of two sets, and what is known of each.
+SLOT_BYTES = 2 * VALUES * VALUE_BYTES + 64
+
+#: Slots that packets can name.
+MOST_SLOTS = 1 << 16
+
 #: Children of one switch, and workers of a job whose packets say who is in them; each has a bit.
 MOST_CHILDREN = 64
 
 
-def packets_of(workload: Workload) -> tuple[int, ...]:
-    """Return how many packets each tensor takes: there is a value of 32 bits for every parameter, whatever it is."""
-    return tuple(-(-layer.params // VALUES) for layer in workload.layers)
+def slots_in(memory_bytes: int) -> int:
+    """Return how many slots a switch with so much memory for sums has; 0 is no limit."""
+    return min(MOST_SLOTS, memory_bytes // SLOT_BYTES) if memory_bytes else MOST_SLOTS
+
+
+def packets_of(workload: Workload, hot_rows: Sequence[int] = ()) -> tuple[int, ...]:
+    """Return how many packets each tensor takes: there is a value of 32 bits for every parameter, whatever it is.
+
+    Of sparse tables these are the hot rows, so many of each.
+    """
+    rows = hot_rows or (0,) * len(workload.layers)
+    return tuple(-(-layer.dense_values(hot) // VALUES) for layer, hot in zip(workload.layers, rows, strict=True))
 
 
 def packets_of_parts(workload: Workload, parts: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -62,8 +77,7 @@ def packets_of_parts(workload: Workload, parts: Iterable[tuple[int, int]]) -> li
     begun: Counter[int] = Counter()
     found = []
     for tensor, size in parts:
-        params = size * workload.layers[tensor].params // workload.tensor_bytes[tensor]
-        found.append((begun[tensor], -(-params // VALUES)))
+        found.append((begun[tensor], -(-size // (VALUES * workload.bytes_per_param))))
         begun[tensor] += found[-1][1]
     return found
 

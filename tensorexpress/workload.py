@@ -68,10 +68,25 @@ class Layer:
         >>> Layer("embed", 16_000_010, 0, 0, keys=1_000_000, width=16, lookups=1).gradient_bytes(4)
         112
         """
-        whole = self.params * bytes_per_param
+        return self.dense_values() * bytes_per_param + self.cold_bytes(bytes_per_param)
+
+    def dense_values(self, hot_rows: int = 0) -> int:
+        """Return how many of its parameters have a gradient at every worker in every iteration.
+
+        Those are all outside of its table, and rows that are sent whether they were touched or not.
+        """
+        return self.params if self.table is None else self.params - (self.keys - hot_rows) * self.width
+
+    def cold_bytes(self, bytes_per_param: int, hot_rows: int = 0) -> int:
+        """Return the bytes of its table at one worker but for its hot rows: rows with keys, or all where that is less.
+
+        >>> Layer("embed", 64, 0, 0, keys=4, width=16, lookups=1000).cold_bytes(4, hot_rows=1)
+        192
+        """
         if self.table is None:
-            return whole
-        return min(whole, whole - self.table.params * bytes_per_param + sent_bytes(self.table, bytes_per_param))
+            return 0
+        whole = (self.keys - hot_rows) * self.width * bytes_per_param
+        return min(whole, sent_bytes(self.table, bytes_per_param, hot_rows))
 
 
 #: Bytes of a parameter's gradient by what is computed in; tf32 is a way to compute with numbers of fp32.

@@ -86,7 +86,7 @@ def put(document: dict[str, Any], path: str, value: object) -> dict[str, Any]:
     ("path", "value", "message"),
     [
         ("format", "recipe", "format is 'recipe'; accepted: 'tensorexpress plan'"),
-        ("version", 1, "version is 1; accepted: 5; make the plan again"),
+        ("version", 1, "version is 1; accepted: 6; make the plan again"),
         ("scenario", None, "scenario is None; accepted: an object"),
         ("scenario.cluster.queues", "eight", "scenario.cluster.queues is 'eight'; accepted: a whole number"),
         ("scenario.cluster.queues", 0, "queues is 0; accepted: a whole number from 1 to 32"),
@@ -237,6 +237,7 @@ def test_a_plan_that_sums_in_pieces_is_refused(summed: dict[str, Any]) -> None:
         "tensor": [0, *slices["tensor"]],
         "bytes": [1, size - 1, *slices["bytes"][1:]],
         "server": [6, *slices["server"]],
+        "summed": [True, *slices["summed"]],
     }
     with pytest.raises(PlanError, match=r"parts of tensors; accepted where switches sum: each whole"):
         plan_from_json(put(summed, "jobs.0.slices", cut))

@@ -18,7 +18,6 @@ from tensorexpress.plan import Plan, make_plan, unlimited_sums
 from tensorexpress.policy import POLICIES, parse_policy
 from tensorexpress.scenario import read_scenario
 from tensorexpress.slots import (
-    SLOT_BYTES,
     check_pools,
     check_tree,
     needed_slots,
@@ -30,6 +29,7 @@ from tensorexpress.slots import (
 )
 from tensorexpress.sums import (
     MOST_CHILDREN,
+    SLOT_BYTES,
     SUM_FRAMING,
     Pool,
     SummingSwitch,
@@ -229,7 +229,7 @@ class TestSlots:
 def test_a_value_is_32_bits_whatever_the_gradient_is() -> None:
     half, full = (planned("job.workers=2", f"job.dtype={dtype}") for dtype in ("fp16", "fp32"))
     assert packets_of(half.scenario.jobs[0].workload) == packets_of(full.scenario.jobs[0].workload)
-    assert half.framing == SUM_FRAMING != half.scenario.framing
+    assert half.sum_framing == SUM_FRAMING != half.framing
 
 
 def test_servers_have_nothing_to_do() -> None:

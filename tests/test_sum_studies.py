@@ -115,6 +115,11 @@ def test_the_page_has_the_hot_rows_that_the_benchmark_prints() -> None:
     assert set(found) <= set(PAGE)
 
 
+def test_the_page_has_the_simulated_rows_that_the_benchmark_prints() -> None:
+    *_, row = sums.rows([1.5], [8])
+    assert on_page("8, 1.5") == cells(row)
+
+
 def test_hot_rows_bring_more_the_more_skew_memory_and_workers() -> None:
     for least, more in (((0.8, 8), (1.5, 8)), ((1.05, 8), (1.05, 64))):
         assert sums.hot_rows(*least, 10**6).gain < sums.hot_rows(*more, 10**6).gain

@@ -30,8 +30,8 @@ from tensorexpress.sim.packet import Packet
 from tensorexpress.sim.predict import grain_of
 from tensorexpress.sim.record import ADDEND, TOTAL
 from tensorexpress.sim.run import execute, simulate, simulate_coarsely
-from tensorexpress.slots import SLOT_BYTES, round_trip_ps
-from tensorexpress.sums import SUM_FRAMING, VALUES, SumPlan, packets_of
+from tensorexpress.slots import round_trip_ps
+from tensorexpress.sums import SLOT_BYTES, SUM_FRAMING, VALUES, SumPlan, packets_of
 from tensorexpress.topologies import dumbbell, leaf_spine, star
 from tensorexpress.trace import Trace, iterations_ps
 from tensorexpress.units import format_ms, serialisation_ps

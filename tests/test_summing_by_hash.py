@@ -25,8 +25,8 @@ from tensorexpress.sim.model import Model
 from tensorexpress.sim.packet import Packet
 from tensorexpress.sim.record import ADDEND, TOTAL, Record
 from tensorexpress.sim.run import execute, simulate
-from tensorexpress.slots import SLOT_BYTES, round_trip_ps
-from tensorexpress.sums import PART_FRAMING, VALUES, cell_of
+from tensorexpress.slots import round_trip_ps
+from tensorexpress.sums import PART_FRAMING, SLOT_BYTES, VALUES, cell_of
 from tensorexpress.topologies import dumbbell, star
 from tensorexpress.trace import iterations_ps
 from tensorexpress.workload import Layer, Workload

@@ -238,7 +238,7 @@ def pass_up_cell(m: Memory, cell: int) -> None:
     """Send what a cell holds up as it is."""
     adder, number = m[cell + K_ADDER], m[cell + K_NUMBER]
     flow = m[adder + A_STREAM]
-    packets, size = m[m[flow + F_STREAM] + R_PACKETS], m[PAYLOAD] + m[HEADER]
+    packets, size = m[m[flow + F_STREAM] + R_PACKETS], m[SUM_PACKET]
     copy = new_packet(m, ADDEND, flow, adder + A_UP, adder + A_UP + 1, size, m[cell + K_RANK], m[cell + K_SLACK])
     m[copy + P_ITERATION], m[copy + P_CHUNK], m[copy + P_NUMBER] = number // packets, number % packets, number
     m[copy + P_ADDER], m[copy + P_ORIGIN] = m[adder + A_PARENT], 2 * m[adder + A_CHILD] + 1
@@ -346,7 +346,7 @@ def send_addend(m: Memory, flow: int, message: int, number: int) -> int:
     else:
         m[last + Z_LATER] = at
     m[flow + F_NEWEST] = at
-    size, slack = m[PAYLOAD] + m[HEADER], m[message + M_DEADLINE] - m[message + M_LEAD] - now
+    size, slack = m[SUM_PACKET], m[message + M_DEADLINE] - m[message + M_LEAD] - now
     packet = new_packet(
         m, ADDEND, flow, m[flow + F_PATH], m[flow + F_PATH_END], size, m[message + M_SWITCH_RANK], slack
     )

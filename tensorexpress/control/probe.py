@@ -24,7 +24,7 @@ from tensorexpress.errors import NetworkError
 from tensorexpress.p4 import P4Program
 from tensorexpress.p4.define import CPU_PORT
 from tensorexpress.p4runtime_messages import p4runtime_pb2
-from tensorexpress.slots import SLOT_BYTES
+from tensorexpress.sums import SLOT_BYTES
 from tensorexpress.units import counted, format_size
 
 #: How long a packet may take through the switch and back.

@@ -42,7 +42,8 @@ class _Node:
 
 
 class Exchange:
-    """What one host does for one job between the gradients and the parameters of its workers.
+    """What one host does for one job between the gradients and the parameters of its workers, as far as these are
+    messages; what switches sum is for `summing.PoolExchange`.
 
     A message of the next iteration never comes before that of the present one has been used: whoever sends it has got
     the sum of the present iteration, to which everybody's message belongs.
@@ -191,7 +192,9 @@ class Exchange:
         """Return the nodes that happen here, and what comes here after each node, without those that carry nothing."""
         nodes: defaultdict[int, _Node] = defaultdict(_Node)
         successors: defaultdict[int, list[int]] = defaultdict(list)
-        for edges, carries in ((self._graph.edges, True), (self._graph.orders, False)):
+        # Where there is another part of the exchange, who joins the two knows what else a worker waits for.
+        orders = () if self._plan.sums else self._graph.orders
+        for edges, carries in ((self._graph.edges, True), (orders, False)):
             for source, target in self._here(edges):
                 successors[source].append(target)
                 if carries:
@@ -212,15 +215,16 @@ class Exchange:
             host[kind == _GATES] = workers[index[kind == _GATES] // self._layers]
             chosen = host == self._host
             for one, other in zip(source[chosen].tolist(), target[chosen].tolist(), strict=True):
-                if not (self._is_empty(one) or self._is_empty(other)):
+                if self._is_here(one) and self._is_here(other):
                     yield one, other
 
-    def _is_empty(self, node: int) -> bool:
-        """Whether a part of a slice has no element: there are more parts than elements in a tiny one."""
+    def _is_here(self, node: int) -> bool:
+        """Whether hosts see a part of a slice: it has elements, of which a tiny one has fewer than parts, and is none
+        that switches sum."""
         if kind_of(node) in (_GATES, _GRADIENTS):
-            return False
+            return True
         elements = self._elements(node)
-        return bool(elements.start == elements.stop)
+        return bool(elements.start < elements.stop) and self._slice(node) >= self._graph.sums_under_way
 
     def _incoming(self) -> dict[int, str]:
         """Return who sends the messages that come here."""
@@ -228,7 +232,7 @@ class Exchange:
         return {
             number: self._names[int(self._graph.src[number])]
             for number in numbers.tolist()
-            if not self._is_empty(MESSAGE + number)
+            if self._is_here(MESSAGE + number)
         }
 
     def _own_tags(self, plan: Plan, job: int) -> dict[int, Tag]:

@@ -80,10 +80,16 @@ def wrong_element(found: Floats, expected: Floats, first: int = 0) -> str | None
 def elements_of(plan: JobPlan) -> Sequence[slice]:
     """Return which elements of its tensor every slice of a plan holds.
 
-    Plans cut at bytes, sums need whole numbers: a cut moves to the end of the float32 that it would go through.
+    What switches sum is a number for every parameter. Behind these are messages. Plans cut them at bytes, sums need
+    whole numbers: a cut moves to the end of the float32 that it would go through.
     """
-    parts, ends = [], [0] * len(plan.ranks)
-    for piece in plan.slices:
+    parts, values = [], [0] * len(plan.ranks)
+    for piece in plan.summed:
+        start = values[piece.tensor]
+        values[piece.tensor] += piece.bytes // plan.job.workload.bytes_per_param
+        parts.append(slice(start, values[piece.tensor]))
+    ends = [FLOAT_BYTES * count for count in values]
+    for piece in plan.others:
         start = ends[piece.tensor]
         ends[piece.tensor] += piece.bytes
         parts.append(slice(-(-start // FLOAT_BYTES), -(-ends[piece.tensor] // FLOAT_BYTES)))

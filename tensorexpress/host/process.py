@@ -33,9 +33,9 @@ from tensorexpress.framing import Framing
 from tensorexpress.host.exchange import Exchange
 from tensorexpress.host.links import HostLink, KernelLink, WireLink
 from tensorexpress.host.segments import use_compiled
-from tensorexpress.host.summing import PoolExchange, SumServing
+from tensorexpress.host.summing import PoolExchange, SumServing, WholeLayers
 from tensorexpress.host.training import Station, host_settings
-from tensorexpress.host.worker import Worker
+from tensorexpress.host.worker import Exchanging, Worker
 from tensorexpress.plan import JobPlan, Plan
 from tensorexpress.plan_file import plan_from_json, plan_to_json
 from tensorexpress.wire.frame import FrameEnd as Host
@@ -100,16 +100,18 @@ def jobs_of(plan: Plan, host: int) -> list[int]:
 
 def peers_of(plan: Plan, host: int) -> set[int]:
     """Return the hosts that a host exchanges tensors with, or watches where switches sum."""
-    pairs = {pair for job in plan.jobs for pair in (_watches(job) if job.sums else job.graph.pairs)}
+    pairs = {pair for job in plan.jobs for pair in (*job.graph.pairs, *_watches(job))}
     return {dst for src, dst in pairs if src == host} | {src for src, dst in pairs if dst == host}
 
 
 def _watches(job: JobPlan) -> Iterator[tuple[int, int]]:
-    """Yield pairs of hosts that notice when the other falls silent; the sums themselves do not tell who is missing.
+    """Yield pairs of hosts that notice when the other falls silent; sums in switches do not tell who is missing.
 
     The first worker and any other: enough that every one is seen by somebody. Servers and all workers, so that a server
     knows when nobody needs it any more.
     """
+    if not job.sums:
+        return
     first, *others = job.job.workers
     yield from ((first, other) for other in others)
     servers = [tree.server for tree in job.sums if tree.server >= 0]
@@ -118,18 +120,23 @@ def _watches(job: JobPlan) -> Iterator[tuple[int, int]]:
 
 def join_job(
     plan: Plan, job: int, host: int, station: Station, addresses: Sequence[str], epoch: int
-) -> Exchange | PoolExchange | None:
+) -> Exchanging | None:
     """Let a host take part in a job; return what makes parameters of gradients there, if it has workers."""
-    placed, trees = plan.jobs[job].job, plan.jobs[job].sums
+    planned, trees = plan.jobs[job], plan.jobs[job].sums
+    placed = planned.job
     if not trees:
         return Exchange(station, plan, job, host)
     # Not to itself: the kernel would not let that out.
     target = (addresses[next(worker for worker in placed.workers if worker != host)], UDP_PORT)
     if host in {tree.server for tree in trees}:
         SumServing(station, plan, job, host, target=target, epoch=epoch)
+    parts: list[Exchanging] = []
+    if host in {end for pair in planned.graph.pairs for end in pair}:
+        parts.append(Exchange(station, plan, job, host))
     if host not in placed.workers:
         return None
-    return PoolExchange(station, plan, job, host, target=target, epoch=epoch)
+    parts.append(PoolExchange(station, plan, job, host, target=target, epoch=epoch))
+    return WholeLayers(planned, parts)
 
 
 def check_runnable(plan: Plan) -> None:

@@ -1,12 +1,14 @@
 """A host's part in a job whose gradients switches sum: a worker sends every gradient up and gets the sum down.
 
-It takes the place of `exchange.Exchange` where a plan has sums: what is sent when is for the pools. Where sums end at
-servers, a server's host takes what the switches have summed, and answers; it may be a worker's as well.
+It takes the place of `exchange.Exchange` for what switches sum: what is sent when is for the pools. Where sums end at
+servers, a server's host takes what the switches have summed, and answers; it may be a worker's as well. A layer of
+which some slices are messages is complete when both parts of the exchange have theirs (`WholeLayers`).
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,13 +18,14 @@ from tensorexpress.errors import NetworkError
 from tensorexpress.fixed_point import FLOAT_TYPES, Floats
 from tensorexpress.graph import delays_ps
 from tensorexpress.host.exchange import Updated
-from tensorexpress.host.gradients import Gradients, wrong_element
+from tensorexpress.host.gradients import elements_of, gradients_of, wrong_element
 from tensorexpress.host.links import Address
 from tensorexpress.host.pool import Membership, PoolSender, Summed
 from tensorexpress.host.sum_server import Service, SumServer
 from tensorexpress.host.tagging import Tag, Tagger
 from tensorexpress.host.training import Station, slice_tags
-from tensorexpress.plan import Plan
+from tensorexpress.host.worker import Exchanging
+from tensorexpress.plan import JobPlan, Plan
 from tensorexpress.recovery import newer_sums_of
 from tensorexpress.slots import round_trip_ps
 from tensorexpress.sums import VALUE_BYTES, VALUES, SumPlan, packets_of
@@ -48,9 +51,8 @@ class PoolExchange:
         """Send to any address beyond the switch; `epoch` tells this run of the job from those before."""
         self._station, self._plan, self._job = station, plan.jobs[job], job
         layers, workers = self._plan.job.workload.layers, self._plan.job.workers
-        #: A whole number of 32 bits for every parameter, whatever its type.
-        self._elements = [layer.params for layer in layers]
-        self._gradients = Gradients(plan.scenario.seed, len(workers), max(self._elements))
+        self._elements = _summed_elements(self._plan)
+        self._gradients = gradients_of(self._plan, plan.scenario.seed)
         member = Membership(
             job=job,
             worker=workers.index(host),
@@ -74,9 +76,7 @@ class PoolExchange:
         self._sent, self._received = self._own_messages(host)
         self._iterations = [0] * len(self._plan.ranks)
         self._updates: dict[tuple[int, int], _Update] = {}
-        #: Of every iteration under way: how many tensors are complete.
-        self._complete: Counter[int] = Counter()
-        self._left = plan.scenario.rounds * len(self._plan.ranks)
+        self._left = plan.scenario.rounds * len(self._elements)
         self._tags = _tags(plan, job)
         station.play(self, job, Kind.SUM)
         station.endpoint.sum_through(job, self.pools, target, self._summed)
@@ -91,7 +91,9 @@ class PoolExchange:
         self._tagger, self._updated = tagger, updated
 
     def gradient_ready(self, worker: int, tensor: int, ready_ps: int) -> None:
-        """Send a worker's gradient to be summed."""
+        """Send what switches sum of a worker's gradient, if there is any."""
+        if tensor not in self._elements:
+            return
         iteration, pools = self._iterations[tensor], self._pools_of[tensor]
         self._iterations[tensor] += 1
         packets = sum(pool.packets_of(tensor) for pool in pools)
@@ -131,19 +133,7 @@ class PoolExchange:
         self._check(iteration, tensor, update.elements)
         self._note(iteration, tensor, update, summed.first_sent_ps, now_ps)
         self._left -= 1
-        self._tell(iteration, tensor, now_ps)
-
-    def _tell(self, iteration: int, tensor: int, now_ps: int) -> None:
-        """Tell the worker of an update; with a barrier, that of the first layer comes when all others are here."""
-        if not self._plan.job.barrier:
-            self._updated(tensor, now_ps)
-            return
-        self._complete[iteration] += 1
-        if tensor:
-            self._updated(tensor, now_ps)
-        if self._complete[iteration] == len(self._plan.ranks):
-            del self._complete[iteration]
-            self._updated(0, now_ps)
+        self._updated(tensor, now_ps)
 
     def _check(self, iteration: int, tensor: int, found: Floats) -> None:
         """Raise NetworkError when an update is not the sum of all workers' gradients, or no number at all."""
@@ -168,8 +158,8 @@ class PoolExchange:
         sent: dict[int, list[int]] = defaultdict(list)
         received: dict[int, list[int]] = defaultdict(list)
         for own, numbers in (
-            ((graph.src == host) & ~graph.brings_sums, sent),
-            ((graph.dst == host) & graph.brings_sums, received),
+            (graph.under_way & (graph.src == host) & ~graph.brings_sums, sent),
+            (graph.under_way & (graph.dst == host) & graph.brings_sums, received),
         ):
             for number in np.flatnonzero(own).tolist():
                 numbers[int(graph.tensor[number])].append(number)
@@ -191,6 +181,55 @@ class PoolExchange:
             seen.delivered.append((iteration, number, now_ps))
 
 
+class WholeLayers:
+    """What a worker's host does for a job of which switches sum some slices, or all, and servers the others.
+
+    Hot rows of a layer come back as sums of packets, cold ones as messages: its parameters are there when both are.
+    Nobody else has to agree on the end of a round. Parts of the next one cannot come before: whoever sends them has
+    computed with the whole layer.
+    """
+
+    def __init__(self, plan: JobPlan, parts: Sequence[Exchanging]):
+        self._parts = parts
+        tensors = [{piece.tensor for piece in slices} for slices in (plan.summed, plan.others)]
+        #: How many parts a layer has, and how many of them are missing in the round under way.
+        self._of_layer = [sum(tensor in own for own in tensors) for tensor in range(len(plan.ranks))]
+        self._missing = list(self._of_layer)
+        #: With a barrier: how many layers are missing.
+        self._layers_missing = len(plan.ranks)
+        self._barrier = plan.job.barrier
+
+    def join(self, worker: int, tagger: Tagger, updated: Updated) -> None:
+        """Let the worker of this host take part: its tagger knows deadlines, and it is told of updates."""
+        self._updated = updated
+        for part in self._parts:
+            part.join(worker, tagger, self._part_updated)
+
+    def gradient_ready(self, worker: int, tensor: int, ready_ps: int) -> None:
+        """Give a worker's gradient away."""
+        for part in self._parts:
+            part.gradient_ready(worker, tensor, ready_ps)
+
+    def _part_updated(self, tensor: int, now_ps: int) -> None:
+        self._missing[tensor] -= 1
+        if self._missing[tensor]:
+            return
+        self._missing[tensor] = self._of_layer[tensor]
+        self._layer_updated(tensor, now_ps)
+
+    def _layer_updated(self, tensor: int, now_ps: int) -> None:
+        """Tell the worker of an update; with a barrier, that of the first layer comes when all others are here."""
+        if not self._barrier:
+            self._updated(tensor, now_ps)
+            return
+        if tensor:
+            self._updated(tensor, now_ps)
+        self._layers_missing -= 1
+        if not self._layers_missing:
+            self._layers_missing = len(self._missing)
+            self._updated(0, now_ps)
+
+
 class SumServing:
     """What a server's host does for one job where the sums of switches end at it: it checks them, and answers."""
 
@@ -198,8 +237,8 @@ class SumServing:
         """Answer to any address beyond the switch; `epoch` tells this run of the job from those before."""
         self._station, self._job = station, plan.jobs[job].job
         (tree,) = [tree for tree in plan.jobs[job].sums if tree.server == host]
-        self._elements = [layer.params for layer in self._job.workload.layers]
-        self._gradients = Gradients(plan.scenario.seed, len(self._job.workers), max(self._elements))
+        self._elements = _summed_elements(plan.jobs[job])
+        self._gradients = gradients_of(plan.jobs[job], plan.scenario.seed)
         service = Service(
             job=job,
             workers=len(self._job.workers),
@@ -230,12 +269,19 @@ class SumServing:
 
 
 def _tags(plan: Plan, job: int) -> dict[int, Tag]:
-    """Return a tag for every tensor of a job, in which iteration and deadline are still to be filled in."""
-    packets = packets_of(plan.jobs[job].job.workload)
+    """Return a tag for every tensor that switches sum, in which iteration and deadline are still to be filled in."""
+    planned = plan.jobs[job]
+    packets = packets_of(planned.job.workload, planned.hot_rows)
     tags: dict[int, Tag] = {}
-    for index, tag in enumerate(slice_tags(plan, Tagger(plan, job=job), Kind.SUM)):
+    for index, tag in enumerate(slice_tags(plan, Tagger(plan, job=job), Kind.SUM)[: len(planned.summed)]):
         tags.setdefault(tag.tensor, replace(tag, message=index, chunk=0, chunks=packets[tag.tensor]))
     return tags
+
+
+def _summed_elements(plan: JobPlan) -> dict[int, int]:
+    """Return how many numbers of every tensor switches sum, of those that they do: one for every parameter."""
+    parts = zip(plan.summed, elements_of(plan), strict=False)
+    return {piece.tensor: part.stop for piece, part in parts}
 
 
 def child_number(plan: Plan, sums: SumPlan, host: int) -> int:

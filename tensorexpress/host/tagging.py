@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from tensorexpress.classify import QueueMap, queue_map_of
 from tensorexpress.deadline import deadlines
 from tensorexpress.errors import PlanError, shown, unknown
-from tensorexpress.plan import JobPlan, Plan, slice_leads_ps
+from tensorexpress.plan import JobPlan, Plan, SlicePlan, slice_leads_ps
 from tensorexpress.queueing import DISCIPLINES
+from tensorexpress.sums import VALUES
 from tensorexpress.wire.dscp import dscp_of_queue
 from tensorexpress.wire.header import Header, Kind, clamp_slack_us, pack_many
 
@@ -125,8 +126,8 @@ class Tagger:
         """Tag for a job of the plan, by number or name, as its worker-th sender.
 
         A server tags as the worker that it answers. Tensors are given by number or by the name of their layer; what
-        the plan does not have is a PlanError. `payload_bytes` is what a full packet carries, where that is not what
-        the plan assumes.
+        the plan does not have is a PlanError. `payload_bytes` is what a full packet of a message carries, where that
+        is not what the plan assumes.
         """
         self.job = _number("job", job, [each.job.name for each in plan.jobs])
         self.plan: JobPlan = plan.jobs[self.job]
@@ -157,7 +158,7 @@ class Tagger:
         for index, piece in enumerate(self.plan.slices):
             self._slices_of[piece.tensor].append(index)
             self._first_chunk.append(self._chunks[piece.tensor])
-            self._chunks[piece.tensor] += max(1, -(-piece.bytes // self.payload_bytes))
+            self._chunks[piece.tensor] += max(1, -(-piece.bytes // self._bytes_per_packet(piece)))
         self._starts = [[self._first_chunk[index] for index in own] for own in self._slices_of]
 
     def begin(self, iteration: int, start_ps: int | None = None) -> None:
@@ -275,10 +276,14 @@ class Tagger:
 
     def _chunk_sizes(self, index: int) -> NDArray[np.int64]:
         """Return the payload of every packet of a slice: full ones, and what is left in the last."""
-        size = self.plan.slices[index].bytes
-        sizes = np.full(max(1, -(-size // self.payload_bytes)), self.payload_bytes, dtype=np.int64)
-        sizes[-1] = size - (len(sizes) - 1) * self.payload_bytes
+        size, full = self.plan.slices[index].bytes, self._bytes_per_packet(self.plan.slices[index])
+        sizes = np.full(max(1, -(-size // full)), full, dtype=np.int64)
+        sizes[-1] = size - (len(sizes) - 1) * full
         return sizes
+
+    def _bytes_per_packet(self, piece: SlicePlan) -> int:
+        """Return how many bytes of a slice a full packet carries: where switches sum it, those of 256 values."""
+        return VALUES * self.plan.job.workload.bytes_per_param if piece.summed else self.payload_bytes
 
 
 def _number(what: str, given: int | str, names: Sequence[str]) -> int:

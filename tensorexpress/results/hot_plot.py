@@ -10,7 +10,7 @@ import numpy as np
 from tensorexpress.hot_keys import RowTraffic, packets_in, traffic
 from tensorexpress.results.figure import FAINT, PALETTE, check_suffix, cut, new_figure, save_figure
 from tensorexpress.results.hot_report import HotStudy
-from tensorexpress.slots import MOST_SLOTS, SLOT_BYTES
+from tensorexpress.sums import MOST_SLOTS, SLOT_BYTES
 from tensorexpress.units import format_size
 
 if TYPE_CHECKING:

@@ -24,9 +24,8 @@ from tensorexpress.hot_keys import (
 from tensorexpress.lookups import LookupSample, heat_of
 from tensorexpress.register_layout import Packing, co_use, in_turn, lay_out, packing
 from tensorexpress.results.provenance import Provenance
-from tensorexpress.slots import MOST_SLOTS
 from tensorexpress.sparse import SparseTable, ZipfHeat, fitted_skew
-from tensorexpress.sums import VALUES
+from tensorexpress.sums import MOST_SLOTS, VALUES
 from tensorexpress.text import grid
 from tensorexpress.units import counted, format_size
 

@@ -13,8 +13,8 @@ from tensorexpress.plan import JobPlan, Plan, link_loads, placements_for
 from tensorexpress.queueing import DISCIPLINES
 from tensorexpress.results.heading import heading
 from tensorexpress.scenario import Scenario
-from tensorexpress.slots import SLOT_BYTES, needed_slots, room_of, round_trip_ps, taken_share, throughput_share
-from tensorexpress.sums import SumPlan
+from tensorexpress.slots import needed_slots, room_of, round_trip_ps, taken_share, throughput_share
+from tensorexpress.sums import SLOT_BYTES, SumPlan
 from tensorexpress.text import grid
 from tensorexpress.units import counted, format_rate, format_size, format_time
 
@@ -32,7 +32,7 @@ def as_table(plan: Plan, *, paths: bool = False) -> str:
     ]
     placements = placements_for(scenario, plan.policy)
     for number, job in enumerate(plan.jobs):
-        lines += ["", _title(job, number), *grid(_rows(job, plan.dscps))]
+        lines += ["", _title(job, number), *grid(_rows(job, plan.dscps)), *_row_lines(job)]
         if placements:
             lines += ["", *_placement_lines(placements[number], is_alone=len(placements) == 1)]
         for tree in job.sums:
@@ -61,6 +61,9 @@ def _title(plan: JobPlan, number: int) -> str:
 def _rows(plan: JobPlan, dscps: Sequence[int]) -> list[list[str]]:
     rows = [["queue", "DSCP", "tensors", "from", "to", "bytes", "least slack"]]
     names = [layer.name for layer in plan.job.workload.layers]
+    sizes: Counter[int] = Counter()
+    for piece in plan.slices:
+        sizes[piece.tensor] += piece.bytes
     for queue in sorted(set(plan.queues)):
         tensors = [tensor for tensor, own in enumerate(plan.queues) if own == queue]
         rows.append(
@@ -70,11 +73,26 @@ def _rows(plan: JobPlan, dscps: Sequence[int]) -> list[list[str]]:
                 str(len(tensors)),
                 names[tensors[0]],
                 names[tensors[-1]],
-                format_size(_sum(plan.job.workload.tensor_bytes, tensors)),
+                format_size(sum(sizes[tensor] for tensor in tensors)),
                 format_time(min(plan.slack_ps[tensor] for tensor in tensors)),
             ]
         )
     return rows
+
+
+def _row_lines(plan: JobPlan) -> list[str]:
+    """Return what becomes of sparse tables where switches sum."""
+    workload = plan.job.workload
+    tables = [layer for layer in workload.layers if layer.table]
+    if not tables or not plan.sums:
+        return []
+    hot = sum(rows * layer.width for rows, layer in zip(plan.hot_rows, workload.layers, strict=True))
+    cold = sum(piece.bytes for piece in plan.others)
+    return [
+        f"hot rows: {sum(plan.hot_rows):,} of {counted(len(tables), 'sparse table')}, "
+        f"{format_size(hot * workload.bytes_per_param)} of every worker, are summed in switches; cold ones, "
+        f"{format_size(cold)}, go to servers; a layer has its parameters when both are back"
+    ]
 
 
 def _placement_lines(placement: Placement, *, is_alone: bool) -> list[str]:
@@ -109,7 +127,7 @@ def _sum_lines(sums: SumPlan, scenario: Scenario) -> list[str]:
     end = f"to server {cluster.hosts[sums.server]}" if sums.server >= 0 else "to the root"
     what = f"{counted(needed, 'packet')} under way" if sums.cells else counted(needed, "slot")
     busy = f"a round trip {end} and back takes {trip}: {what} keep the slowest link busy"
-    servers = f"they end at server {cluster.hosts[sums.server]}" if sums.server >= 0 else "servers have none"
+    servers = f"they end at server {cluster.hosts[sums.server]}" if sums.server >= 0 else "servers have none of them"
     pools = _hashed_rows(sums) if sums.cells else _pool_rows(sums, needed)
     return [f"sums in switches: {'; '.join(tree)}; {servers}", *grid(pools), busy]
 
@@ -174,7 +192,3 @@ def _path_lines(plan: Plan) -> list[str]:
     width = max(len(name) for name in ("from", *cluster.hosts))
     rows = [("from", "to", "by switch:port"), *((*ends, way) for ends, way in zip(names, ways, strict=True))]
     return [f"{src:{width}}  {dst:{width}}  {way}".rstrip() for src, dst, way in rows]
-
-
-def _sum(sizes: Sequence[int], chosen: Sequence[int]) -> int:
-    return sum(sizes[index] for index in chosen)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -13,7 +14,7 @@ from tensorexpress.plan import Plan, make_plan
 from tensorexpress.policy import Policy
 from tensorexpress.queueing import HOST_ORDERS
 from tensorexpress.scenario import Background, Change, Job, Scenario, Transport
-from tensorexpress.slots import SLOT_BYTES
+from tensorexpress.sums import SLOT_BYTES
 from tensorexpress.topologies import custom, dumbbell, leaf_spine, star
 from tensorexpress.workload import Layer, Workload, compressed, without_backward
 
@@ -50,6 +51,22 @@ def workloads(draw: st.DrawFn, most_layers: int = 6, most_params: int = 4000, su
 
 
 @st.composite
+def sparse_workloads(draw: st.DrawFn) -> Workload:
+    """Some layers of which some are sparse tables, with or without parameters beside them; most rows are touched in
+    some, hardly any in others."""
+    layers = []
+    for layer in draw(workloads(most_layers=4, most_params=1500, summed=True)).layers:
+        if draw(st.booleans()):
+            keys, width = draw(st.integers(1, 300)), draw(st.sampled_from([1, 3, 16, 300]))
+            table = (keys, width, draw(st.integers(1, 200)), draw(st.sampled_from([0.0, 0.7, 1.5])))
+            params = keys * width + draw(st.sampled_from([0, 0, layer.params]))
+            layers.append(Layer(layer.name, params, layer.forward_ps, layer.backward_ps, *table))
+        else:
+            layers.append(layer)
+    return Workload("random", tuple(layers), draw(st.sampled_from(["fp32", "fp32", "fp16"])))
+
+
+@st.composite
 def clusters(draw: st.DrawFn, hosts: int, lossy: bool, sums: str = "none") -> Cluster:
     """A cluster of at least this many hosts; its ports can only overflow where the transport can recover."""
     smallest = {"none": 600, "pool": 1100, "front": 1100, "hashed": 1108}
@@ -76,9 +93,12 @@ def clusters(draw: st.DrawFn, hosts: int, lossy: bool, sums: str = "none") -> Cl
 
 
 @st.composite
-def jobs(draw: st.DrawFn, name: str, hosts: int, sums: str = "none") -> Job:
-    """A job on some of the hosts: separate servers, servers on workers' hosts, or workers among themselves."""
-    summed, needs_servers = sums != "none", sums in ("front", "hashed")
+def jobs(draw: st.DrawFn, name: str, hosts: int, sums: str = "none", sparse: bool = False) -> Job:
+    """A job on some of the hosts: separate servers, servers on workers' hosts, or workers among themselves.
+
+    Jobs with sparse tables have servers, whatever sums.
+    """
+    summed, needs_servers = sums != "none", sums in ("front", "hashed") or sparse
     order = draw(st.permutations(range(hosts)))
     alone = sorted(
         name
@@ -87,8 +107,8 @@ def jobs(draw: st.DrawFn, name: str, hosts: int, sums: str = "none") -> Job:
     )
     kind = draw(st.sampled_from([*["separate"] * (hosts > 2 or not summed), "colocated", *alone]))
     forward_only = kind not in alone and not summed and draw(st.sampled_from([False, False, True]))
-    workload = draw(workloads(summed=summed))
-    common = {
+    workload = draw(sparse_workloads() if sparse else workloads(summed=summed))
+    common: dict[str, Any] = {
         "sum_rate_bps": draw(st.sampled_from([0, 500 * MBPS])),
         "shard_bytes": draw(st.sampled_from([0, 1000, 10**6])),
         "start_ps": draw(st.sampled_from([0, 70 * US])),
@@ -102,7 +122,9 @@ def jobs(draw: st.DrawFn, name: str, hosts: int, sums: str = "none") -> Job:
         "overhead_ps": draw(st.sampled_from([0, 0, 30 * US])),
         "barrier": kind != "fsdp" and draw(st.booleans()),
     }
-    gpus = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    gpus = 1 if sparse else draw(st.sampled_from([1, 1, 1, 2, 3]))
+    most_rows = max(layer.keys for layer in workload.layers)
+    common["hot_rows"] = draw(st.sampled_from(["auto", "auto", 0]) | st.integers(0, most_rows))
     common |= {"gpus_per_host": gpus, "local_rate_bps": draw(st.sampled_from([0, 200_000 * MBPS]))}
 
     def on_gpus(own: list[int]) -> tuple[int, ...]:
@@ -190,7 +212,7 @@ def changes(draw: st.DrawFn, links: int, workers: Sequence[int], rounds: int) ->
 
 
 @st.composite
-def scenarios(draw: st.DrawFn, disturbed: bool = True, sums: str = "none") -> Scenario:
+def scenarios(draw: st.DrawFn, disturbed: bool = True, sums: str = "none", sparse: bool = False) -> Scenario:
     """One or two jobs that may share hosts; `disturbed` ones may lose packets, run unevenly, and meet other traffic.
 
     Switches can sum all that they exchange in the way that is asked for.
@@ -199,7 +221,7 @@ def scenarios(draw: st.DrawFn, disturbed: bool = True, sums: str = "none") -> Sc
     acks = draw(st.sampled_from([True, True, True, False])) if disturbed else False
     cluster = draw(clusters(hosts, acks, sums))
     names = ["a", "b"][: draw(st.sampled_from([1, 1, 2]))]
-    own_jobs = tuple(draw(jobs(name, hosts, sums)) for name in names)
+    own_jobs = tuple(draw(jobs(name, hosts, sums, sparse)) for name in names)
     traffic: tuple[Background, ...] = ()
     stragglers: tuple[tuple[int, float], ...] = ()
     if disturbed:
@@ -230,10 +252,12 @@ def scenarios(draw: st.DrawFn, disturbed: bool = True, sums: str = "none") -> Sc
 
 
 @st.composite
-def plans(draw: st.DrawFn, disturbed: bool = True, sums: Sequence[str] = ("none",)) -> Plan:
-    """A random policy on a random scenario, in which switches sum in one of these ways."""
+def plans(
+    draw: st.DrawFn, disturbed: bool = True, sums: Sequence[str] = ("none",), sparse: bool | None = False
+) -> Plan:
+    """A random policy on a random scenario, in which switches sum in one of these ways; `sparse` None: either."""
     how = draw(st.sampled_from(sums))
-    scenario = draw(scenarios(disturbed, how))
+    scenario = draw(scenarios(disturbed, how, draw(st.booleans()) if sparse is None else sparse))
     return make_plan(scenario, draw(policies(scenario.transport.acks, how)))
 
 
