@@ -35,6 +35,7 @@ VERBS = {
         "run",
         "calibrate",
         "compare",
+        "report",
         "export",
         "decode",
         "p4",
