@@ -38,6 +38,7 @@ VERBS = {
         "run",
         "calibrate",
         "compare",
+        "report",
         "export",
         "decode",
         "p4",

@@ -84,7 +84,7 @@ def _comparisons(
         both = side_by_side(*runs)
         if not predicts:
             return [both]
-    return [side_by_side(run, _predicted(run, engine, calibration)) for run in runs]
+    return [side_by_side(run, predicted_run(run, engine, calibration)) for run in runs]
 
 
 def _names(paths: list[str], traces: list[Trace]) -> list[str]:
@@ -96,7 +96,8 @@ def _names(paths: list[str], traces: list[Trace]) -> list[str]:
     return paths
 
 
-def _predicted(run: TracedRun, engine: str, calibration: Calibration | FittedBaseline | None) -> TracedRun:
+def predicted_run(run: TracedRun, engine: str, calibration: Calibration | FittedBaseline | None) -> TracedRun:
+    """Return the prediction of a run, made from its plan; corrected for the target where that was calibrated."""
     from tensorexpress.calibration import calibrate_plan
     from tensorexpress.results.compare import TracedRun
     from tensorexpress.sim.run import simulate

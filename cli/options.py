@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from tensorexpress.cli import Command
 from tensorexpress.errors import InputError, PolicyError
@@ -182,3 +184,22 @@ def write_output(path: str, text: str) -> bool:
 def write_json(path: str, document: Any) -> None:
     """Write a JSON document to a file, or to standard output for "-"."""
     write_output(path, json.dumps(document, indent=2) + "\n")
+
+
+def command_line() -> str:
+    """Return the command that is being executed, as one could type it again."""
+    context = click.get_current_context()
+    words: list[str] = []
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            continue
+        value = context.params[name]
+        values = value if isinstance(value, tuple) else (value,)
+        if not isinstance(parameter, click.Option):
+            words[:0] = [str(each) for each in values if each is not None]
+        elif parameter.is_flag:
+            words.append((parameter.opts if value else parameter.secondary_opts)[-1])
+        else:
+            words += [word for each in values for word in (parameter.opts[-1], str(each))]
+    return shlex.join(["tensorexpress", context.command.name or "", *words])

@@ -24,6 +24,7 @@ from tensorexpress.cli.options import (
     write_output,
 )
 from tensorexpress.cli.predict_commits import predict_commits, refuse_options
+from tensorexpress.cli.report import report_prediction
 from tensorexpress.cli.signals import INTERRUPTED
 
 #: A prediction that takes longer than this says so before it starts.
@@ -68,6 +69,8 @@ if TYPE_CHECKING:
 )
 @click.option("--csv", "csv_path", metavar="FILE", help="Write one row per policy and job; - prints them instead.")
 @click.option("--plot", "plot_path", metavar="FILE", help="Draw bars and a timeline of one worker (.png, .svg, .pdf).")
+@click.option("--report", "report_path", metavar="FILE", help="Write a page for a browser, as `report` does (.html).")
+@click.option("--open", "opens", is_flag=True, help="Open that page in a browser.")
 @click.option(
     "--trace", "trace_path", metavar="FILE", help="Write what happened as a trace to open in Perfetto (.json)."
 )
@@ -86,6 +89,8 @@ def predict(
     json_path: str | None,
     csv_path: str | None,
     plot_path: str | None,
+    report_path: str | None,
+    opens: bool,
     trace_path: str | None,
     directory: str | None,
 ) -> None:
@@ -98,6 +103,7 @@ def predict(
       tensorexpress predict --set job.model=vgg16 --set cluster.bandwidth="25 Gbps"
       tensorexpress predict examples/two-jobs.toml --plot jobs.png
       tensorexpress predict --set loss=0.001 --seeds 5
+      tensorexpress predict --set job.model=bert-base --open
       tensorexpress predict --policy fifo,p3,tensorexpress --json -
       tensorexpress predict --set job.architecture=async --seeds 5 --plot loss.png
 
@@ -114,7 +120,8 @@ def predict(
     from tensorexpress.sim.predict import checked_policies, expected_seconds, grain_of
     from tensorexpress.sim.predict import predict as simulate_all
 
-    check_outputs(json_path, csv_path, plot_path, trace_path)
+    check_outputs(json_path, csv_path, plot_path, report_path, trace_path)
+    check_file("--report", report_path)
     check_file("--trace", trace_path)
     if plot_path is not None:
         check_suffix(plot_path)
@@ -124,13 +131,15 @@ def predict(
         refuse_options(
             {name: value is not None for name, value in unused.items()}
             | {"--policy": bool(read.policies), "--scale": scale > 1, "--grain": grain != "auto"}
-            | {"--engine": engine != "auto"}
+            | {"--engine": engine != "auto", "--report": report_path is not None, "--open": opens}
         )
         predict_commits(read.scenario, seeds, json_path, csv_path, plot_path)
         return
     inputs, compared = scale_scenario(read.scenario, scale), read.policies or USUAL_POLICIES
+    calibrated_for = None
     if calibration is not None:
-        inputs = calibrate_scenario(inputs, read_calibration(calibration))
+        correction = read_calibration(calibration)
+        inputs, calibrated_for = calibrate_scenario(inputs, correction), correction.target
     chosen = checked_policies(inputs, compared)
     packets = grain_of(inputs, chosen, grain)
     # How long the readable engine takes nobody has measured here.
@@ -164,6 +173,8 @@ def predict(
         write_output(csv_path, report.as_csv(prediction))
     if plot_path is not None:
         plot_side_by_side(prediction, plot_path)
+    if report_path is not None or opens:
+        report_prediction(prediction, scenario, report_path, calibrated_for, opens)
     if trace_path is not None:
         from tensorexpress.results.chrome_trace import write_chrome
 

@@ -105,6 +105,7 @@ def run(
     """
     from tensorexpress.files import locked_directory
     from tensorexpress.host.process import check_runnable
+    from tensorexpress.notes_file import write_notes
     from tensorexpress.results import report
     from tensorexpress.results.side_by_side import Result, side_by_side
     from tensorexpress.target.runner import check_changes, check_speed, check_sums, run_calmly, run_plan
@@ -149,13 +150,16 @@ def run(
             runs.append(run_calmly(partial(run_once, plan), attempts))
             if directory is not None:
                 write_trace(trace_path(directory, plan.policy.name), runs[-1].trace, plan)
+        said = notes_on(runs, target)
+        if directory is not None:
+            write_notes(directory, [note.removeprefix("- ") for note in said])
     measured = side_by_side([Result.of(run.plan, run.trace) for run in runs])
     if json_path is not None:
         write_json(json_path, report.as_json(measured))
     if csv_path is not None:
         write_output(csv_path, report.as_csv(measured))
     if "-" not in (json_path, csv_path):
-        click.echo("\n".join([report.as_table(measured), *notes_on(runs, target)]))
+        click.echo("\n".join([report.as_table(measured), *said]))
 
 
 def _plans(

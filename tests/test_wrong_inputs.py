@@ -511,6 +511,17 @@ IMPORT = [
     ("import words.txt other.txt", INPUT, "found 'other.txt' beyond the arguments that are accepted"),
 ]
 
+REPORT = [
+    ("report missing.toml", INPUT, "missing.toml"),
+    ("report cut.trace", INPUT, "cut.trace: is no trace, or only a part of one"),
+    ("report folder", INPUT, "folder: holds no file that ends with .trace"),
+    ("report runs --set seed=2", INPUT, "--set and --policy are for scenarios, and traces have theirs inside"),
+    ("report runs --calibration calibration.json", INPUT, "calibration.json"),
+    ("report small.toml -o folder", INPUT, "cannot write 'folder': it is a directory"),
+    ("report small.toml -o -", INPUT, "--output -: goes to no standard output"),
+    ("report --set job.architecture=async", INPUT, "architecture: found async, which has no iterations to plan"),
+]
+
 BY_VERB = {
     "predict": PREDICT,
     "sweep": SWEEP,
@@ -526,6 +537,7 @@ BY_VERB = {
     "run": RUN,
     "calibrate": CALIBRATE,
     "compare": COMPARE,
+    "report": REPORT,
     "export": EXPORT,
     "decode": DECODE,
     "p4": P4,

@@ -18,7 +18,7 @@ Headings = tuple[tuple[str, str], tuple[str, str], tuple[str, str]]
 def as_table(comparisons: Sequence[Comparison], tensors: bool = False) -> str:
     """Return the table for a terminal of one comparison, or of two: then with what the second gains over the first."""
     scenario = comparisons[0].reference.plan.scenario
-    lines = [heading(scenario, said=(*JOB_LINE, "job.name", "iterations")), *_notes(comparisons)]
+    lines = [heading(scenario, said=(*JOB_LINE, "job.name", "iterations")), *notes_on(comparisons)]
     for number, job in enumerate(scenario.jobs):
         title = f"{job.name}: {job.workload.name}, {job.placement}; times in ms"
         lines += ["", title, "", *grid(_metric_rows(comparisons, number))]
@@ -96,7 +96,7 @@ def _troubles(run: TracedRun) -> dict[str, int]:
     }
 
 
-def _notes(comparisons: Sequence[Comparison]) -> list[str]:
+def notes_on(comparisons: Sequence[Comparison]) -> list[str]:
     """Return lines on what was compared that the table cannot show."""
     lines = []
     for run in (run for comparison in comparisons for run in (comparison.reference, comparison.other)):

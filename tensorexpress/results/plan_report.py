@@ -36,9 +36,9 @@ def as_table(plan: Plan, *, paths: bool = False) -> str:
         if placements:
             lines += ["", *_placement_lines(placements[number], is_alone=len(placements) == 1)]
         for tree in job.sums:
-            lines += ["", *_sum_lines(tree, scenario)]
+            lines += ["", *sum_lines(tree, scenario)]
     if plan.policy.in_switches:
-        lines += ["", _memory_line(plan)]
+        lines += ["", memory_line(plan)]
     if len(scenario.cluster.switches) > 1 or paths:
         lines += ["", _paths_line(plan)]
     if paths:
@@ -115,7 +115,7 @@ def _placement_lines(placement: Placement, *, is_alone: bool) -> list[str]:
     return lines
 
 
-def _sum_lines(sums: SumPlan, scenario: Scenario) -> list[str]:
+def sum_lines(sums: SumPlan, scenario: Scenario) -> list[str]:
     """Return the tree in which switches sum a job's gradients, and the pools of slots that they have for it."""
     cluster, directed = scenario.cluster, scenario.directed()
     needed = needed_slots(sums, directed)
@@ -146,7 +146,7 @@ def _hashed_rows(sums: SumPlan) -> list[list[str]]:
     return rows + [[str(pool.queue), str(pool.slots), str(pool.packets_per_iteration)] for pool in sums.pools]
 
 
-def _memory_line(plan: Plan) -> str:
+def memory_line(plan: Plan) -> str:
     """Return how full the fullest switch is."""
     cluster = plan.scenario.cluster
     taken: Counter[int] = Counter()

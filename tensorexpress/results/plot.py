@@ -91,7 +91,7 @@ def _timelines(compared: SideBySide, job: int) -> list[Timeline]:
     ]
 
 
-def _parts_ps(job: JobTrace, warmup: int, iteration_ps: float) -> tuple[float, float, float]:
+def parts_ps(job: JobTrace, warmup: int, iteration_ps: float) -> tuple[float, float, float]:
     """Split an iteration into forward and backward of the worker that computes longest, and what is left."""
     forward = job.forward_ps[1 + warmup :].sum(axis=2).mean(axis=0)
     backward = job.backward_ps[warmup:].sum(axis=2).mean(axis=0)
@@ -104,7 +104,7 @@ def _draw_bars(axes: Axes, compared: SideBySide, job: int) -> None:
     """Draw the iteration time of every policy as a bar of its parts, and the bound as a line."""
     rows, warmup = range(len(compared.results)), compared.scenario.warmup
     parts = np.array(
-        [_parts_ps(one.trace.jobs[job], warmup, one.jobs[job].iteration_ps) for one in compared.results.values()]
+        [parts_ps(one.trace.jobs[job], warmup, one.jobs[job].iteration_ps) for one in compared.results.values()]
     )
     edges_ms = np.cumsum(parts, axis=1) / PS_PER_MS
     axes.barh(rows, edges_ms[:, 0], height=0.62, color=FORWARD)

@@ -98,6 +98,19 @@ def draw_legend(figure: Figure | SubFigure) -> None:
     )
 
 
+def layer_shades(count: int, lightest: float = LAYER_COLOURS[1], darkest: float = LAYER_COLOURS[2]) -> list[str]:
+    """Return colours of layers as #rrggbb, from the first layer to the last, for drawings other than matplotlib's.
+
+    >>> layer_shades(2)
+    ['#c6e9b4', '#081d58']
+    """
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    colours = colormaps[LAYER_COLOURS[0]]
+    return [to_hex(colours(place)) for place in np.linspace(lightest, darkest, count)]
+
+
 def most_blocked(trace: Trace, job: int = 0) -> int:
     """Return the worker of a job that stood still longest in the measured iterations."""
     return int(trace.jobs[job].blocking_ps[trace.warmup :].sum(axis=0).argmax())

@@ -1,0 +1,421 @@
+"""Sections of a page: each says one thing about a case, in words, a table or a chart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from tensorexpress.cluster import describe
+from tensorexpress.policy import describe as describe_policy
+from tensorexpress.queueing import DISCIPLINES
+from tensorexpress.results import compare_report
+from tensorexpress.results.advice import notes
+from tensorexpress.results.columns import COLUMNS, TABLE_COLUMNS, JobResult
+from tensorexpress.results.compare import METRICS, Comparison, Value
+from tensorexpress.results.explanation import Explanation, JobExplanation, summary
+from tensorexpress.results.explanation_report import gains, reached
+from tensorexpress.results.heading import JOB_LINE, changes
+from tensorexpress.results.page.charts import (
+    BACKWARD,
+    BLOCKED,
+    FORWARD,
+    Bar,
+    bars,
+    busy_shares,
+    dots,
+    load_class,
+    network,
+)
+from tensorexpress.results.page.contents import Case, Contents
+from tensorexpress.results.page.markup import Markup, joined, table, tag
+from tensorexpress.results.plan_report import memory_line, sum_lines
+from tensorexpress.results.plot import parts_ps, timeline_policies
+from tensorexpress.results.side_by_side import Result, SideBySide
+from tensorexpress.scenario import Job
+from tensorexpress.trace import JobTrace, iterations_ps
+from tensorexpress.units import PS_PER_MS, counted, format_ms, format_rate, format_size
+
+#: Links of a network that are listed, busiest first.
+_MOST_LINKS = 10
+
+_PART_NAMES = (FORWARD, BACKWARD, BLOCKED)
+
+
+def overview(contents: Contents) -> Markup | None:
+    """Return all cases side by side on one axis; nothing where there is one."""
+    if len(contents.cases) < 2:
+        return None
+    rows, charted = [], []
+    for title, case in zip(contents.titles, contents.cases, strict=True):
+        for name in case.compared.results:
+            for number, result in enumerate(case.compared.job_results(name)):
+                who = f"{name}, {result.job}" if len(case.compared.scenario.jobs) > 1 else name
+                charted.append(_iteration_bar(f"{title}: {who}", case.compared, name, number))
+                shown = ("iteration_ms", "blocking_ms", "speedup", "of_optimal", "utilisation")
+                rows.append([title, who, *(_cell(result, column) for column in shown)])
+    head = ["case", "policy", "iteration ms", "blocking ms", "speed-up", "of optimum", "busiest link"]
+    return section(
+        "side-by-side",
+        "Side by side",
+        [bars(charted, "Iterations of all cases on one axis", "ms"), _key(), table(head, rows, "All cases")],
+    )
+
+
+def section(name: str, title: str, children: Sequence[Markup | None], level: str = "h2") -> Markup:
+    """Return a section with a heading that a reader of the page can be sent to."""
+    return tag("section", tag(level, title, id=name), *children, aria_labelledby=name)
+
+
+def case_section(case: Case, number: int, title: str) -> Markup:
+    """Return all that is said of one case."""
+    parts = (
+        _question(case),
+        _answer(case),
+        _iterations(case, number),
+        _timelines(case, number),
+        _explained(case.explanation, number),
+        _network(case, number),
+        _queues(case, number),
+        _slots(case, number),
+        _machine(case, number),
+        _origin(case, number),
+    )
+    return tag("article", section(f"case{number}", title, [part for part in parts if part is not None]))
+
+
+def _question(case: Case) -> Markup:
+    scenario = case.compared.scenario
+    verb = "would take" if case.how == "predicted" else "took"
+    jobs = "; ".join(_job_words(job, len(scenario.jobs) > 1) for job in scenario.jobs)
+    said = {key: value for key, value in changes(scenario).items() if key not in JOB_LINE}
+    seed = counted(scenario.iterations, "measured iteration")
+    warm = f" after {counted(scenario.warmup, 'iteration')} of warm-up" if scenario.warmup else ""
+    words = (
+        f"How long an iteration {verb}, and how long workers {'would wait' if verb != 'took' else 'waited'} for the "
+        f"network, under {_listed(list(case.compared.results))}. {jobs}, on {describe(scenario.cluster)}. "
+        f"{seed}{warm}, seed {scenario.seed}."
+    )
+    keys = tag("p", "Other than the default scenario: ", _listed_codes(said), class_="faint") if said else None
+    choices = [
+        tag("li", tag("b", name), f": {describe_policy(result.plan.policy)}")
+        for name, result in case.compared.results.items()
+    ]
+    return joined(tag("p", words, class_="question"), keys, tag("ul", choices, class_="choices faint"))
+
+
+def _job_words(job: Job, several: bool) -> str:
+    return f"{f'{job.name}: ' if several else ''}{job.workload.name}, {job.placement}"
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _listed_codes(said: dict[str, str]) -> list[Any]:
+    pairs = [[tag("code", f"{key}={value}"), ", "] for key, value in said.items()]
+    return [*pairs[:-1], pairs[-1][:1]]
+
+
+def _answer(case: Case) -> Markup:
+    found = notes(case.compared)
+    first = found[0] if found else _plainly(case.compared)
+    more = tag("ul", [tag("li", note) for note in found[1:]]) if found[1:] else None
+    return joined(tag("p", first, class_="answer"), more)
+
+
+def _plainly(compared: SideBySide) -> str:
+    """Return the answer where there is nothing to advise."""
+    result = next(iter(compared.results.items()))
+    return f"{result[0]} takes {format_ms(result[1].jobs[0].iteration_ps)} an iteration."
+
+
+def _iterations(case: Case, number: int) -> Markup:
+    """Return bars and table of every job."""
+    compared, parts = case.compared, []
+    for index, job in enumerate(compared.scenario.jobs):
+        label = f"{job.name}: " if len(compared.scenario.jobs) > 1 else ""
+        rows = [_iteration_bar(name, compared, name, index) for name in compared.results]
+        bound_ms = compared.optimal_ps[index] / PS_PER_MS
+        parts += [
+            tag("h4", job.name) if label else None,
+            bars(rows, f"{label}iteration time by policy", "ms", bound_ms),
+            _key(f"no schedule can take less than {bound_ms:.2f} ms"),
+            _numbers(compared, number, index),
+            _over_time(compared, index),
+        ]
+    return section(f"case{number}-iterations", "Iterations", parts, "h3")
+
+
+def _iteration_bar(title: str, compared: SideBySide, name: str, job: int) -> Bar:
+    result = compared.results[name]
+    metrics = result.jobs[job]
+    parts = parts_ps(result.trace.jobs[job], compared.scenario.warmup, metrics.iteration_ps)
+    beside = (
+        f"{metrics.iteration_ps / PS_PER_MS:.2f} ms, blocked {metrics.blocking_ps / PS_PER_MS:.2f} ms, "
+        f"{compared.speedup(name, job):.2f}×"
+    )
+    return Bar(title, [(kind, part / PS_PER_MS) for kind, part in zip(_PART_NAMES, parts, strict=True)], beside)
+
+
+def _key(mark: str | None = None) -> Markup:
+    items = [
+        tag("li", tag("svg", tag("rect", class_=kind, width=14, height=12), width=14, height=12), said)
+        for kind, said in ((FORWARD, "forward"), (BACKWARD, "backward"), (BLOCKED, "what is left: blocked"))
+    ]
+    if mark:
+        line = tag("line", class_="mark", x1=0, x2=14, y1=6, y2=6)
+        items.append(tag("li", tag("svg", line, width=14, height=12), mark))
+    return tag("ul", items, class_="key")
+
+
+def _numbers(compared: SideBySide, number: int, job: int) -> Markup:
+    """Return the table that `predict` and `run` print; every cell holds the number of --json unrounded."""
+    head = ["policy", *(" ".join(filter(None, column.heading or ())) for column in TABLE_COLUMNS)]
+    rows = [
+        [name, *(_cell(compared.job_results(name)[job], column.name) for column in TABLE_COLUMNS)]
+        for name in compared.results
+    ]
+    how = counted(compared.scenario.iterations, "measured iteration")
+    return table(head, rows, f"{compared.scenario.jobs[job].name}, mean of {how}; times in ms", f"numbers case{number}")
+
+
+def _cell(result: JobResult, column: str) -> Markup:
+    shown, value = COLUMNS[column].shown(result), COLUMNS[column].value(result)
+    return tag("td", shown, data_column=column, data_policy=result.policy, data_job=result.job, data_value=repr(value))
+
+
+def _over_time(compared: SideBySide, job: int) -> Markup | None:
+    series = {
+        name: (iterations_ps(result.trace.jobs[job]) / PS_PER_MS).tolist() for name, result in compared.results.items()
+    }
+    if max(map(len, series.values())) < 3:
+        return None
+    warmup = compared.scenario.warmup
+    warm = "" if not warmup else " The first is warm-up." if warmup == 1 else f" The first {warmup} are warm-up."
+    return tag(
+        "figure",
+        tag("figcaption", f"Every iteration from left to right, in ms.{warm}"),
+        dots(series, 0, "Iteration times one after another", "ms"),
+    )
+
+
+def _timelines(case: Case, number: int) -> Markup:
+    """Return the places that the page's script fills with timelines."""
+    needs = tag("p", "This timeline is drawn by the page's script, which this browser does not run.")
+    places = [
+        tag("div", tag("noscript", needs), class_="timeline", data_case=number, data_job=job)
+        for job in range(len(case.compared.scenario.jobs))
+    ]
+    return section(f"case{number}-timeline", "Timeline", places, "h3")
+
+
+def _explained(explanation: Explanation | None, number: int) -> Markup | None:
+    if explanation is None:
+        return None
+    parts = [_explained_job(job, explanation.policy.name) for job in explanation.jobs]
+    return section(f"case{number}-gain", "Where the gain comes from", parts, "h3")
+
+
+def _explained_job(job: JobExplanation, policy: str) -> Markup:
+    before = job.steps[0].iteration_ps
+    charted = [Bar("fifo", [("step", before / PS_PER_MS)], f"{before / PS_PER_MS:.2f} ms")]
+    for step in job.steps[1:]:
+        low, high = sorted((before, step.iteration_ps))
+        kind = "gain" if step.gain_ps >= 0 else "loss"
+        said = f"{-step.gain_ps / PS_PER_MS:+.2f} ms"
+        charted.append(Bar(f"+ {step.name}", [(kind, (high - low) / PS_PER_MS)], said, low / PS_PER_MS))
+        before = step.iteration_ps
+    charted.append(Bar(policy, [("step", before / PS_PER_MS)], f"{before / PS_PER_MS:.2f} ms"))
+    head = ["step", "iteration ms", "speed-up", "gain ms", "of possible", "alone ms", "last ms"]
+    rows = [
+        [step.name, *reached(job, step.iteration_ps), *(gains(job, step) if index else ("",) * 4)]
+        for index, step in enumerate(job.steps)
+    ]
+    rows.append(["optimum", *reached(job, job.optimal_ps), *("",) * 4])
+    reading = (
+        "Gain is against the step before; alone is what a choice gains when nothing else is on, last when all else is "
+        "on already. By simulation."
+    )
+    return joined(
+        tag("p", summary(job)),
+        bars(charted, f"{job.job}: from fifo to {policy}, step by step", "ms", job.optimal_ps / PS_PER_MS),
+        tag("details", tag("summary", "The steps as a table"), table(head, rows, f"{job.job}: {policy}, step by step")),
+        tag("p", reading, class_="faint"),
+    )
+
+
+def against(comparisons: Sequence[Comparison]) -> Markup | None:
+    """Return measured runs beside their predictions, where there are both."""
+    if not comparisons:
+        return None
+    parts: list[Markup | None] = []
+    for comparison in comparisons:
+        for job in comparison.jobs:
+            name = f"{comparison.reference.name}, {job.name}" if len(comparison.jobs) > 1 else comparison.reference.name
+            rows = [[metric, *_compared_cells(metric, job.metrics[metric])] for metric in METRICS]
+            charted = [
+                bar
+                for metric in ("iteration", "blocking")
+                for bar in _pair(metric, job.metrics[metric])
+            ]  # fmt: skip
+            parts += [
+                tag("h3", name),
+                bars(charted, f"{name}: measured and predicted", "ms"),
+                table(["", "measured", "predicted", "error"], rows, f"{name}: times in ms"),
+            ]
+    said = "Measured runs beside predictions of the same policy on the same scenario; the error is the prediction's."
+    lines = [tag("li", note.removeprefix("- ")) for each in comparisons for note in compare_report.notes_on([each])]
+    return section("against", "Predicted against measured", [tag("p", said), *parts, tag("ul", lines)])
+
+
+def _pair(metric: str, value: Value) -> Iterator[Bar]:
+    for how, time_ps in (("measured", value.reference_ps), ("predicted", value.other_ps)):
+        yield Bar(f"{metric}, {how}", [(how, time_ps / PS_PER_MS)], f"{time_ps / PS_PER_MS:.2f} ms")
+
+
+def _compared_cells(metric: str, value: Value) -> list[Markup]:
+    cells = []
+    for how, time_ps in (("reference", value.reference_ps), ("other", value.other_ps)):
+        time_ms = time_ps / PS_PER_MS
+        cells.append(tag("td", f"{time_ms:.2f}", data_metric=metric, data_which=how, data_value=repr(time_ms)))
+    change = "-" if value.change is None else f"{value.change:+.1%}"
+    return [*cells, tag("td", change)]
+
+
+def _network(case: Case, number: int) -> Markup:
+    """Return how busy links were, under the policies whose timelines are shown first."""
+    shown = {name: case.compared.results[name] for name in timeline_policies(case.compared)}
+    last = list(shown.items())[-1]
+    parts: list[Markup | None] = []
+    drawing = network(last[1].plan, last[1].trace)
+    if drawing is not None:
+        parts += [tag("p", f"Under {last[0]}; the wider a link, the busier it was."), drawing, _network_key(last[1])]
+    parts += [_links(name, result) for name, result in shown.items()]
+    return section(f"case{number}-network", "Links", parts, "h3")
+
+
+def _network_key(result: Result) -> Markup:
+    words = ["worker", "server", "switch"]
+    if any(job.sums for job in result.plan.jobs):
+        words.append("switch that sums")
+    kinds = [
+        tag("li", tag("svg", tag("rect", class_=f"node {word.replace(' ', '-')}", width=12, height=12,
+            rx=6 if word == "worker" else 2), width=14, height=12), word)
+        for word in words
+    ]  # fmt: skip
+    loads = [
+        tag("li", tag("svg", tag("rect", class_=f"load{number} swatch", width=14, height=12), width=14, height=12),
+            f"{20 * number} to {20 * number + 20} %")
+        for number in range(5)
+    ]  # fmt: skip
+    return tag("ul", kinds, loads, class_="key")
+
+
+def _links(name: str, result: Result) -> Markup:
+    trace = result.trace
+    busy = busy_shares(trace)
+    busiest = np.argsort(-busy, kind="stable")[:_MOST_LINKS].tolist()
+    carrying = int((trace.links["bytes"] > 0).sum())
+    rows = [
+        [
+            trace.link_names[link],
+            _load_cell(float(busy[link])),
+            format_size(int(trace.links["bytes"][link])),
+            format_rate(round(int(trace.links["bytes"][link]) * 8 * 10**12 / trace.end_ps)),
+            format_size(int(trace.links["peak_bytes"][link])),
+            *(str(trace.links[column][link]) for column in ("drops", "losses", "marks")),
+        ]
+        for link in busiest
+    ]
+    head = ["link", "busy", "bytes", "mean rate", "longest queue", "drops", "lost", "marked"]
+    more = f", the busiest {len(rows)} of {carrying} that carry anything" if carrying > len(rows) else ""
+    return table(head, rows, f"Links under {name}{more}")
+
+
+def _load_cell(share: float) -> Markup:
+    bar = tag("rect", class_=f"load{load_class(share)} swatch", width=f"{100 * min(share, 1.0):.1f}%", height=10)
+    return tag("td", tag("svg", bar, width=60, height=10, aria_hidden="true"), f" {share:.1%}", data_value=repr(share))
+
+
+def _queues(case: Case, number: int) -> Markup:
+    """Return what every queue carried, under the same policies."""
+    head = ["policy", "queue", "tensors", "bytes an iteration", "wait for the host", "under way"]
+    rows = []
+    for name in timeline_policies(case.compared):
+        trace = case.compared.results[name].trace
+        for job in trace.jobs:
+            label = f"{name}, {job.name}" if len(trace.jobs) > 1 else name
+            rows += [[label, *row] for row in _queue_rows(job, case.compared.results[name])]
+    reading = (
+        "Queue 0 is the most urgent; - is where switches have one for all. Means over slices of measured iterations, "
+        "from ready to sent, and from sent to delivered."
+    )
+    parts = [table(head, rows, "What queues carried"), tag("p", reading, class_="faint")]
+    return section(f"case{number}-queues", "Queues", parts, "h3")
+
+
+def _queue_rows(job: JobTrace, result: Result) -> Iterator[list[str]]:
+    warmup, has_queues = result.trace.warmup, DISCIPLINES[result.plan.policy.discipline].has_queues
+    transfers = job.transfers[job.transfers["iteration"] >= warmup]
+    iterations = max(1, len(job.backward_ps) - warmup)
+    queues = transfers["queue"] if has_queues else np.zeros(len(transfers), dtype=np.int64)
+    for queue in np.unique(queues).tolist():
+        own = transfers[queues == queue]
+        waited, under_way = own["sent_ps"] - own["ready_ps"], own["delivered_ps"] - own["sent_ps"]
+        yield [
+            str(queue) if has_queues else "-",
+            str(len(np.unique(own["tensor"]))),
+            format_size(int(own["bytes"].sum()) // iterations),
+            format_ms(float(waited.mean())),
+            format_ms(float(under_way.mean())),
+        ]
+
+
+def _slots(case: Case, number: int) -> Markup | None:
+    """Return the trees and slots of policies under which switches sum."""
+    parts = []
+    for name, result in case.compared.results.items():
+        if result.plan.policy.in_switches:
+            trees = [sum_lines(tree, case.compared.scenario) for job in result.plan.jobs for tree in job.sums]
+            lines = [line for tree in trees for line in (*tree, "")]
+            trace = result.trace
+            at_servers = (
+                [f"servers completed {trace.server_sums} sums, {trace.whole_sums} of which came whole from a switch"]
+                if trace.server_sums
+                else []
+            )
+            text = "\n".join([*lines, memory_line(result.plan), *at_servers])
+            parts.append(joined(tag("h4", name), tag("pre", text, tabindex=0)))
+    return section(f"case{number}-slots", "Sums in switches", parts, "h3") if parts else None
+
+
+def _machine(case: Case, number: int) -> Markup | None:
+    if not case.machine:
+        return None
+    items = [tag("li", note) for note in case.machine]
+    return section(f"case{number}-machine", "The machine", [tag("ul", items)], "h3")
+
+
+def _origin(case: Case, number: int) -> Markup:
+    """Return what made a case."""
+    made_by = case.compared.provenance
+    rows = {
+        "tensorexpress": made_by.version,
+        "scenario": f"{made_by.scenario}, digest {made_by.digest}",
+        "seed": made_by.seed,
+        "policies": "; ".join(made_by.policies),
+        "source": case.compared.baseline.trace.source,
+        "files": "; ".join(case.origins) or "none, the default scenario",
+    }
+    if case.compared.grain > 1:
+        rows["grain"] = f"{case.compared.grain} packets moved as one"
+    if case.calibrated_for:
+        rows["calibrated for"] = case.calibrated_for
+    pairs = [[tag("dt", key), tag("dd", value)] for key, value in rows.items()]
+    text = (
+        tag("details", tag("summary", "The scenario's file"), tag("pre", case.text, tabindex=0)) if case.text else None
+    )
+    save = tag("button", "Save these numbers (JSON)", type="button", data_save=f"results{number}")
+    return section(f"case{number}-origin", "Where this comes from", [tag("dl", pairs), text, tag("p", save)], "h3")
