@@ -9,9 +9,9 @@ Every way carries the same frames under the same plan, deployed by the same cont
 
 The embedded switch runs the program in each of its engines: in Python, and in native code.
 
-Where sockets carry the frames, the sender keeps WINDOW of them under way: as many as BMv2's queues hold, so that
-neither switch is measured while it drops. What comes out of the other port is counted by the kernel, so that counting
-costs the switches nothing.
+Where sockets carry the frames, the sender keeps some of them under way: for BMv2 as many as its queues hold, for the
+embedded switch so many that it is never the sender that is measured, and none that would be dropped. What comes out of
+the other port is counted by the kernel, so that counting costs the switches nothing.
 
 Last, two workers send packets of 256 values that the switch sums: every packet is added to a slot, and for every two of
 them the sum goes back to both workers. Where slots are found by hash, the sum goes to a server, whose answer goes back.
@@ -50,7 +50,7 @@ from tensorexpress.policy import POLICIES
 from tensorexpress.program_engines import NATIVE, PYTHON
 from tensorexpress.scenario import read_scenario
 from tensorexpress.sums import VALUES, Pool, SummingSwitch, SumPlan
-from tensorexpress.switch.device import Switch
+from tensorexpress.switch.engines import make_switch
 from tensorexpress.switch.loop import LoopSettings
 from tensorexpress.switch.p4runtime.service import serve
 from tensorexpress.switch.ports import parse_port
@@ -64,20 +64,40 @@ from tensorexpress.wire.sum_header import SumFlag, SumHeader, check_of
 PAYLOADS = (64, 1400)
 #: What the embedded switch is measured in.
 SHOWN_ENGINES = (PYTHON, NATIVE)
-#: Packets under way at most, and those sent at once.
-WINDOW, BURST = 64, 16
+#: Frames that come again and again.
+FRAMES = 64
 #: Packets that have not come out after this time are lost.
 PATIENCE_S = 0.1
 POLL_S = 20e-6
 
-#: Workers that sum, and slots of a burst, in which each of them sends a packet.
+#: Workers that sum.
 WORKERS = 2
-SLOTS_AT_ONCE = BURST // WORKERS
-#: Bursts under way go through slots of their own. Turns go round: each is newer than the one before (RFC 1982).
-SLOT_GROUPS = WINDOW // BURST
+#: Turns go round: each is newer than the one before (RFC 1982).
 TURNS = [turn << 30 for turn in range(4)]
 
 OFFLOADS_OFF = [word for name in ("tso", "gso", "gro", "tx", "rx", "sg") for word in (name, "off")]
+
+
+@dataclass(frozen=True)
+class Load:
+    """Packets under way at most, and those sent at once."""
+
+    window: int
+    burst: int
+
+    @property
+    def slots_at_once(self) -> int:
+        """Slots of a burst, in which each worker sends a packet to sum."""
+        return self.burst // WORKERS
+
+    @property
+    def slot_groups(self) -> int:
+        """Bursts under way, which go through slots of their own."""
+        return self.window // self.burst
+
+
+#: What BMv2's queues hold, and what keeps the embedded switch busy.
+LIGHT, HEAVY = Load(64, 16), Load(512, 64)
 
 
 @dataclass(frozen=True)
@@ -94,28 +114,29 @@ def make_bench_plan() -> Plan:
 
 
 def make_frames(payload: int) -> list[bytes]:
-    """Return a burst of frames from host 0 to host 1, each of another tensor."""
+    """Return frames from host 0 to host 1, of many tensors."""
     source, target = default_addresses(("h0", "h1"))
     ends = FrameEnd(source.mac, source.ipv4, 1000), FrameEnd(GATEWAY_MAC, target.ipv4)
     return [
         build_frame(*ends, Header(0, 0, 0, tensor % 54, 0, 1, payload_bytes=payload).pack() + bytes(payload))
-        for tensor in range(BURST)
+        for tensor in range(FRAMES)
     ]
 
 
-def make_sum_plan() -> Plan:
+def make_sum_plan(load: Load) -> Plan:
     words = ["job.architecture=ring", f"job.workers={WORKERS}", f"cluster.hosts={WORKERS}"]
     plan = make_plan(read_scenario(overrides=words), POLICIES["tensorexpress"])
-    pool = Pool(queue=0, first_slot=0, slots=SLOT_GROUPS * SLOTS_AT_ONCE, tensors=(0,), packets=(1,))
+    pool = Pool(queue=0, first_slot=0, slots=load.slot_groups * load.slots_at_once, tensors=(0,), packets=(1,))
     children = tuple(2 * host for host in range(WORKERS))
     return replace(plan, jobs=(replace(plan.jobs[0], sums=(SumPlan((SummingSwitch(0, children),), (pool,)),)),))
 
 
-def make_sum_bursts() -> list[list[list[bytes]]]:
+def make_sum_bursts(load: Load) -> list[list[list[bytes]]]:
     """Return bursts that follow each other, again and again: the frames of every worker, one for each slot."""
     random = np.random.default_rng(1)
     values = [random.integers(-(2**20), 2**20, VALUES, dtype=np.int32) for _ in range(WORKERS)]
-    groups = [range(group * SLOTS_AT_ONCE, (group + 1) * SLOTS_AT_ONCE) for group in range(SLOT_GROUPS)]
+    each = load.slots_at_once
+    groups = [range(group * each, (group + 1) * each) for group in range(load.slot_groups)]
     return [
         [[_sum_frame(worker, values[worker], turn, slot) for slot in slots] for worker in range(WORKERS)]
         for turn in TURNS
@@ -133,7 +154,7 @@ def make_hashed_arrivals() -> list[tuple[int, bytes]]:
     random = np.random.default_rng(1)
     values = [random.integers(-(2**20), 2**20, VALUES, dtype=np.int32) for _ in range(WORKERS)]
     arrivals = []
-    for sequence in range(BURST):
+    for sequence in range(FRAMES):
         for worker in range(WORKERS):
             frame = _sum_frame(worker, values[worker], sequence, 0, workers=1 << worker)
             arrivals.append((worker, frame))
@@ -172,17 +193,17 @@ def in_process(plan: Plan, arrivals: list[tuple[int, bytes]], out: set[int], sec
         nonlocal sent
         sent += port in out
 
-    switch = Switch(transmit, engine=engine)
+    switch = make_switch(transmit, engine=engine)
     server = serve(switch, "127.0.0.1:0", cpu_port=255)
     deploy_to(server.address, plan)
     server.stop()
     rates, until = [], time.monotonic() + seconds
-    rounds = max(1, 320 // len(arrivals))
+    rounds = max(1, 1000 // len(arrivals))
     while time.monotonic() < until:
         sent, started = 0, time.process_time()
         for _ in range(rounds):
-            for port, frame in arrivals:
-                switch.receive(port, frame, time.monotonic_ns() * 1000)
+            now_ps = time.monotonic_ns() * 1000
+            switch.receive_many([(port, frame, now_ps) for port, frame in arrivals])
         assert sent == rounds * len(arrivals)
         rates.append(sent / (time.process_time() - started))
     return Rate(median(rates), median(rates))
@@ -265,17 +286,17 @@ def _ancestors(pid: int, parents: dict[int, int]) -> Iterator[int]:
         yield pid
 
 
-def measure(send: Callable[[], None], count: Callable[[], int], seconds: float) -> Rate:
-    """Return how many packets per second come out while WINDOW of them are kept under way."""
-    warm_up(send, count)
+def measure(send: Callable[[], None], count: Callable[[], int], load: Load, seconds: float) -> Rate:
+    """Return how many packets per second come out while a load is kept under way."""
+    warm_up(send, count, load)
     used_s = processor_s()
     sent = lost = 0
     base = before = count()
     started = progress_at = time.monotonic()
     while (now := time.monotonic()) < started + seconds:
-        if sent - (before - base) - lost <= WINDOW - BURST:
+        if sent - (before - base) - lost <= load.window - load.burst:
             send()
-            sent += BURST
+            sent += load.burst
         elif (found := count()) != before:
             before, progress_at = found, now
         elif now > progress_at + PATIENCE_S:
@@ -288,13 +309,13 @@ def measure(send: Callable[[], None], count: Callable[[], int], seconds: float) 
     return Rate(came / took_s, came / (processor_s() - used_s))
 
 
-def warm_up(send: Callable[[], None], count: Callable[[], int]) -> None:
+def warm_up(send: Callable[[], None], count: Callable[[], int], load: Load) -> None:
     """Send until packets come out one for one; the first few may fill buffers."""
     for _ in range(20):
         before = count()
         send()
         until = time.monotonic() + PATIENCE_S
-        while count() - before < BURST and time.monotonic() < until:
+        while count() - before < load.burst and time.monotonic() < until:
             time.sleep(POLL_S)
 
 
@@ -372,27 +393,30 @@ def through_wires(frames: list[bytes], seconds: float, engine: str) -> Rate:
         source.connect(("127.0.0.1", ports[0][0]))
         wires = (f"{port}@udp:127.0.0.1:{local}-127.0.0.1:{remote}" for port, (local, remote) in enumerate(ports))
         with embedded(engine, make_bench_plan(), *wires):
-            return measure(make_sender(source, frames), lambda: received_by_wire(ports[1][1]), seconds)
+            return measure(make_sender(source, frames), lambda: received_by_wire(ports[1][1]), HEAVY, seconds)
 
 
 def through_cables(
     switch: Callable[..., AbstractContextManager[None]],
     names: list[tuple[str, str]],
     frames: list[bytes],
+    load: Load,
     seconds: float,
 ) -> Rate:
     (near_in, far_in), (near_out, far_out) = names
     ports = f"0@{near_in}", f"1@{near_out}"
     with switch(make_bench_plan(), *ports), socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as source:
         source.bind((far_in, 0))
-        return measure(make_sender(source, frames), lambda: received_by_interface(far_out), seconds)
+        send = make_sender(source, frames[: load.burst])
+        return measure(send, lambda: received_by_interface(far_out), load, seconds)
 
 
 def sums_through_cables(
-    switch: Callable[..., AbstractContextManager[None]], names: list[tuple[str, str]], seconds: float
+    switch: Callable[..., AbstractContextManager[None]], names: list[tuple[str, str]], load: Load, seconds: float
 ) -> Rate:
     """Return packets to sum per second, with a worker at each far end; as many packets return."""
-    with switch(make_sum_plan(), *(f"{port}@{near}" for port, (near, _) in enumerate(names))), ExitStack() as cleanup:
+    ports = (f"{port}@{near}" for port, (near, _) in enumerate(names))
+    with switch(make_sum_plan(load), *ports), ExitStack() as cleanup:
         ends = []
         for _, far in names:
             ends.append(cleanup.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)))
@@ -400,7 +424,7 @@ def sums_through_cables(
         bursts = cycle(
             [
                 [make_sender(end, frames) for end, frames in zip(ends, of_workers, strict=True)]
-                for of_workers in make_sum_bursts()
+                for of_workers in make_sum_bursts(load)
             ]
         )
 
@@ -408,7 +432,7 @@ def sums_through_cables(
             for sender in next(bursts):
                 sender()
 
-        return measure(send, lambda: sum(received_by_interface(far) for _, far in names), seconds)
+        return measure(send, lambda: sum(received_by_interface(far) for _, far in names), load, seconds)
 
 
 def measure_all(payload: int, seconds: float) -> dict[str, Rate]:
@@ -423,31 +447,31 @@ def measure_all(payload: int, seconds: float) -> dict[str, Rate]:
         return rates
     with cables() as names:
         for engine in SHOWN_ENGINES:
-            rates[f"{engine}, veth"] = through_cables(partial(embedded, engine), names, frames, seconds)
+            rates[f"{engine}, veth"] = through_cables(partial(embedded, engine), names, frames, HEAVY, seconds)
         program = find_bmv2()
         if program is not None:
-            rates["BMv2"] = through_cables(partial(bmv2, program), names, frames, seconds)
+            rates["BMv2"] = through_cables(partial(bmv2, program), names, frames, LIGHT, seconds)
     return rates
 
 
 def measure_sums(seconds: float) -> dict[str, Rate]:
     """Return packets to sum per second by way."""
     arrivals = [
-        (worker, frame) for burst in make_sum_bursts() for worker, frames in enumerate(burst) for frame in frames
+        (worker, frame) for burst in make_sum_bursts(HEAVY) for worker, frames in enumerate(burst) for frame in frames
     ]
     hashed, workers = make_hashed_arrivals(), set(range(WORKERS))
     rates = {}
     for engine in SHOWN_ENGINES:
-        rates[f"{engine}, in process"] = in_process(make_sum_plan(), arrivals, workers, seconds, engine)
+        rates[f"{engine}, in process"] = in_process(make_sum_plan(HEAVY), arrivals, workers, seconds, engine)
         rates[f"{engine}, by hash"] = in_process(make_hashed_plan(), hashed, {*workers, WORKERS}, seconds, engine)
     if not has_cables():
         return rates
     with cables() as names:
         for engine in SHOWN_ENGINES:
-            rates[f"{engine}, veth"] = sums_through_cables(partial(embedded, engine), names, seconds)
+            rates[f"{engine}, veth"] = sums_through_cables(partial(embedded, engine), names, HEAVY, seconds)
         program = find_bmv2()
         if program is not None:
-            rates["BMv2"] = sums_through_cables(partial(bmv2, program), names, seconds)
+            rates["BMv2"] = sums_through_cables(partial(bmv2, program), names, LIGHT, seconds)
     return rates
 
 

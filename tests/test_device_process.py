@@ -22,6 +22,7 @@ from support.network import host, needs_root, neighbour
 from tensorexpress.cli import main
 from tensorexpress.cli.switch import statistics_table
 from tensorexpress.errors import InputError, NetworkError, ProgramError
+from tensorexpress.program_engines import NATIVE, PYTHON
 from tensorexpress.switch.counted import NOT_TAKEN
 from tensorexpress.switch.device import Switch
 from tensorexpress.switch.link import DataLink, LinkClosedError, SwitchEnd, start_process
@@ -144,12 +145,13 @@ def test_the_command_forwards_and_stops_in_good_order(stop, tmp_path):
         assert [each.data for each in read_pcap(tmp_path / capture_name(0, "out"))] == [frame(0)]
 
 
-@pytest.mark.parametrize("victim", ["controlling", "forwarding"])
-def test_when_one_process_is_killed_the_other_ends(victim):
+# A crash of native code ends the forwarding process by such a signal.
+@pytest.mark.parametrize(("victim", "number"), [("controlling", signal.SIGKILL), ("forwarding", signal.SIGSEGV)])
+def test_when_one_process_is_killed_the_other_ends(victim, number):
     with command("--no-grpc", "--program", str(PROGRAM)) as (process, ready):
         assert "ports none" in ready
         (forwarding,) = children(process)
-        os.kill(process.pid if victim == "controlling" else forwarding, signal.SIGKILL)
+        os.kill(process.pid if victim == "controlling" else forwarding, number)
         wait_for_end(forwarding)
         _, errors = process.communicate(timeout=SECONDS)
         if victim == "forwarding":
@@ -554,10 +556,10 @@ PACKETS = 1000
 AHEAD = 300
 
 
-def share_a_link(directory, **settings):
+def share_a_link(directory, engine=PYTHON, **settings):
     """Two senders into port 2 at twice its rate or more; return what it took and sent, by its own captures."""
     ports = {2: {"rate_bps": RATE_BPS, "buffer_bytes": 4_000_000, **settings}}
-    with running(3, ports, pcap=str(directory)) as (_, (bulk, urgent, out)):
+    with running(3, ports, pcap=str(directory), engine=engine) as (_, (bulk, urgent, out)):
 
         def send_pair(number):
             pair = [(bulk, 0), (urgent, 7)]
@@ -613,9 +615,14 @@ def longest_inversion(taken, sent):
     return longest
 
 
-@pytest.mark.parametrize(("discipline", "keeps_order"), [("strict", True), ("fifo", False)])
-def test_on_a_shared_link_strict_priority_serves_the_urgent_first_and_fifo_does_not(tmp_path, discipline, keeps_order):
-    taken, sent = share_a_link(tmp_path, discipline=discipline)
+@pytest.mark.parametrize(
+    ("discipline", "engine", "keeps_order"),
+    [("strict", PYTHON, True), ("strict", NATIVE, True), ("fifo", PYTHON, False)],
+)
+def test_on_a_shared_link_strict_priority_serves_the_urgent_first_and_fifo_does_not(
+    tmp_path, discipline, engine, keeps_order
+):
+    taken, sent = share_a_link(tmp_path, engine, discipline=discipline)
     assert output_rate_bps(sent) == pytest.approx(RATE_BPS, rel=0.02)
     assert (longest_inversion(taken, sent) <= 1) == keeps_order
     urgent = [captured.data for captured in sent if priority_of(captured) == 7]

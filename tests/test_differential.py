@@ -26,7 +26,9 @@ from tensorexpress.control.messages import ProgramSchema, encode, parse_p4info
 from tensorexpress.p4 import define
 from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.plan import Plan
+from tensorexpress.program_engines import NATIVE, PYTHON
 from tensorexpress.switch.device import Switch
+from tensorexpress.switch.engines import make_switch
 from tensorexpress.switch.p4runtime.service import serve
 from tensorexpress.switch.ports import InterfacePort
 from tensorexpress.wire.frame import read_frame
@@ -45,7 +47,7 @@ SHORTEST = 14
 
 
 class Pair:
-    """The embedded switch and BMv2, with the same ports and asked the same things."""
+    """The embedded switch, in both engines, and BMv2, with the same ports and asked the same things."""
 
     def __init__(self, ports: int, cleanup: ExitStack):
         assert BMV2 is not None
@@ -55,12 +57,17 @@ class Pair:
             cleanup.callback(end.close)
         bmv2 = Bmv2Switch(BMV2, [near for near, _ in cables])
         cleanup.callback(bmv2.stop)
-        self._sent: list[tuple[int, bytes]] = []
-        self._embedded = Switch(lambda port, frame, time_ps: self._sent.append((port, frame)))
-        server = serve(self._embedded, "127.0.0.1:0", cpu_port=255)
-        cleanup.callback(server.stop)
-        self.targets = [RemoteSwitch("s0", address) for address in (server.address, bmv2.address)]
+        self._sent: dict[str, list[tuple[int, bytes]]] = {}
+        self._embedded = {engine: self._start(engine) for engine in (PYTHON, NATIVE)}
+        servers = [serve(switch, "127.0.0.1:0", cpu_port=255) for switch in self._embedded.values()]
+        for server in servers:
+            cleanup.callback(server.stop)
+        self.targets = [RemoteSwitch("s0", address) for address in (*(each.address for each in servers), bmv2.address)]
         self._now_ps = 0
+
+    def _start(self, engine: str) -> Switch:
+        sent = self._sent[engine] = []
+        return make_switch(lambda port, frame, time_ps: sent.append((port, frame)), engine=engine)
 
     def load(self, p4info: Any, document: bytes, updates: list[Any]) -> None:
         """Let both run a program with entries; both take all of them."""
@@ -72,10 +79,13 @@ class Pair:
                     connection.write([update])
 
     def embedded(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
-        self._sent.clear()
+        """Return what leaves the embedded switch, the same whatever its engine."""
         self._now_ps += 10**9
-        self._embedded.receive(port, frame, self._now_ps)
-        return list(self._sent)
+        for engine, switch in self._embedded.items():
+            self._sent[engine].clear()
+            switch.receive(port, frame, self._now_ps)
+        assert self._sent[PYTHON] == self._sent[NATIVE], f"port {port}, frame {frame.hex()}"
+        return list(self._sent[PYTHON])
 
     def bmv2(self, port: int, frame: bytes, expected: int) -> list[tuple[int, bytes]]:
         """Return what leaves BMv2: as many frames as expected, or more, or what came within a second."""

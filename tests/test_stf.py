@@ -12,13 +12,16 @@ import pytest
 from support.passes import BUILD
 from support.stf import StfTest, is_as_expected, programs, run_test
 
+from tensorexpress.program_engines import AUTO, PYTHON
+
 DIRECTORY = os.environ.get("TENSOREXPRESS_STF", "")
 
 
 @pytest.mark.skipif(not DIRECTORY, reason="TENSOREXPRESS_STF names no directory of compiled programs and STF files")
+@pytest.mark.parametrize("engine", [PYTHON, AUTO])
 @pytest.mark.parametrize("program", programs(Path(DIRECTORY)) if DIRECTORY else [], ids=lambda program: program.stem)
-def test_p4c_s_own_tests_pass(program: Path) -> None:
-    assert run_test(program) == []
+def test_p4c_s_own_tests_pass(program: Path, engine: str) -> None:
+    assert run_test(program, engine) == []
 
 
 FRAME = "000000000007 0200000000{:02x} 88b5 aabb"
@@ -45,7 +48,8 @@ FRAME = "000000000007 0200000000{:02x} 88b5 aabb"
     ],
 )
 def test_an_stf_file_says_what_a_program_does(lines: list[str], problems: int) -> None:
-    assert len(StfTest(BUILD / "switchboard.json").run("\n".join(lines))) == problems
+    for engine in (PYTHON, AUTO):
+        assert len(StfTest(BUILD / "switchboard.json", engine).run("\n".join(lines))) == problems
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TypeVar
 
+from tensorexpress.program_engines import PYTHON
 from tensorexpress.switch.operations import (
     ActionCall,
     Entry,
@@ -44,10 +45,10 @@ _CALL = re.compile(r"([\w.$\[\]]+)\((.*)\)")
 class StfTest:
     """One STF file on its way through a switch."""
 
-    def __init__(self, program: Path):
+    def __init__(self, program: Path, engine: str = PYTHON):
         document = program.read_bytes()
         self.program: Bmv2Program = read_program(document)
-        self.switch = VirtualSwitch(document, cpu_port=None)
+        self.switch = VirtualSwitch(document, cpu_port=None, engine=engine)
         self.sent: dict[int, list[bytes]] = defaultdict(list)
         #: Nibbles of every frame expected at a port; None for any frame.
         self.expected: dict[int, list[str | None]] = defaultdict(list)
@@ -255,10 +256,10 @@ def match_value(part: KeyField, text: str | None) -> MatchValue:
     return value
 
 
-def run_test(program: Path) -> list[str]:
+def run_test(program: Path, engine: str = PYTHON) -> list[str]:
     """Return what went wrong in one test, nothing if it passed."""
     try:
-        return StfTest(program).run(program.with_suffix(".stf").read_text())
+        return StfTest(program, engine).run(program.with_suffix(".stf").read_text())
     except Exception as error:
         return [f"{type(error).__name__}: {error}"]
 

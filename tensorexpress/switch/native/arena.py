@@ -8,8 +8,8 @@ import mmap
 from tensorexpress.switch.native.words import *
 from tensorexpress.switch.ports import LONGEST_FRAME_BYTES
 
-#: Bytes in all; packets for which there is no room left are kept by Python.
-REGION_BYTES = 2**29
+#: Bytes in all, and where the system has not so many; packets for which there is no room left are kept by Python.
+REGION_BYTES, FEWER_BYTES = 2**29, 2**25
 _LINE_BYTES = 64
 
 #: Bytes of one frame that the kernel hands over.
@@ -22,9 +22,7 @@ class Arena:
     """Records, ports, and what is handed over between Python and native code."""
 
     def __init__(self) -> None:
-        region_bytes = REGION_BYTES
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
-        self.region = mmap.mmap(-1, region_bytes, flags=flags)
+        self.region = _region()
         #: All of it, as words.
         self.cells = memoryview(self.region).cast("q")
         self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.region))
@@ -42,7 +40,7 @@ class Arena:
         self[RX_MESSAGES] = self._messages([self.frames + _RX_BYTES * index for index in range(BATCH)])
         self[TX_MESSAGES] = self._messages([0] * BATCH)
         self[DUE] = NEVER
-        self[END] = self.base + region_bytes
+        self[END] = self.base + len(self.region)
         self[UNUSED] = self.base + self._end
 
     def __getitem__(self, name: int) -> int:
@@ -84,3 +82,11 @@ class Arena:
             self.cells[at + MESSAGE_PIECES], self.cells[at + MESSAGE_PIECE_COUNT] = piece, 1
             self.cells[self.index(piece)], self.cells[self.index(piece) + 1] = frame, _RX_BYTES
         return messages
+
+
+def _region() -> mmap.mmap:
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    try:
+        return mmap.mmap(-1, REGION_BYTES, flags=flags)
+    except OSError:  # the process may not have so much
+        return mmap.mmap(-1, FEWER_BYTES, flags=flags)

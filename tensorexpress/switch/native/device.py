@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ctypes
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import accumulate, takewhile
+from itertools import accumulate
 from typing import Any
 
 from tensorexpress.switch.configuration import Configuration
@@ -181,33 +182,31 @@ class NativeSwitch(Switch):
                 self.receive(port, frame, now_ps)
                 start += 1
             else:
-                batch = self._batch(arrivals[start : start + MOST_ARRIVALS])
-                self._receive_batch(batch)
-                start += len(batch)
+                start += self._receive_batch(arrivals[start : start + MOST_ARRIVALS])
 
-    def _batch(self, arrivals: Sequence[tuple[int, bytes, int]]) -> Sequence[tuple[int, bytes, int]]:
-        """Return the first of them, which there is room for, and before which no entries are looked at."""
-        if arrivals[-1][2] >= self._idle_check_ps:
-            arrivals = list(takewhile(lambda arrival: arrival[2] < self._idle_check_ps, arrivals))
-        sizes = [len(frame) for _, frame, _ in arrivals]
-        if sum(sizes) > BATCH_BYTES or max(sizes) > LONGEST_FRAME_BYTES:
-            fitting = takewhile(lambda total: total <= LONGEST_FRAME_BYTES, accumulate(sizes))
-            arrivals = arrivals[: max(1, sum(1 for _ in fitting))]
-        return arrivals
-
-    def _receive_batch(self, arrivals: Sequence[tuple[int, bytes, int]]) -> None:
+    def _receive_batch(self, arrivals: Sequence[tuple[int, bytes, int]]) -> int:
+        """Let the first of some frames arrive, those that there is room for; return how many these are."""
         ports, frames, times = zip(*arrivals, strict=True)
-        count, sizes = len(frames), list(map(len, frames))
-        data = b"".join(frames)
+        sizes = list(map(len, frames))
+        places = list(accumulate(sizes, initial=self._arena.frames))
+        count = self._batch_size(times, sizes, places)
+        data = b"".join(frames[:count])
         start = self._arena.frames - self._arena.base
         self._arena.region[start : start + len(data)] = data
-        places = accumulate(sizes[:-1], initial=self._arena.frames)
         cells, at = self._cells, self._arena.index(self._arena[ARRIVALS])
         end = at + ARRIVAL_WORDS * count
         for name, values in ((A_PORT, ports), (A_TIME, times), (A_FRAME, places), (A_LENGTH, sizes)):
-            cells[at + name : end : ARRIVAL_WORDS] = array("q", values)
+            cells[at + name : end : ARRIVAL_WORDS] = array("q", values[:count])
         cells[ARRIVED], cells[ARRIVAL_COUNT] = 0, count
-        self.run(times[-1])
+        self.run(times[count - 1])
+        return count
+
+    def _batch_size(self, times: Sequence[int], sizes: Sequence[int], places: Sequence[int]) -> int:
+        """Return how many of some frames there is room for, and how many come before entries are looked at again."""
+        count = bisect_left(times, self._idle_check_ps)
+        if max(sizes) > LONGEST_FRAME_BYTES:
+            count = min(count, next(at for at, size in enumerate(sizes) if size > LONGEST_FRAME_BYTES))
+        return min(count, bisect_right(places, self._arena.frames + BATCH_BYTES) - 1)
 
     def _let_leave(self, now_ps: int) -> None:
         self.run(now_ps)

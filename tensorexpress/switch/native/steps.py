@@ -86,7 +86,7 @@ def _forward(m: Cells, p: Cells, frame: int, length: int, now_ps: int) -> int:
     """Take the packet that the context tells of to a port; return DONE or why Python is to go on."""
     c = words(m[CONTEXT] + WORD * C_TOLD)
     now_us = now_ps // _PS_PER_US
-    if c[T_PRIORITY] > p[P_TOP_PRIORITY]:
+    if c[T_PRIORITY] < 0 or c[T_PRIORITY] > p[P_TOP_PRIORITY]:  # a field of 64 bits may be what is below 0 here
         p[P_NO_QUEUE] += 1
         return DONE
     c[T_EGRESS_PORT] = p[P_NUMBER]

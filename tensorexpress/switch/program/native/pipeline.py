@@ -34,7 +34,7 @@ _told = attrgetter(*TOLD)
 #: Slots that are filled in before a stage, and those that are read afterwards: always, and where it decided more.
 _BEFORE_INGRESS = Struct("<6q56xq")
 _BEFORE_EGRESS = Struct("<15q")
-_USUAL = Struct("<4q")
+_USUAL = Struct("<q3Q")
 _UNUSUAL = Struct("<8x2q112x5q")
 _USUAL_AT = SLOTS["length"]
 assert SLOT_NAMES[3:15] == TOLD
