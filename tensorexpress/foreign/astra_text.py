@@ -122,12 +122,12 @@ def _parsed(place: str, lines: list[str]) -> tuple[list[str], list[_Row]]:
     count = lines[1].strip() if len(lines) > 1 else ""
     if not _NUMBER.fullmatch(count) or not 1 <= int(count) <= MOST_PARTS:
         raise WorkloadError(f"{place}:2: found {shown(count)}; accepted: the number of layers, 1 to {MOST_PARTS}")
-    rows = [_row(f"{place}:{number}", line) for number, line in enumerate(lines[2:], 3) if line.strip()]
+    rows = [(f"{place}:{number}", line) for number, line in enumerate(lines[2:], 3) if line.strip()]
     if len(rows) != int(count):
         raise WorkloadError(
             f"{place}: has {counted(len(rows), 'row')}; accepted: {count}, as line 2 says; is the file whole?"
         )
-    return header, rows
+    return header, [_row(where, line) for where, line in rows]
 
 
 def _row(where: str, line: str) -> _Row:

@@ -167,6 +167,6 @@ def listed(names: Iterable[str], most: int = 3) -> str:
     >>> listed(["a", "b", "c", "d", "e"])
     'a, b, c and 2 more'
     """
-    all_names = [shown(name)[1:-1] for name in names]
+    all_names = [shown(name, 60).strip("'\"") for name in names]
     more = f" and {len(all_names) - most} more" if len(all_names) > most else ""
     return ", ".join(all_names[:most]) + more
