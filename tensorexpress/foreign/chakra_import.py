@@ -63,7 +63,7 @@ class _Iteration:
         return found
 
 
-def read_chakra(place: str, name: str, content: bytes, dtype: str | None) -> Imported:
+def read_chakra(place: str, content: bytes, dtype: str | None) -> Imported:
     """Return the workload of a trace; gradients are of type `dtype` where it does not say itself."""
     try:
         metadata, found = chakra.decode(content, MOST_PARTS)
@@ -73,7 +73,7 @@ def read_chakra(place: str, name: str, content: bytes, dtype: str | None) -> Imp
     said = str(metadata.get(DTYPE, ""))
     of_type = dtype or (said if said in DTYPE_BYTES else "fp32")
     if is_linked(nodes):
-        return read_linked(place, name, nodes, of_type)
+        return read_linked(place, nodes, of_type)
     iterations, left_out = _iterations(place, _in_order(place, nodes), of_type)
     of_iterations = [iteration.parts(place) for iteration in iterations]
     _check_same(place, of_iterations)
@@ -82,7 +82,7 @@ def read_chakra(place: str, name: str, content: bytes, dtype: str | None) -> Imp
     notes = [f"compute after the last gradient, {format_ms(after_ps)}"] if after_ps else []
     compute_ps = sum(part.forward_ps + part.backward_ps for part in parts)
     return imported(
-        name,
+        place,
         f"Chakra execution trace, {counted(len(nodes), 'node')}",
         parts,
         dtype=of_type,

@@ -40,7 +40,7 @@ class _Run:
     others: tuple[ChakraNode, ...]
 
 
-def read_linked(place: str, name: str, nodes: Sequence[ChakraNode], dtype: str) -> Imported:
+def read_linked(place: str, nodes: Sequence[ChakraNode], dtype: str) -> Imported:
     """Return the workload of a trace: a layer for every bucket."""
     run = _run(place, nodes)
     ids = [kernel.id for kernel in run.kernels]
@@ -72,7 +72,7 @@ def read_linked(place: str, name: str, nodes: Sequence[ChakraNode], dtype: str) 
     if run.others:
         notes.append(f"left out: collectives that sum no gradients: {listed({node.name for node in run.others})}")
     return imported(
-        name,
+        place,
         f"Chakra execution trace linked from PyTorch, {counted(len(nodes), 'node')}",
         parts[::-1],
         dtype=dtype,

@@ -85,7 +85,7 @@ class _Step:
     on_device: bool
 
 
-def read_kineto(place: str, name: str, content: bytes) -> Imported:
+def read_kineto(place: str, content: bytes) -> Imported:
     """Return the workload of a trace: the mean of all iterations that have the same layers as most."""
     events = read_events(place, content)
     device = _Device(events)
@@ -104,7 +104,7 @@ def read_kineto(place: str, name: str, content: bytes) -> Imported:
     dtypes = sum((step.dtypes for step in alike), Counter[str]())
     dtype, _ = dtypes.most_common(1)[0]
     return imported(
-        name,
+        place,
         f"PyTorch profiler trace, {'a GPU' if alike[0].on_device else 'CPU'}",
         mean_parts([step.parts for step in alike]),
         dtype=dtype,
