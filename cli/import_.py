@@ -8,6 +8,7 @@ import click
 
 from tensorexpress.cli import say
 from tensorexpress.cli.options import check_file
+from tensorexpress.errors import one_line
 from tensorexpress.foreign.astra_text import UNITS
 from tensorexpress.foreign.recognise import FORMATS, read_foreign
 from tensorexpress.units import counted, format_ms, format_size
@@ -43,7 +44,7 @@ def import_(path: str, output: str | None, format_: str | None, unit: str | None
     """
     check_file("--output", output)
     found = read_foreign(path, format_, unit=unit, dtype=dtype)
-    click.echo("\n".join(_summary(path, found)))
+    click.echo("\n".join(map(one_line, _summary(path, found))))
     if output is not None and write_csv(found.workload, output, with_names=True):
         say(f"wrote {output}")
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.chakra_schema import message, messages_of, trace_of
-from support.foreign_files import TEXT
+from support.foreign_files import BUCKETS, TEXT, linked
 
 from tensorexpress.cli import main
 from tensorexpress.compute import compute_times
@@ -221,6 +221,24 @@ def test_order_is_that_of_dependencies_not_of_the_file(tmp_path: Path) -> None:
     ]
     (tmp_path / "w.et").write_bytes(trace_of([message("GlobalMetadata")(version="0.0.4"), *rows]))
     assert read_foreign(tmp_path / "w.et").workload.layers == (Layer("a", 100, 7_000_000, 7_000_000),)
+
+
+def test_a_trace_linked_from_pytorchs_is_its_buckets(tmp_path: Path) -> None:
+    (tmp_path / "w.et").write_bytes(linked())
+    found = read_foreign(tmp_path / "w.et")
+    assert found.workload.layers == tuple(
+        Layer(f"bucket{number}", params, sum(forward) * 10**6, sum(backward) * 10**6)
+        for number, (params, forward, backward) in reversed(list(enumerate(BUCKETS)))
+    )
+    assert found.iteration_ps == found.workload.compute_ps + (9 + 21) * 10**6
+    assert "left out: 0.01 ms before the first layer and 0.02 ms after the last gradient" in found.notes
+    assert "left out: collectives that sum no gradients: ncclBroadcast" in found.notes
+
+
+def test_a_linked_trace_that_is_not_data_parallel_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "w.et").write_bytes(linked(collective=7))
+    with pytest.raises(InputError, match="node 'ncclAllReduce' is REDUCE_SCATTER of 20520 bytes in the backward pass"):
+        read_foreign(tmp_path / "w.et")
 
 
 @given(st.integers(0, 2**64 - 1))

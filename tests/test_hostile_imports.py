@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.foreign_files import TEXT, packed, profile
+from support.foreign_files import TEXT, linked, packed, profile
 
 from tensorexpress.errors import InputError
 from tensorexpress.foreign.chakra_export import chakra_traces
@@ -130,6 +130,7 @@ KINDS: dict[str, tuple[Callable[[], bytes], Callable[[bytes, random.Random], byt
     "gpu's values": (lambda: ON_GPU, changed_values, {}),
     "packed": (lambda: packed(PROFILE), changed_bytes, {}),
     "chakra": (chakra, changed_bytes, {}),
+    "linked chakra": (linked, changed_bytes, {}),
     "chakra, chosen": (chakra, changed_bytes, {"format_": "chakra"}),
 }
 

@@ -175,9 +175,9 @@ def test_the_type_of_gradients_is_that_of_the_profile(tmp_path: Path) -> None:
 def test_without_shapes_layers_are_the_buckets_that_were_summed(tmp_path: Path, launch_us: float | None) -> None:
     found = read_foreign(written(tmp_path, profile(with_shapes=False, buckets=(2, 0), launch_us=launch_us)))
     conv, norm, linear = EXPECTED
-    assert [cost[1:] for cost in costs(found)] == [
-        tuple(a + b for a, b in zip(conv[1:], norm[1:], strict=True)),
-        linear[1:],
+    assert costs(found) == [
+        ("bucket1", *(a + b for a, b in zip(conv[1:], norm[1:], strict=True))),
+        ("bucket0", *linear[1:]),
     ]
     assert any("layers are the buckets" in note for note in found.notes)
 
@@ -216,6 +216,16 @@ def test_collectives_that_move_no_gradients_are_left_out_and_named(tmp_path: Pat
     made.annotate("nccl:all_reduce", 1500, "autograd")
     found = read_foreign(written(tmp_path, made.content()))
     assert "left out: collectives that sum no gradients: nccl:all_gather, nccl:broadcast" in found.notes
+
+
+def test_several_backward_passes_in_an_iteration_are_refused(tmp_path: Path) -> None:
+    made = Profile()
+    made.add_step(0)
+    made.add_step(1)
+    made.events = [event for event in made.events if not event["name"].startswith("ProfilerStep")]
+    said = refusal(tmp_path, made.content())
+    assert "an iteration has several backward passes" in said
+    assert "accepted: one forward and one backward pass for every profiler.step()" in said
 
 
 def test_a_parameter_that_got_no_gradient_has_none(tmp_path: Path) -> None:

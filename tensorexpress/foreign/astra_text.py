@@ -64,8 +64,10 @@ def is_text_workload(content: bytes) -> bool:
     return bool(words) and _KIND.fullmatch(words[0]) is not None and len(number) == 1 and number[0].isdecimal()
 
 
-def read_text_workload(place: str, name: str, content: bytes, unit: str, dtype: str) -> Imported:
+def read_text_workload(place: str, content: bytes, unit: str, dtype: str) -> Imported:
     """Return the workload of a text; times are in `unit`, a key of UNITS, and gradients are of type `dtype`."""
+    if content.count(b"\n") > MOST_PARTS + 2:
+        raise WorkloadError(f"{place}: has more than {MOST_PARTS} rows; accepted: a row for every layer")
     try:
         lines = content.decode().splitlines()
     except UnicodeDecodeError as error:
@@ -92,7 +94,7 @@ def read_text_workload(place: str, name: str, content: bytes, unit: str, dtype: 
     notes = [f"updates of parameters, {format_ms(update_ps)}: no part of a layer's forward or backward pass"]
     compute_ps = sum(part.forward_ps + part.backward_ps for part in parts)
     return imported(
-        name,
+        place,
         f"text workload of ASTRA-sim or AICB ({header[0]}), times in {unit}",
         parts,
         dtype=dtype,
@@ -122,12 +124,12 @@ def _parsed(place: str, lines: list[str]) -> tuple[list[str], list[_Row]]:
     count = lines[1].strip() if len(lines) > 1 else ""
     if not _NUMBER.fullmatch(count) or not 1 <= int(count) <= MOST_PARTS:
         raise WorkloadError(f"{place}:2: found {shown(count)}; accepted: the number of layers, 1 to {MOST_PARTS}")
-    rows = [_row(f"{place}:{number}", line) for number, line in enumerate(lines[2:], 3) if line.strip()]
+    rows = [(f"{place}:{number}", line) for number, line in enumerate(lines[2:], 3) if line.strip()]
     if len(rows) != int(count):
         raise WorkloadError(
             f"{place}: has {counted(len(rows), 'row')}; accepted: {count}, as line 2 says; is the file whole?"
         )
-    return header, rows
+    return header, [_row(where, line) for where, line in rows]
 
 
 def _row(where: str, line: str) -> _Row:

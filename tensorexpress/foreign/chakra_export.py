@@ -13,8 +13,7 @@ from itertools import accumulate, pairwise
 from tensorexpress.compute import compute_times
 from tensorexpress.errors import PlanError
 from tensorexpress.foreign import chakra_nodes as chakra
-from tensorexpress.foreign.chakra_import import DTYPE, DURATION_PS, NUMEL, PS_PER_MICRO
-from tensorexpress.foreign.chakra_nodes import ChakraNode, Uint64
+from tensorexpress.foreign.chakra_nodes import DTYPE, DURATION_PS, NUMEL, PS_PER_MICRO, ChakraNode, Uint64
 from tensorexpress.plan import Plan
 from tensorexpress.scenario import Job
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 
 from tensorexpress.errors import WorkloadError, shown
 from tensorexpress.foreign import chakra_nodes as chakra
-from tensorexpress.foreign.chakra_nodes import ChakraNode
+from tensorexpress.foreign.chakra_linked import is_linked, read_linked
+from tensorexpress.foreign.chakra_nodes import DTYPE, DURATION_PS, NUMEL, PS_PER_MICRO, ChakraNode
 from tensorexpress.foreign.imported import (
     MOST_PARTS,
     Imported,
@@ -27,11 +28,6 @@ from tensorexpress.foreign.imported import (
 )
 from tensorexpress.units import counted, format_ms
 from tensorexpress.workload import DTYPE_BYTES
-
-#: Attributes that say what the schema has no field for: exact times, and parameters beside bytes.
-DURATION_PS, NUMEL, DTYPE = "duration_ps", "numel", "dtype"
-
-PS_PER_MICRO = 10**6
 
 _COMPUTE = re.compile(r"(?:COMP_NODE_)?(?P<layer>.+?)_(?P<pass>FWD|FORWARD|BWD|BACKWARD)(?:_WG|_IG)?", re.IGNORECASE)
 _COLLECTIVE = re.compile(r"(?:COMM_COLL_NODE_)?(?P<layer>.+?)(?:_ALL_?REDUCE|_NONE)?", re.IGNORECASE)
@@ -67,7 +63,7 @@ class _Iteration:
         return found
 
 
-def read_chakra(place: str, name: str, content: bytes, dtype: str | None) -> Imported:
+def read_chakra(place: str, content: bytes, dtype: str | None) -> Imported:
     """Return the workload of a trace; gradients are of type `dtype` where it does not say itself."""
     try:
         metadata, found = chakra.decode(content, MOST_PARTS)
@@ -76,6 +72,8 @@ def read_chakra(place: str, name: str, content: bytes, dtype: str | None) -> Imp
         raise WorkloadError(f"{place}: found {error}; accepted: a whole Chakra execution trace (.et)") from None
     said = str(metadata.get(DTYPE, ""))
     of_type = dtype or (said if said in DTYPE_BYTES else "fp32")
+    if is_linked(nodes):
+        return read_linked(place, nodes, of_type)
     iterations, left_out = _iterations(place, _in_order(place, nodes), of_type)
     of_iterations = [iteration.parts(place) for iteration in iterations]
     _check_same(place, of_iterations)
@@ -84,7 +82,7 @@ def read_chakra(place: str, name: str, content: bytes, dtype: str | None) -> Imp
     notes = [f"compute after the last gradient, {format_ms(after_ps)}"] if after_ps else []
     compute_ps = sum(part.forward_ps + part.backward_ps for part in parts)
     return imported(
-        name,
+        place,
         f"Chakra execution trace, {counted(len(nodes), 'node')}",
         parts,
         dtype=of_type,
@@ -128,13 +126,11 @@ def _iterations(place: str, nodes: Iterable[ChakraNode], dtype: str) -> tuple[li
     iterations = [_Iteration()]
     left_out: defaultdict[str, int] = defaultdict(int)
     for node in nodes:
+        chakra.refuse_transfer(place, node)
         if node.type == chakra.COMP_NODE:
             _compute(place, node, iterations)
         elif node.type == chakra.COMM_COLL_NODE:
             _collective(place, node, iterations[-1], dtype)
-        elif node.type in (chakra.COMM_SEND_NODE, chakra.COMM_RECV_NODE):
-            verb = "sends to" if node.type == chakra.COMM_SEND_NODE else "receives from"
-            raise not_data_parallel(place, f"node {shown(node.name)} {verb} one other worker")
         elif node.type in (chakra.MEM_LOAD_NODE, chakra.MEM_STORE_NODE):
             left_out["of memory, whose time the trace does not say"] += 1
     if not iterations[-1].forward:
@@ -148,8 +144,8 @@ def _compute(place: str, node: ChakraNode, iterations: list[_Iteration]) -> None
     match = _COMPUTE.fullmatch(node.name)
     if match is None:
         raise WorkloadError(
-            f"{place}: compute node {shown(node.name)} is of no pass; accepted: names such as COMP_NODE_conv1_FWD and "
-            "COMP_NODE_conv1_BWD; for a trace of PyTorch's, import the Kineto trace it was made from"
+            f"{place}: compute node {shown(node.name)} is of no pass; "
+            "accepted: names such as COMP_NODE_conv1_FWD and COMP_NODE_conv1_BWD"
         )
     exact_ps = node.number(DURATION_PS)
     time_ps = node.duration_micros * PS_PER_MICRO if exact_ps is None or exact_ps < 0 else exact_ps
@@ -163,12 +159,9 @@ def _compute(place: str, node: ChakraNode, iterations: list[_Iteration]) -> None
 
 
 def _collective(place: str, node: ChakraNode, iteration: _Iteration, dtype: str) -> None:
-    kind, size = node.number("comm_type"), node.number("comm_size")
-    if kind is None or size is None or size < 0:
-        raise WorkloadError(f"{place}: collective {shown(node.name)} lacks comm_type or comm_size; accepted: both")
+    kind, size = chakra.collective(place, node)
     if kind != chakra.ALL_REDUCE:
-        named = chakra.COLLECTIVES[kind] if 0 <= kind < len(chakra.COLLECTIVES) else f"a collective of type {kind}"
-        raise not_data_parallel(place, f"node {shown(node.name)} is {named} of {size} bytes")
+        raise not_data_parallel(place, f"node {shown(node.name)} is {chakra.name_of(kind)} of {size} bytes")
     if iteration.forward and not iteration.is_backward:
         raise not_data_parallel(place, f"node {shown(node.name)} is ALL_REDUCE of {size} bytes in the forward pass")
     match = _COLLECTIVE.fullmatch(node.name)

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
+from tensorexpress.errors import WorkloadError, shown
+from tensorexpress.foreign.imported import not_data_parallel
 from tensorexpress.foreign.protobuf import (
     BYTES,
     delimited,
@@ -22,6 +25,8 @@ from tensorexpress.foreign.protobuf import (
 
 METADATA_NODE, MEM_LOAD_NODE, MEM_STORE_NODE, COMP_NODE = 1, 2, 3, 4
 COMM_SEND_NODE, COMM_RECV_NODE, COMM_COLL_NODE = 5, 6, 7
+
+PS_PER_MICRO = 10**6
 
 ALL_REDUCE = 0
 COLLECTIVES = (
@@ -47,6 +52,15 @@ _ID, _NAME, _TYPE, _CTRL_DEPS, _DATA_DEPS, _DURATION, _ATTR = 1, 2, 3, 4, 5, 7, 
 _ATTR_NAME = 1
 _INT32, _INT64, _UINT32, _UINT64, _BOOL, _STRING = 7, 9, 11, 13, 27, 29
 _SIGNED, _UNSIGNED = (_INT32, _INT64), (_UINT32, _UINT64, _BOOL)
+
+#: What attributes say that the schema has no field for: exact times, and parameters beside bytes.
+DURATION_PS, NUMEL, DTYPE = "duration_ps", "numel", "dtype"
+
+#: The attributes that are kept; whatever else a file holds takes no memory.
+_KEPT = {"schema", "is_cpu_op", "comm_type", "comm_size", "seq_id", "tid", DURATION_PS, NUMEL, DTYPE}
+
+#: Dependencies of all nodes together; linked traces have some ten for each.
+_MOST_DEPENDENCIES = 5_000_000
 
 Attribute = int | bool | str
 
@@ -75,6 +89,26 @@ class ChakraNode:
         return int(value) if isinstance(value, int) else None
 
 
+def name_of(collective: int) -> str:
+    """Return what a collective is called."""
+    return COLLECTIVES[collective] if 0 <= collective < len(COLLECTIVES) else f"a collective of type {collective}"
+
+
+def collective(place: str, node: ChakraNode) -> tuple[int, int]:
+    """Return which collective a node is, and of how many bytes."""
+    kind, size = node.number("comm_type"), node.number("comm_size")
+    if kind is None or size is None or size < 0:
+        raise WorkloadError(f"{place}: collective {shown(node.name)} lacks comm_type or comm_size; accepted: both")
+    return kind, size
+
+
+def refuse_transfer(place: str, node: ChakraNode) -> None:
+    """Refuse a node that is between two workers alone."""
+    if node.type in (COMM_SEND_NODE, COMM_RECV_NODE):
+        verb = "sends to" if node.type == COMM_SEND_NODE else "receives from"
+        raise not_data_parallel(place, f"node {shown(node.name)} {verb} one other worker")
+
+
 def is_trace(content: bytes) -> bool:
     """Whether this begins as a trace does: a GlobalMetadata of a version or attributes, and a Node with a type."""
     try:
@@ -101,13 +135,16 @@ def encode(metadata: Mapping[str, Attribute], nodes: Iterable[ChakraNode]) -> by
 
 
 def _nodes(trace: Iterator[tuple[int, bytes]], most: int) -> Iterator[ChakraNode]:
+    dependencies = 0
     for count, (place, message) in enumerate(trace, 1):
-        if count > most:
-            raise ValueError(f"more than {most} nodes")
         try:
-            yield _node(message)
+            node = _node(message)
         except ValueError as error:
             raise ValueError(f"{error}, in the node at byte {place}") from None
+        dependencies += len(node.depends_on)
+        if count > most or dependencies > _MOST_DEPENDENCIES:
+            raise ValueError(f"more than {most} nodes or {_MOST_DEPENDENCIES} dependencies")
+        yield node
 
 
 def _metadata(message: bytes) -> dict[str, Attribute]:
@@ -118,7 +155,7 @@ def _metadata(message: bytes) -> dict[str, Attribute]:
         if number == _VERSION:
             found["version"] = _text(value)
         elif number == _METADATA_ATTR:
-            found.update([_attribute(value)])
+            _keep(found, value)
     return found
 
 
@@ -129,7 +166,7 @@ def _node(message: bytes) -> ChakraNode:
     attributes: dict[str, Attribute] = {}
     for number, _, value in fields(message):
         if number in (_CTRL_DEPS, _DATA_DEPS):
-            depends_on.extend([value] if isinstance(value, int) else varints(value))
+            depends_on.extend([value] if isinstance(value, int) else islice(varints(value), _MOST_DEPENDENCIES + 1))
         elif number in numbers:
             if not isinstance(value, int):
                 raise ValueError(f"field {number} is no number")
@@ -140,8 +177,15 @@ def _node(message: bytes) -> ChakraNode:
             if number == _NAME:
                 name = _text(value)
             else:
-                attributes.update([_attribute(value)])
+                _keep(attributes, value)
     return ChakraNode(numbers[_ID], name, numbers[_TYPE], tuple(depends_on), numbers[_DURATION], attributes)
+
+
+def _keep(attributes: dict[str, Attribute], message: bytes) -> None:
+    """Add an attribute, if it is one that counts."""
+    name, value = _attribute(message)
+    if name in _KEPT:
+        attributes[name] = value
 
 
 def _attribute(message: bytes) -> tuple[str, Attribute]:

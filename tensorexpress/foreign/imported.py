@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tensorexpress.errors import WorkloadError, shown
 from tensorexpress.names import LONGEST_NAME, name_of_file
@@ -45,7 +46,7 @@ class Imported:
 
 
 def imported(
-    name: str,
+    place: str,
     source: str,
     parts: Sequence[Part],
     *,
@@ -56,39 +57,52 @@ def imported(
 ) -> Imported:
     """Return what a reader found as a value: every layer with parameters, every name once, explained at most wholly.
 
-    A layer without parameters is a part of the one before it: its forward pass comes after that layer's, and its
-    backward pass has to be through before that layer's gradient is ready.
+    The workload is called as the file, up to its first ending.
     """
     if not any(part.params for part in parts):
-        raise WorkloadError(f"{name}: no layer of {len(parts)} has parameters; accepted: gradients that are summed")
-    joined: list[Part] = []
-    waiting: list[Part] = []
-    for part in parts:
-        if part.params and not joined:
-            joined.append(_with_times(part, waiting))
-        elif part.params:
-            joined.append(part)
-        elif joined:
-            joined[-1] = _with_times(joined[-1], [part])
-        else:
-            waiting.append(part)
-    layers = [
-        Layer(name_, part.params, part.forward_ps, part.backward_ps)
-        for name_, part in zip(_different_names([part.name for part in joined]), joined, strict=True)
-    ]
-    for layer in layers:
-        if max(layer.forward_ps, layer.backward_ps) > LONGEST_CSV_PS:
-            raise WorkloadError(
-                f"{name}: layer {layer.name} computes for {format_ms(max(layer.forward_ps, layer.backward_ps))}; "
-                f"accepted: up to {format_ms(LONGEST_CSV_PS)}; check the unit"
-            )
+        raise WorkloadError(f"{place}: no layer of {len(parts)} has parameters; accepted: gradients that are summed")
+    joined = _joined(parts)
+    names = _different_names([part.name for part in joined])
+    layers = tuple(_layer(place, name, part) for name, part in zip(names, joined, strict=True))
     said = list(notes)
     if len(joined) < len(parts):
         said.append(
             f"{counted(len(parts) - len(joined), 'layer')} without parameters: computed as a part of the layer before"
         )
-    workload = Workload(name, tuple(layers), dtype)
+    workload = Workload(name_of_file(Path(place).name.partition(".")[0]), layers, dtype)
     return Imported(workload, source, iterations, max(iteration_ps, workload.compute_ps), tuple(said))
+
+
+def _joined(parts: Iterable[Part]) -> list[Part]:
+    """Return the parts that have parameters, each with the times of those without that follow it.
+
+    Their forward pass comes after its own, and their backward pass has to be through before its gradient is ready. What
+    comes before the first one is a part of that.
+    """
+    joined: list[Part] = []
+    waiting: list[Part] = []
+    for part in parts:
+        if part.params:
+            joined.append(_with_times(part, waiting))
+            waiting = []
+        elif joined:
+            joined[-1] = _with_times(joined[-1], [part])
+        else:
+            waiting.append(part)
+    return joined
+
+
+def _layer(place: str, name: str, part: Part) -> Layer:
+    longest_ps = max(part.forward_ps, part.backward_ps)
+    if longest_ps > LONGEST_CSV_PS:
+        raise WorkloadError(
+            f"{place}: layer {name} computes for {format_ms(longest_ps)}; accepted: up to {format_ms(LONGEST_CSV_PS)}; "
+            "check the unit"
+        )
+    try:
+        return Layer(name, part.params, part.forward_ps, part.backward_ps)
+    except WorkloadError as error:
+        raise WorkloadError(f"{place}: {error}") from None
 
 
 def mean_parts(iterations: Sequence[Sequence[Part]]) -> list[Part]:
@@ -167,6 +181,6 @@ def listed(names: Iterable[str], most: int = 3) -> str:
     >>> listed(["a", "b", "c", "d", "e"])
     'a, b, c and 2 more'
     """
-    all_names = [shown(name)[1:-1] for name in names]
+    all_names = [shown(name, 60).strip("'\"") for name in names]
     more = f" and {len(all_names) - most} more" if len(all_names) > most else ""
     return ", ".join(all_names[:most]) + more

@@ -24,7 +24,7 @@ from typing import Any
 
 from tensorexpress.errors import WorkloadError, shown
 from tensorexpress.foreign.imported import Imported, Part, imported, listed, mean_parts, not_data_parallel
-from tensorexpress.foreign.kineto_events import Profile, Timed, read_events
+from tensorexpress.foreign.kineto_events import MODULE, Profile, Timed, read_events
 from tensorexpress.units import counted, format_ms
 
 _STEP = re.compile(r"ProfilerStep#?[0-9]+")
@@ -56,6 +56,8 @@ class _Gradient:
     ready_ps: int
     #: The operation of the forward pass that used it.
     used_by: Timed
+    #: What a bucket is called.
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class _Step:
     on_device: bool
 
 
-def read_kineto(place: str, name: str, content: bytes) -> Imported:
+def read_kineto(place: str, content: bytes) -> Imported:
     """Return the workload of a trace: the mean of all iterations that have the same layers as most."""
     events = read_events(place, content)
     device = _Device(events)
@@ -102,7 +104,7 @@ def read_kineto(place: str, name: str, content: bytes) -> Imported:
     dtypes = sum((step.dtypes for step in alike), Counter[str]())
     dtype, _ = dtypes.most_common(1)[0]
     return imported(
-        name,
+        place,
         f"PyTorch profiler trace, {'a GPU' if alike[0].on_device else 'CPU'}",
         mean_parts([step.parts for step in alike]),
         dtype=dtype,
@@ -123,7 +125,10 @@ def _notes(steps: Sequence[_Step], others: int, dtypes: Counter[str]) -> list[st
         "such as input and optimizer"
     ]
     if steps[0].has_buckets:
-        notes.append(f"no shapes of gradients: layers are the buckets that were summed; for parameters, {_NO_SHAPES}")
+        notes.append(
+            "no shapes of gradients: layers are the buckets that were summed, bucket0 first; "
+            f"for parameters, {_NO_SHAPES}"
+        )
     if others:
         notes.append(f"left out: {counted(others, 'iteration')} with other layers")
     if ignored := sorted({name for step in steps for name in step.ignored}):
@@ -137,13 +142,22 @@ def _windows(place: str, events: Profile) -> list[tuple[int, int]]:
     """Return begin and end of every iteration: what the profiler marked, or up to every optimizer's step, or all."""
     steps = [event for event in (*events.annotations, *events.operations) if _STEP.fullmatch(event.name)]
     if steps:
-        return sorted({(event.start_ps, event.end_ps) for event in steps})
+        return _apart(sorted((event.start_ps, event.end_ps) for event in steps))
     if not events.operations:
         raise WorkloadError(f"{place}: has no operations of a CPU; accepted: ProfilerActivity.CPU among the activities")
     begin_ps = events.operations[0].start_ps
     end_ps = max(event.end_ps for event in events.operations)
     ends = sorted(event.end_ps for event in events.annotations if event.name.startswith(_OPTIMIZER))
     return list(pairwise(sorted({begin_ps, *ends}))) or [(begin_ps, end_ps)]
+
+
+def _apart(windows: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return those of sorted windows that do not begin before the one before them ended."""
+    found: list[tuple[int, int]] = []
+    for window in windows:
+        if not found or window[0] >= found[-1][1]:
+            found.append(window)
+    return found
 
 
 def _within(events: Profile, begin_ps: int, end_ps: int) -> Profile:
@@ -165,13 +179,13 @@ def _step(place: str, events: Profile, device: _Device, begin_ps: int, end_ps: i
     evaluated = [event for event in events.operations if event.name.startswith(_EVALUATES)]
     if not any(event.name.endswith(_ACCUMULATES) for event in evaluated):
         return None
+    _check_one_pass(place, evaluated)
     backward_ps = evaluated[0].start_ps
     accumulated = [event for event in events.operations if event.name == _ACCUMULATES] or [
         event for event in evaluated if event.name.endswith(_ACCUMULATES)
     ]
     users = _users(events, backward_ps)
-    makers = [event for event in evaluated if event.number(_SEQUENCE) is not None]
-    used_by = [_user(event, makers, users) for event in accumulated]
+    used_by = _used_by(accumulated, evaluated, users)
     gradients = _gradients(place, accumulated, used_by)
     has_buckets = gradients is None
     if gradients is None:
@@ -206,6 +220,19 @@ def _step(place: str, events: Profile, device: _Device, begin_ps: int, end_ps: i
     )
 
 
+def _check_one_pass(place: str, evaluated: Sequence[Timed]) -> None:
+    """Refuse an iteration with several backward passes: each of their graphs is younger than the one before.
+
+    Autograd begins with the youngest node of a graph, the loss.
+    """
+    numbers = [number for event in evaluated if (number := event.number(_SEQUENCE)) is not None]
+    if numbers and max(numbers) > numbers[0]:
+        raise WorkloadError(
+            f"{place}: an iteration has several backward passes (accumulation, checkpoints, or no marks); "
+            "accepted: one forward and one backward pass for every profiler.step()"
+        )
+
+
 def _ready_in_order(ready: Sequence[int], begun_ps: int) -> list[int]:
     """Return when gradients are ready of layers in forward order, none before that of the layer behind it."""
     done: list[int] = []
@@ -235,13 +262,19 @@ def _users(events: Profile, backward_ps: int) -> dict[int, Timed]:
     return users
 
 
-def _user(accumulated: Timed, makers: Sequence[Timed], users: dict[int, Timed]) -> Timed | None:
-    """Return what used a parameter: the forward operation of the last node that ran before its gradient."""
-    for index in range(_first_from(makers, accumulated.start_ps) - 1, -1, -1):
-        number = makers[index].number(_SEQUENCE)
-        if makers[index].thread == accumulated.thread and number in users:
-            return users[number]
-    return None
+def _used_by(accumulated: Sequence[Timed], evaluated: Sequence[Timed], users: dict[int, Timed]) -> list[Timed | None]:
+    """Return for every gradient what used its parameter: the forward operation of the last node before it."""
+    found: list[Timed | None] = []
+    last: dict[tuple[str, str], Timed] = {}
+    place = 0
+    for event in accumulated:
+        while place < len(evaluated) and evaluated[place].start_ps < event.start_ps:
+            number = evaluated[place].number(_SEQUENCE)
+            if number is not None and number in users:
+                last[evaluated[place].thread] = users[number]
+            place += 1
+        found.append(last.get(event.thread))
+    return found
 
 
 def _gradients(place: str, accumulated: Sequence[Timed], used_by: Sequence[Timed | None]) -> list[_Gradient] | None:
@@ -286,14 +319,15 @@ def _buckets(
         raise WorkloadError(f"{place}: gradients have no shapes, and no sums say their sizes; {_NO_SHAPES}")
     found = []
     first = 0
-    for issued_ps, params, dtype in sums:
+    for number, (issued_ps, params, dtype) in enumerate(sums):
         last = first
         while last < len(accumulated) and accumulated[last].end_ps <= issued_ps:
             last += 1
         users = [user for user in used_by[first:last] if user is not None]
         if not users:
             raise WorkloadError(f"{place}: a sum of {params} parameters follows no gradient of its own; {_NO_SHAPES}")
-        found.append(_Gradient(params, dtype, issued_ps, min(users, key=lambda user: user.start_ps)))
+        first_use = min(users, key=lambda user: user.start_ps)
+        found.append(_Gradient(params, dtype, issued_ps, first_use, f"bucket{number}"))
         first = last
     return found
 
@@ -304,24 +338,39 @@ def _uses(gradients: Iterable[_Gradient], events: Profile) -> list[_Use]:
     for gradient in gradients:
         used_by = gradient.used_by
         together[used_by.start_ps, -used_by.end_ps, used_by.name].append(gradient)
+    in_order = [same for _, same in sorted(together.items())]
+    names = _names([same[0].used_by for same in in_order], events.modules)
     return [
         _Use(
-            _name(same[0].used_by, events.modules),
-            start_ps,
+            same[0].name or name,
+            same[0].used_by.start_ps,
             sum(gradient.params for gradient in same),
             max(gradient.ready_ps for gradient in same),
         )
-        for (start_ps, _, _), same in sorted(together.items())
+        for name, same in zip(names, in_order, strict=True)
     ]
 
 
-def _name(operation: Timed, modules: Sequence[Timed]) -> str:
-    """Return what a layer is called: the innermost module that was called around it, or the operation itself."""
-    for index in range(_first_from(modules, operation.start_ps + 1) - 1, -1, -1):
-        module = modules[index]
-        if module.thread == operation.thread and module.end_ps >= operation.end_ps:
-            return module.name.removeprefix("nn.Module: ")
-    return operation.name.removeprefix("aten::")
+def _names(operations: Sequence[Timed], modules: Sequence[Timed]) -> list[str]:
+    """Return what layers are called: the innermost module that was called around each, or the operation itself."""
+    found = []
+    around: defaultdict[tuple[str, str], list[Timed]] = defaultdict(list)
+    place = 0
+    for operation in operations:
+        while place < len(modules) and modules[place].start_ps <= operation.start_ps:
+            _leave(around[modules[place].thread], modules[place].start_ps).append(modules[place])
+            place += 1
+        inside = _leave(around[operation.thread], operation.start_ps)
+        is_inside = inside and inside[-1].end_ps >= operation.end_ps
+        found.append(inside[-1].name.removeprefix(MODULE) if is_inside else operation.name.removeprefix("aten::"))
+    return found
+
+
+def _leave(modules: list[Timed], at_ps: int) -> list[Timed]:
+    """Take the modules away that were through at a time, and return those that are left."""
+    while modules and modules[-1].end_ps <= at_ps:
+        modules.pop()
+    return modules
 
 
 def _check_collectives(place: str, events: Profile, uses: Sequence[_Use], backward_ps: int) -> tuple[str, ...]:

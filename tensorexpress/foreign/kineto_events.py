@@ -29,7 +29,10 @@ _CATEGORIES = {
     "python_function": _MODULE,
 }
 
-#: Profile of a file, and how far from 0 a time may be, in microseconds.
+#: What the name of a call of a module begins with.
+MODULE = "nn.Module: "
+
+#: Events of a file, and how far from 0 a time may be, in microseconds.
 _MOST_EVENTS = 5_000_000
 _LATEST_US = 1e17
 _LONGEST_US = 1e12
@@ -100,7 +103,7 @@ def _sorted_out(place: str, listed: Iterable[Any]) -> Profile:
         kind = _CATEGORIES.get(category.lower()) if isinstance(category, str) else None
         if raw.get("ph") == "X" and kind is not None:
             lists[kind].append(_event(f"{place}: event {number}", raw))
-    events.modules = [event for event in events.modules if event.name.startswith("nn.Module: ")]
+    events.modules = [event for event in events.modules if event.name.startswith(MODULE)]
     for each in lists.values():
         each.sort(key=_enclosing_first)
     events.modules.sort(key=_enclosing_first)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
-#: Bytes of the longest number, and what it is cut to.
+#: Bytes of the longest number, and the bits of it that count.
 _LONGEST_VARINT = 10
 _MASK = 2**64 - 1
 
@@ -83,11 +83,12 @@ def signed(value: int) -> int:
 
 
 def encode_varint(value: int) -> bytes:
-    r"""Return a number as bytes.
+    r"""Return a number as bytes; a negative one as an int64 is.
 
     >>> encode_varint(300)
     b'\xac\x02'
     """
+    value &= _MASK
     encoded = bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)

@@ -6,7 +6,6 @@ import gzip
 import io
 import os
 import zlib
-from pathlib import Path
 
 from tensorexpress.errors import InputError, WorkloadError, unknown
 from tensorexpress.foreign.astra_text import UNITS, is_text_workload, read_text_workload
@@ -14,7 +13,6 @@ from tensorexpress.foreign.chakra_import import read_chakra
 from tensorexpress.foreign.chakra_nodes import is_trace
 from tensorexpress.foreign.imported import Imported
 from tensorexpress.foreign.kineto import read_kineto
-from tensorexpress.names import name_of_file
 from tensorexpress.workload import DTYPE_BYTES
 
 #: Format -> what it is.
@@ -49,16 +47,15 @@ def read_foreign(
         raise InputError(unknown("format", chosen, FORMATS))
     if dtype is not None and dtype not in DTYPE_BYTES:
         raise InputError(unknown("dtype", dtype, DTYPE_BYTES))
-    name = name_of_file(Path(place).name.partition(".")[0])
     if chosen == "astra-text":
-        return read_text_workload(place, name, content, _unit(place, unit), dtype or "fp32")
+        return read_text_workload(place, content, _unit(place, unit), dtype or "fp32")
     if unit is not None:
         raise InputError(f"--unit {unit}: {place} is a {FORMATS[chosen]}, which says it; leave it out")
     if chosen == "chakra":
-        return read_chakra(place, name, content, dtype)
+        return read_chakra(place, content, dtype)
     if dtype is not None:
         raise InputError(f"--dtype {dtype}: {place} is a {FORMATS[chosen]}, which says it; leave it out")
-    return read_kineto(place, name, content)
+    return read_kineto(place, content)
 
 
 def _unit(place: str, unit: str | None) -> str:

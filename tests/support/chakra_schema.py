@@ -36,8 +36,24 @@ _FIELDS = {
 @cache
 def message(name: str) -> Any:
     """Return the class of a message."""
+    message_factory = pytest.importorskip("google.protobuf.message_factory")
+    found = _pool().FindMessageTypeByName(f"et.{name}")
+    # Protobuf had another name for it once.
+    make = getattr(message_factory, "GetMessageClass", None)
+    return make(found) if make else _old_factory().GetPrototype(found)
+
+
+@cache
+def _old_factory() -> Any:
+    from google.protobuf import message_factory
+
+    return message_factory.MessageFactory(_pool())
+
+
+@cache
+def _pool() -> Any:
     descriptor_pb2 = pytest.importorskip("google.protobuf.descriptor_pb2")
-    from google.protobuf import descriptor_pool, message_factory
+    from google.protobuf import descriptor_pool
 
     file = descriptor_pb2.FileDescriptorProto(name="et.proto", package="et", syntax="proto3")
     for title, members in _FIELDS.items():
@@ -55,9 +71,7 @@ def message(name: str) -> Any:
                 entry.type = getattr(entry, f"TYPE_{type_.upper()}")
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    found = pool.FindMessageTypeByName(f"et.{name}")
-    make = getattr(message_factory, "GetMessageClass", None)
-    return make(found) if make else message_factory.MessageFactory(pool).GetPrototype(found)
+    return pool
 
 
 def trace_of(messages: Iterable[Any]) -> bytes:

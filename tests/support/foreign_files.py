@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tensorexpress.foreign import chakra_nodes as chakra
+from tensorexpress.foreign.chakra_nodes import ChakraNode
+
 #: Layers in forward order: name, shapes of parameters, forward and backward time in microseconds.
 LAYERS = (
     ("aten::conv2d", ((8, 3, 3, 3), (8,)), 120, 260),
@@ -165,3 +168,42 @@ EXPECTED = [
     (name.removeprefix("aten::"), sum(map(_product, shapes)), forward * 10**6, backward * 10**6)
     for name, shapes, forward, backward in LAYERS
 ]
+
+#: Buckets in the order of their sums: parameters, then kernels of the forward and of the backward pass in microseconds.
+BUCKETS = ((5130, (80,), (150,)), (240, (120, 30), (45, 260)))
+
+
+def linked(buckets: Sequence[Any] = BUCKETS, collective: int = chakra.ALL_REDUCE) -> bytes:
+    """Return a Chakra trace as it is linked from PyTorch's: one thread for each pass, and what they launched."""
+    nodes: list[ChakraNode] = []
+
+    def add(name: str, kind: int, depends_on: Sequence[int] = (), micros: int = 1, **attributes: int | bool) -> int:
+        # Numbers leave gaps, and depend on nodes that were left out of the file.
+        nodes.append(ChakraNode(10 * len(nodes) + 100, name, kind, (3, *depends_on), micros, attributes))
+        return nodes[-1].id
+
+    def operation(name: str, thread: int, sequence: int, depends_on: Sequence[int] = ()) -> int:
+        return add(name, chakra.COMP_NODE, depends_on, is_cpu_op=True, tid=thread, seq_id=sequence)
+
+    def kernel(micros: int) -> None:
+        add("sgemm", chakra.COMP_NODE, (), micros, is_cpu_op=False, tid=7)
+
+    operation("aten::flatten_dense_tensors", 1, -1)
+    kernel(9)
+    add("ncclBroadcast", chakra.COMM_COLL_NODE, is_cpu_op=False, comm_type=5, comm_size=40)
+    used = {}
+    for number, (_, forward, _) in reversed(list(enumerate(buckets))):
+        used[number] = operation("aten::linear", 1, number)
+        for micros in forward:
+            kernel(micros)
+    for number, (params, _, backward) in enumerate(buckets):
+        operation("aten::mm", 2, -1, [used[number]])
+        for micros in backward:
+            kernel(micros)
+        add("c10d::allreduce_", chakra.COMM_COLL_NODE, is_cpu_op=True, tid=2)
+        add(
+            "ncclAllReduce", chakra.COMM_COLL_NODE, (), 999, is_cpu_op=False, comm_type=collective, comm_size=4 * params
+        )
+    operation("aten::_foreach_add_", 1, -1)
+    kernel(21)
+    return chakra.encode({"schema": "1.0.1"}, nodes)
