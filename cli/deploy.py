@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from tensorexpress.cli.deploy_linux import check_options, deploy_linux
-from tensorexpress.cli.deploy_p4 import check_no_switches, deploy_p4, write_entries
+from tensorexpress.cli.deploy_p4 import check_no_switches, deploy_p4, watch_settings, write_entries
 from tensorexpress.cli.linux_options import linux_options
-from tensorexpress.cli.options import check_outputs
+from tensorexpress.cli.options import NumberRange, check_outputs
 from tensorexpress.cli.targets import read_targets, target_options
 from tensorexpress.errors import InputError
 
@@ -68,6 +68,20 @@ from tensorexpress.errors import InputError
 )
 @click.option("--stay", is_flag=True, help="Stay, as primary or as backup, and deploy again when a switch comes back.")
 @click.option(
+    "--replan",
+    type=NumberRange(min=0.1, max=100),
+    metavar="PERCENT",
+    help="With --stay: plan routes again when the load of others on a link changes by more than so much of its rate.",
+)
+@click.option(
+    "--every",
+    type=NumberRange(min=0.1, max=86_400),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --replan: how often counters of ports are read.",
+)
+@click.option(
     "--json", "json_path", metavar="FILE", help="Write every change as JSON; - prints it instead of the table."
 )
 @linux_options
@@ -93,6 +107,8 @@ def deploy(
     trust_dscp: bool,
     entries_directory: str | None,
     stay: bool,
+    replan: float | None,
+    every: float,
     json_path: str | None,
     device: str | None,
     rate: str | None,
@@ -108,6 +124,7 @@ def deploy(
     \b
       tensorexpress plan -o plan.json
       tensorexpress deploy plan.json --switch s0=127.0.0.1:9559 --dry-run
+      tensorexpress deploy plan.json --switch s0=127.0.0.1:9559 --stay --replan 10
       tensorexpress deploy plan.json --entries entries
       tensorexpress deploy plan.json --target linux --dev eth0 --dry-run
     """
@@ -122,6 +139,8 @@ def deploy(
         return
     if stay and (dry_run or json_path):
         raise InputError("--stay goes with neither --dry-run nor --json; leave one of them out")
+    if replan is not None and (partial or not stay):
+        raise InputError("--replan goes with --stay and with all switches of the plan; give --stay, and no --partial")
     check_outputs(json_path)
     deploy_p4(
         plan_path,
@@ -131,6 +150,7 @@ def deploy(
         partial=partial,
         dry_run=dry_run,
         stay=stay,
+        replan=None if replan is None else watch_settings(replan, every),
         json_path=json_path,
         **choices,
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -20,12 +21,13 @@ if TYPE_CHECKING:
     from tensorexpress.control.client import RemoteSwitch
     from tensorexpress.control.deploy import Event, PlannedDeployment
     from tensorexpress.control.intent import Options
+    from tensorexpress.control.watch import WatchSettings
     from tensorexpress.plan import Plan
 
 #: Options of deploy that say how to talk to switches, and what to tell of it.
 _OF_SWITCHES = {
     *("switches", "device_ids", "tls_ca", "tls_cert", "tls_key", "election_id"),
-    *("partial", "dry_run", "stay", "json_path"),
+    *("partial", "dry_run", "stay", "replan", "every", "json_path"),
 }
 
 
@@ -38,6 +40,7 @@ def deploy_p4(
     partial: bool,
     dry_run: bool,
     stay: bool,
+    replan: WatchSettings | None,
     json_path: str | None,
     **choices: Any,
 ) -> None:
@@ -55,6 +58,9 @@ def deploy_p4(
     from tensorexpress.control.report import changes_json, changes_table
 
     options = _options(plan, hosts_path, limits, choices)
+    if replan is not None:
+        _reroute(plan, targets, options, replan)
+        return
     deployment = control.prepare(plan, [target.name for target in targets], options, p4.load())
     if stay:
         _stay(deployment, targets)
@@ -67,6 +73,16 @@ def deploy_p4(
     error = control.failures(outcomes)
     if error is not None:
         raise error
+
+
+def watch_settings(percent: float, every_s: float) -> WatchSettings:
+    """Return when routes are planned again: a load changes by so many percent of a link, seen so often."""
+    from tensorexpress.target.controlled import check_p4runtime
+
+    check_p4runtime()
+    from tensorexpress.control.watch import WatchSettings
+
+    return WatchSettings(every_s, percent / 100)
 
 
 def check_no_switches(context: click.Context) -> None:
@@ -131,22 +147,44 @@ def _limit(text: str) -> tuple[str, int]:
     return job, rate_bps
 
 
-def _stay(deployment: PlannedDeployment, targets: Sequence[RemoteSwitch]) -> None:
-    """Keep the switches until Ctrl-C or SIGTERM."""
-    from tensorexpress.control.deploy import keep
-    from tensorexpress.control.report import event_line
-
+@contextmanager
+def _until_told_to_end() -> Iterator[threading.Event]:
+    """Yield what Ctrl-C and SIGTERM set."""
     stopping = threading.Event()
 
     def stop(number: int, frame: FrameType | None) -> None:
         stopping.set()
 
-    def report(event: Event) -> None:
-        click.echo(event_line(event, deployment.schema))
-
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        keep(deployment, targets, report, stopping)
+        yield stopping
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _stay(deployment: PlannedDeployment, targets: Sequence[RemoteSwitch]) -> None:
+    """Keep the switches until Ctrl-C or SIGTERM."""
+    from tensorexpress.control.deploy import keep
+    from tensorexpress.control.report import event_line
+
+    with _until_told_to_end() as stopping:
+        keep(deployment, targets, lambda event: click.echo(event_line(event, deployment.schema)), stopping)
+
+
+def _reroute(plan: Plan, targets: Sequence[RemoteSwitch], options: Options, settings: WatchSettings) -> None:
+    """Keep routes as good as others' traffic lets them be, until Ctrl-C or SIGTERM."""
+    from tensorexpress import p4
+    from tensorexpress.control.deploy import Event
+    from tensorexpress.control.messages import ProgramSchema
+    from tensorexpress.control.report import event_line, rerouting_line
+    from tensorexpress.control.watch import Rerouting, watch
+
+    program = p4.load()
+    schema = ProgramSchema.of(program)
+
+    def report(happened: Event | Rerouting) -> None:
+        click.echo(event_line(happened, schema) if isinstance(happened, Event) else rerouting_line(happened, plan))
+
+    with _until_told_to_end() as stopping:
+        watch(plan, targets, options, program, settings, report, stopping)

@@ -13,6 +13,9 @@ from tensorexpress.wire.header import HEADER_BYTES
 #: Bytes of a frame on the wire outside the IP packet: preamble, Ethernet header, checksum and gap.
 ETHERNET_BYTES = 38
 
+#: The same beside a frame as switches count it, from its header on and without its checksum.
+FRAME_OVERHEAD_BYTES = ETHERNET_BYTES - 14
+
 _IPV4_BYTES = 20
 _UDP_BYTES = 8
 

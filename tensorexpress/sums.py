@@ -88,8 +88,8 @@ class SummingSwitch:
 
     #: Its index among the switches of the cluster.
     switch: int
-    #: The directed links by which its children send to it: from hosts of workers, then from switches below, each in
-    #: ascending order. A child's place is its number in packets.
+    #: The directed links by which its children send to it: from hosts of workers in ascending order, then from switches
+    #: below. A child's place is its number in packets, and stays when a switch gives its place in the tree to another.
     children: tuple[int, ...]
     #: The directed link to the switch above; -1 at the root.
     up: int = -1

@@ -328,6 +328,7 @@ def test_one_switch_that_fails_does_not_hide_the_others(target_switch: TargetSwi
         (["--switch", "s0=a", "--tls-ca", "none.pem"], "--tls-ca 'none.pem': cannot be read"),
         (["--switch", "s0=a", "--tls-ca", __file__, "--tls-cert", __file__], "--tls-cert and --tls-key go together"),
         (["--switch", "s0=a", "--stay", "--dry-run"], "--stay goes with neither"),
+        (["--switch", "s0=a", "--replan", "10"], "--replan goes with --stay and with all switches of the plan"),
         (["--switch", "s0=a", "--json", "/"], "it is a directory"),
     ],
 )
@@ -554,12 +555,14 @@ def test_a_switch_that_comes_later_is_deployed_then(target_switch: TargetSwitch,
         assert_deployed(target_switch, deployment)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("number", "more"), [(signal.SIGTERM, []), (signal.SIGINT, []), (signal.SIGINT, ["--replan", "10"])]
+)
 def test_the_verb_stays_until_it_is_told_to_end(
-    target_switch: TargetSwitch, plan_path: str, number: signal.Signals
+    target_switch: TargetSwitch, plan_path: str, number: signal.Signals, more: list[str]
 ) -> None:
     program = Path(sys.executable).with_name("tensorexpress")
-    arguments = ["deploy", plan_path, "--switch", f"s0={target_switch.address}", "--stay"]
+    arguments = ["deploy", plan_path, "--switch", f"s0={target_switch.address}", "--stay", *more]
     with subprocess.Popen(
         [program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={"PYTHONUNBUFFERED": "1"}
     ) as process:

@@ -273,6 +273,14 @@ class Connection:
             except grpc.RpcError as error:
                 raise self._error(f"reading {query.WhichOneof('entity')}", error) from None
 
+    def read_few(self, queries: Sequence[Any]) -> list[Any]:
+        """Return all entities that match, of few queries that each match few, in one request."""
+        request = p4runtime_pb2.ReadRequest(device_id=self.target.device_id, entities=queries)
+        try:
+            return [entity for response in self._stub.Read(request, timeout=REQUEST_S) for entity in response.entities]
+        except grpc.RpcError as error:
+            raise self._error(f"reading {queries[0].WhichOneof('entity')}", error) from None
+
     def read_if_implemented(self, query: Any) -> list[Any] | None:
         """Return all entities that match, or None when the switch cannot read such."""
         request = p4runtime_pb2.ReadRequest(device_id=self.target.device_id, entities=[query])

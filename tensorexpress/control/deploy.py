@@ -55,7 +55,7 @@ def prepare(plan: Plan, switches: Sequence[str], options: Options, program: P4Pr
         control.check(plan, options, schema)
     wanted = {switch: _completed(entries(Intent(plan, switch, options)), schema) for switch in switches}
     for switch, entities in wanted.items():
-        _check_room(switch, entities, schema)
+        check_room(switch, entities, schema)
         for entity in entities:
             entity.encode(schema)
     return PlannedDeployment(program, schema, wanted)
@@ -72,7 +72,7 @@ def _completed(entities: Sequence[Entity], schema: ProgramSchema) -> list[Entity
     return [*(entity for entity in initial_entities(schema) if entity.identity not in chosen), *entities]
 
 
-def _check_room(switch: str, wanted: Sequence[Entity], schema: ProgramSchema) -> None:
+def check_room(switch: str, wanted: Sequence[Entity], schema: ProgramSchema) -> None:
     """Refuse more entries than a table holds."""
     for place, needed, room in rooms(wanted, schema):
         if needed > room:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tensorexpress.control.classify import OFFERED
@@ -102,9 +102,18 @@ def read_served(connection: Connection, schema: ProgramSchema) -> dict[tuple[int
     return {_split(cell): cell.packets for cell in cells if cell.packets}
 
 
-def read_ports(connection: Connection, schema: ProgramSchema) -> dict[int, PortBytes]:
-    """Return what has left by every port that sent anything; much quicker than all of a switch's status."""
-    return {each.port: each for each in _ports((), read_array(connection, schema, PORTS) or ())}
+def read_ports(connection: Connection, schema: ProgramSchema, ports: Iterable[int]) -> dict[int, PortBytes]:
+    """Return what has left by some ports; much quicker than all of a switch's status."""
+    queries = []
+    for index in (2 * port + is_other for port in ports for is_other in (0, 1)):
+        queries.append(CounterEntry.query(schema, PORTS))
+        queries[-1].counter_entry.index.index = index
+    cells = sorted((CounterEntry.decode(schema, each) for each in connection.read_few(queries)), key=_index)
+    return {each.port: each for each in _ports((), cells)}
+
+
+def _index(cell: CellEntry) -> int:
+    return cell.index
 
 
 def _ports(jobs: Sequence[str], cells: Sequence[CounterEntry]) -> Iterator[PortBytes]:

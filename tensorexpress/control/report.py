@@ -13,7 +13,10 @@ from tensorexpress.control.messages import ProgramSchema
 from tensorexpress.control.readings import StatusReading
 from tensorexpress.control.reconcile import NONE, OTHER, Changes, count
 from tensorexpress.control.status import Status
+from tensorexpress.control.watch import Rerouting
+from tensorexpress.plan import Plan
 from tensorexpress.text import grid
+from tensorexpress.units import PS_PER_SECOND, format_rate, format_time
 from tensorexpress.wire.frame import read_frame
 
 _KINDS = ("inserted", "modified", "deleted", "unchanged")
@@ -92,6 +95,23 @@ def event_line(event: Event, schema: ProgramSchema) -> str:
             return f"{event.target}: backup; election id {standing.highest} is primary"
         case _:
             return f"{event.error}; trying again"
+
+
+def rerouting_line(rerouting: Rerouting, plan: Plan) -> str:
+    """Return what others' loads have changed, and what was made of it, as one line."""
+    link, found = plan.scenario.cluster.link_names[rerouting.link], rerouting.found
+    load = f"others send {format_rate(round(rerouting.others_bps))} over {link}, {rerouting.share:.0%} of it"
+    planned = f"planned again in {format_time(round(found.seconds * PS_PER_SECOND))}"
+    before = " and ".join(format_rate(round(rate)) for rate in found.before_bps)
+    if not found.moved:
+        return f"{load}; {planned}: all stays as it is, at {before}"
+    after = " and ".join(format_rate(round(rate)) for rate in found.after_bps)
+    inserted, modified, deleted = rerouting.written
+    return (
+        f"{load}; {planned}: {'; '.join(found.moved)}, at {after} in place of {before}; "
+        f"{inserted} entries inserted, {modified} modified, {deleted} deleted in {rerouting.switches} switches, "
+        f"in {format_time(round(rerouting.seconds * PS_PER_SECOND))}"
+    )
 
 
 def _packet_line(packet: ReceivedPacket, schema: ProgramSchema) -> str:
