@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from tensorexpress.cli import Command
+from tensorexpress.cli import Command, say
 from tensorexpress.errors import InputError, PolicyError
 from tensorexpress.files import check_writable, is_special, write_atomic
 from tensorexpress.policy import Policy
@@ -23,6 +23,9 @@ from tensorexpress.scenario import Scenario, Study, chosen_policies, read_study
 from tensorexpress.sim.run import ENGINES
 
 Value = TypeVar("Value")
+
+#: A prediction that takes longer than this says so before it starts.
+_SAID_FROM_SECONDS = 10
 
 
 def set_option(command: Command) -> Command:
@@ -131,6 +134,20 @@ def progress(length: int, label: str) -> Iterator[Callable[..., None]]:
         yield lambda steps=1, note=None: bar.update(steps, note)
 
 
+def say_if_long(scenario: Scenario, policies: Sequence[Policy], packets: int, engine: str) -> None:
+    """Say on standard error how long a prediction will take, before it starts, where that is long."""
+    from tensorexpress.sim.predict import expected_seconds
+
+    # How long the readable engine takes nobody has measured here.
+    seconds = expected_seconds(scenario, policies, packets) if engine != "simpy" else 0.0
+    if seconds >= _SAID_FROM_SECONDS:
+        coarse = f" with {packets} packets moved as one" if packets > 1 else ""
+        duration = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+        # Where switches sum, packets move one by one.
+        faster = "" if any(policy.in_switches for policy in policies) else "; --grain PACKETS trades accuracy for time"
+        say(f"this takes about {duration}{coarse}{faster}")
+
+
 class Grain(click.ParamType):  # type: ignore[type-arg]  # older click's types cannot be subscripted
     """A number of packets, or auto."""
 
@@ -147,6 +164,19 @@ class Grain(click.ParamType):  # type: ignore[type-arg]  # older click's types c
         if packets < 1:
             self.fail(f"{value!r} is not a valid grain.", param, ctx)
         return packets
+
+
+def grain_option(command: Command) -> Command:
+    """Add --grain, which says how finely to simulate."""
+    return click.option(
+        "--grain",
+        type=Grain(),
+        default="auto",
+        show_default=True,
+        metavar="PACKETS",
+        help="Move so many packets as one. 1 is packet level; auto is that too, unless it would take much longer than "
+        "half a minute.",
+    )(command)
 
 
 def check_outputs(*paths: str | None) -> None:

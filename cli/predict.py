@@ -12,13 +12,14 @@ import click
 
 from tensorexpress.cli import say
 from tensorexpress.cli.options import (
-    Grain,
     calibration_option,
     check_file,
     check_outputs,
+    grain_option,
     policy_option,
     progress,
     read_inputs,
+    say_if_long,
     scenario_options,
     write_json,
     write_output,
@@ -26,9 +27,6 @@ from tensorexpress.cli.options import (
 from tensorexpress.cli.predict_commits import predict_commits, refuse_options
 from tensorexpress.cli.report import report_prediction
 from tensorexpress.cli.signals import INTERRUPTED
-
-#: A prediction that takes longer than this says so before it starts.
-SAID_FROM_SECONDS = 10
 
 if TYPE_CHECKING:
     from tensorexpress.policy import Policy
@@ -55,15 +53,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="Repeat with N seeds, the scenario's and those after it, and show means with their confidence.",
 )
-@click.option(
-    "--grain",
-    type=Grain(),
-    default="auto",
-    show_default=True,
-    metavar="PACKETS",
-    help="Move so many packets as one. 1 is packet level; auto is that too, unless it would take much longer than "
-    "half a minute.",
-)
+@grain_option
 @click.option(
     "--json", "json_path", metavar="FILE", help="Write all metrics as JSON; - prints them instead of the table."
 )
@@ -117,7 +107,7 @@ def predict(
     from tensorexpress.results.plot import plot_side_by_side
     from tensorexpress.scaling import scale_scenario
     from tensorexpress.scenario_keys import USUAL_POLICIES
-    from tensorexpress.sim.predict import checked_policies, expected_seconds, grain_of
+    from tensorexpress.sim.predict import checked_policies, grain_of
     from tensorexpress.sim.predict import predict as simulate_all
 
     check_outputs(json_path, csv_path, plot_path, report_path, trace_path)
@@ -142,14 +132,7 @@ def predict(
         inputs, calibrated_for = calibrate_scenario(inputs, correction), correction.target
     chosen = checked_policies(inputs, compared)
     packets = grain_of(inputs, chosen, grain)
-    # How long the readable engine takes nobody has measured here.
-    seconds = expected_seconds(inputs, chosen, packets) if engine != "simpy" else 0.0
-    if seconds >= SAID_FROM_SECONDS:
-        coarse = f" with {packets} packets moved as one" if packets > 1 else ""
-        duration = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-        # Where switches sum, packets move one by one.
-        faster = "" if any(policy.in_switches for policy in chosen) else "; --grain PACKETS trades accuracy for time"
-        say(f"this takes about {duration}{coarse}{faster}")
+    say_if_long(inputs, chosen, packets, engine)
     with locked_directory(directory) if directory is not None else nullcontext():
         with progress(seeds * len(compared), "simulating") as advance:
             prediction = simulate_all(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import webbrowser
 from collections.abc import Iterable, Sequence
@@ -18,11 +19,14 @@ from tensorexpress.cli.options import (
     check_file,
     command_line,
     engine_option,
+    grain_option,
     policy_option,
     progress,
     read_inputs,
+    say_if_long,
     set_option,
 )
+from tensorexpress.cli.sweep import values_by_key
 from tensorexpress.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from tensorexpress.results.explanation import Explanation
     from tensorexpress.results.page.contents import Case
     from tensorexpress.results.side_by_side import SideBySide
+    from tensorexpress.results.swept import Sweep
     from tensorexpress.trace import Trace
 
 #: An explanation that takes no longer, about, is made without being asked for.
@@ -49,11 +54,15 @@ _MOST_TEXT = 200_000
 @click.option("--predict", "predicts", is_flag=True, help="Predict measured runs too, and hold both side by side.")
 @calibration_option
 @engine_option
+@grain_option
 @click.option(
     "--explain/--no-explain",
     "explains",
     default=None,
     help="Say where the gain comes from; by default for predictions, where that takes a few seconds.",
+)
+@click.option(
+    "--vary", metavar="KEY=VALUES", multiple=True, help="Also say where scheduling pays, as `sweep --vary` does."
 )
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")
 def report(
@@ -64,7 +73,9 @@ def report(
     predicts: bool,
     calibration: str | None,
     engine: str,
+    grain: int | str,
     explains: bool | None,
+    vary: tuple[str, ...],
     opens: bool,
 ) -> None:
     """Write one HTML page on scenarios, which are predicted, and on traces, alone or side by side.
@@ -76,6 +87,7 @@ def report(
     \b
       tensorexpress report examples/two-jobs.toml -o jobs.html
       tensorexpress report runs --predict --calibration calibration.json --open
+      tensorexpress report --vary cluster.bandwidth=5,10,20,40Gbps
       tensorexpress report examples/loop.toml examples/changing.toml --policy fifo,tensorexpress
     """
     from tensorexpress.calibration import read_calibration
@@ -85,12 +97,20 @@ def report(
     check_file("--output", path)
     traced = [each for each in inputs if _is_traced(each)]
     scenarios: list[str | None] = [each for each in inputs if each not in traced] if inputs else [None]
-    if not scenarios and (overrides or policies):
-        raise click.UsageError("--set and --policy are for scenarios, and traces have theirs inside; leave them out")
+    if not scenarios and (overrides or policies or vary):
+        raise click.UsageError(
+            "--set, --policy and --vary are for scenarios, and traces have theirs inside; leave them out"
+        )
+    varied = values_by_key(vary)
     correction = None if calibration is None else read_calibration(calibration)
     if correction is not None and not scenarios and not predicts:
         raise click.UsageError("--calibration is for predictions, and traces need none; add --predict to have them")
-    cases = [_predicted_case(each, overrides, policies, engine, correction) for each in scenarios]
+    cases = [_predicted_case(each, overrides, policies, engine, grain, correction) for each in scenarios]
+    if varied:
+        cases = [
+            replace(case, sweep=_sweep(each, overrides, policies, engine, varied))
+            for each, case in zip(scenarios, cases, strict=True)
+        ]
     runs = _traced_cases(traced)
     if predicts:
         cases += [_prediction_of(case, engine, correction) for case in runs if case.how == "measured"]
@@ -153,18 +173,34 @@ def _predicted_case(
     overrides: Sequence[str],
     policies: Sequence[str],
     engine: str,
+    grain: int | str,
     calibration: Calibration | FittedBaseline | None,
 ) -> Case:
     from tensorexpress.calibration import calibrate_scenario
     from tensorexpress.scenario_keys import USUAL_POLICIES
-    from tensorexpress.sim.predict import predict
+    from tensorexpress.sim.predict import checked_policies, grain_of, predict
 
     study = read_inputs(source, overrides, policies)
     scenario = study.scenario if calibration is None else calibrate_scenario(study.scenario, calibration)
-    compared = study.policies or USUAL_POLICIES
+    compared = checked_policies(scenario, study.policies or USUAL_POLICIES)
+    packets = grain_of(scenario, compared, grain)
+    say_if_long(scenario, compared, packets, engine)
     with progress(len(compared), f"simulating {scenario.name}") as advance:
-        prediction = predict(scenario, compared, engine, progress=lambda _: advance())
+        prediction = predict(scenario, compared, engine, progress=lambda _: advance(), grain=packets)
     return _scenario_case(prediction, source, None if calibration is None else calibration.target)
+
+
+def _sweep(
+    source: str | None,
+    overrides: Sequence[str],
+    policies: Sequence[str],
+    engine: str,
+    varied: dict[str, tuple[str, ...]],
+) -> Sweep:
+    from tensorexpress.sim.sweep import sweep
+
+    with progress(math.prod(map(len, varied.values())), "sweeping") as advance:
+        return sweep(source, overrides, varied, policies, engine, lambda _: advance())
 
 
 def _traced_cases(paths: Iterable[str]) -> list[Case]:
@@ -229,10 +265,9 @@ def _prediction_of(case: Case, engine: str, calibration: Calibration | FittedBas
 
 def _explained(case: Case, engine: str, wanted: bool | None) -> Case:
     """Return the case with where its gain comes from, where that is wanted, or cheap."""
-    from tensorexpress.results.plot import timeline_policies
     from tensorexpress.sim.explain import choices_of
 
-    policy = case.compared.results[timeline_policies(case.compared)[-1]].plan.policy
+    policy = case.compared.results[case.spoken_of[-1]].plan.policy
     if wanted is False or not choices_of(policy) or (wanted is None and case.how != "predicted"):
         return case
     explanation = _explanation(case, policy.name, engine, bool(wanted))

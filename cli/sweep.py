@@ -81,7 +81,7 @@ def sweep(
     from tensorexpress.sim.sweep import sweep as run_sweep
     from tensorexpress.sim.sweep import usual_vary
 
-    varied = _values_by_key(vary) or usual_vary(scenario, overrides)
+    varied = values_by_key(vary) or usual_vary(scenario, overrides)
     check_outputs(json_path, csv_path, plot_path)
     if plot_path is not None:
         check_plot(plot_path, len(varied))
@@ -110,7 +110,8 @@ def sweep(
         sys.exit(INTERRUPTED)
 
 
-def _values_by_key(vary: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def values_by_key(vary: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return the values of every --vary by their key."""
     from tensorexpress.vary import parse_vary
 
     varied: dict[str, tuple[str, ...]] = {}

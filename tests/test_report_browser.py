@@ -187,6 +187,18 @@ def test_all_workers_of_a_policy_are_shown_below_each_other(shown: Browser) -> N
     )
 
 
+def test_cases_of_the_same_work_stand_below_each_other(browser: Browser, case: Case, tmp_path: Path) -> None:
+    write_page(Contents((case, case)), tmp_path / "two.html")
+    browser.media()
+    browser.open(tmp_path / "two.html")
+    browser.evaluate(f"(() => {{ {LINE}.view = 'cases'; {LINE}.fit(); }})()")
+    browser.drawn()
+    names = browser.evaluate("[...document.querySelectorAll('.row-name')].slice(0, 4).map((each) => each.textContent)")
+    titles = [f"default, predicted ({number})" for number in (1, 2)]
+    wanted = [f"{title}, {policy}" for title in titles for policy in case.compared.results]
+    assert [name.split(": worker")[0] for name in names] == wanted
+
+
 def test_what_is_narrower_than_a_pixel_is_merged_and_told(shown: Browser) -> None:
     shown.evaluate(f"{LINE}.fitAll()")
     shown.resize(420, 800)
@@ -226,6 +238,11 @@ def test_on_paper_all_is_open_and_no_button_is_left(shown: Browser, tmp_path: Pa
     shown.print_to(tmp_path / "page.pdf")
     assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
     shown.media("print", "dark")
+    # What was drawn for a screen is scaled to paper, and is as it was afterwards.
+    assert shown.evaluate(f"{LINE}.drawing.getAttribute('viewBox')") is None
+    shown.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert shown.evaluate(f"{LINE}.drawing.getAttribute('viewBox')").startswith("0 0 ")
+    shown.evaluate("dispatchEvent(new Event('afterprint'))")
     assert shown.evaluate("[...document.querySelectorAll('details')].every((each) => each.open)")
     assert shown.evaluate("getComputedStyle(document.querySelector('.tools')).display") == "none"
     # Paper is white, whatever the screen is.

@@ -219,6 +219,22 @@ def test_two_scenarios_stand_side_by_side(scenario_file: Path, tmp_path: Path) -
     assert {str(anchor)[1:] for anchor in anchors} <= set(ids)
 
 
+def test_a_sweep_says_at_the_scenarios_own_value_what_the_scenario_says(
+    predicted: tuple[Path, dict[str, Any], Path], scenario_file: Path, tmp_path: Path
+) -> None:
+    arguments = ("--vary", "cluster.bandwidth=1,100Gbps", "--no-explain", "-o", tmp_path / "page.html")
+    done = cli("report", scenario_file, *arguments)
+    assert done.exit_code == 0, done.output
+    found = Page((tmp_path / "page.html").read_text())
+    sweep = found.json("results0")["sweep"]
+    assert all(sentence in found.text for sentence in sweep["summary"])
+    own = {row["policy"]: row["iteration_ms"] for row in sweep["rows"] if row["cluster.bandwidth"] == "1 Gbps"}
+    assert own == {name: policy["iteration_ms"] for name, policy in predicted[1]["policies"].items()}
+    cells = [attributes for tag, attributes in found.elements if attributes.get("data-column") == "iteration_ms"]
+    # After the table of the scenario comes that of all points.
+    assert [float(str(cell["data-value"])) for cell in cells[2:]] == [row["iteration_ms"] for row in sweep["rows"]]
+
+
 def test_nothing_from_a_file_becomes_markup(predicted: tuple[Path, dict[str, Any], Path]) -> None:
     text = predicted[0].read_text()
     found = Page(text)
@@ -312,6 +328,23 @@ def test_large_runs_are_held_in_less_detail_then_few_iterations_then_few_workers
     # Of few workers those are kept that stood still longest.
     order = np.argsort(-trace.jobs[0].blocking_ps[1:].sum(axis=0), kind="stable")
     assert one.workers == tuple(sorted(order[:2].tolist()))
+
+
+def test_a_report_speaks_of_the_usual_policy_unless_another_is_notably_faster(scenario_file: Path) -> None:
+    chosen = ["fifo", "p3", "tensorexpress", "ideal"]
+    prediction = predict(read_scenario(scenario_file), chosen, engine="simpy")
+
+    def taking(**times: float) -> Case:
+        results = {
+            name: replace(result, jobs=(replace(result.jobs[0], iteration_ps=times.get(name, 100.0)),))
+            for name, result in prediction.results.items()
+        }
+        return Case(replace(prediction, results=results))
+
+    assert taking(p3=99.5, ideal=50.0).spoken_of == ["fifo", "tensorexpress"]
+    assert taking(p3=90.0).spoken_of == ["fifo", "p3"]
+    alone = Case(replace(prediction, results={"p3": prediction.results["p3"]}))
+    assert alone.spoken_of == ["p3"]
 
 
 def test_a_trace_that_lies_about_times_still_gives_a_page(predicted: tuple[Path, dict[str, Any], Path]) -> None:

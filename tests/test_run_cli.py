@@ -20,6 +20,7 @@ from support.training_run import LAYERS, small_plan, write_workload
 
 from tensorexpress.cli import main
 from tensorexpress.cli.run_notes import notes_on
+from tensorexpress.notes_file import read_notes
 from tensorexpress.sim.run import simulate
 from tensorexpress.switch.counted import NOT_TAKEN
 from tensorexpress.target import PortReport, marks, runner
@@ -55,6 +56,9 @@ def test_a_run_prints_a_table_and_writes_traces(scenario, tmp_path):
         "tensorexpress",
     ]
     assert "every worker found every sum of 2 iterations exact" in result.output
+    noted = read_notes(tmp_path / "runs")
+    assert noted[0] == "Measured on the target embedded; every worker found every sum of 2 iterations exact."
+    assert [f"- {note}" for note in noted] == lines[-len(noted) :]
     for policy in ("fifo", "tensorexpress"):
         trace, plan = read_trace(tmp_path / "runs" / f"{policy}.trace")
         assert (trace.source, trace.policy, plan.policy.name) == ("measured", policy, policy)

@@ -104,8 +104,8 @@ class Browser:
         """Give the page so much room."""
         self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
-    def media(self, kind: str = "screen", scheme: str = "light") -> None:
-        """Show the page as on a screen or on paper, light or dark."""
+    def media(self, kind: str = "", scheme: str = "light") -> None:
+        """Show the page light or dark, and on a screen, or as on paper (print)."""
         self.send(
             "Emulation.setEmulatedMedia", media=kind, features=[{"name": "prefers-color-scheme", "value": scheme}]
         )

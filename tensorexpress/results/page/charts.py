@@ -164,11 +164,14 @@ def network(plan: Plan, trace: Trace) -> Markup | None:
         rounding = side if role == "worker" else 2
         found.append(tag("rect", title, class_=f"node {role.replace(' ', '-')}", rx=rounding, **square))
         if widest <= _MOST_NAMED:
-            below = y + 20 if node in cluster.hosts else y - 15
-            found.append(tag("text", _short(node), x=f"{x:.1f}", y=f"{below:.1f}", text_anchor="middle"))
-    box = f"0 -8 {width} {height + 16}"
+            is_host = node in cluster.hosts
+            place = {"x": f"{x if is_host else x + side + 4:.1f}", "y": f"{y + 20 if is_host else y + 4:.1f}"}
+            found.append(
+                tag("text", _short(node), text_anchor="middle" if is_host else "start", class_="halo", **place)
+            )
+    box = f"0 -8 {width + 40} {height + 16}"
     label = "The network: links are the wider the busier they were; the table of links has the numbers"
-    drawn = tag("svg", *found, viewBox=box, width=width, class_="network", role="img", aria_label=label)
+    drawn = tag("svg", *found, viewBox=box, width=width + 40, class_="network", role="img", aria_label=label)
     return tag("div", drawn, class_="scroll")
 
 

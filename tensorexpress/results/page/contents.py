@@ -9,8 +9,13 @@ from functools import cached_property
 
 from tensorexpress.results.compare import Comparison, TracedRun, compare
 from tensorexpress.results.explanation import Explanation
+from tensorexpress.results.plot import timeline_policies
 from tensorexpress.results.provenance import digest
 from tensorexpress.results.side_by_side import SideBySide
+from tensorexpress.results.swept import Sweep
+
+#: How many times shorter an iteration must be for a policy to be spoken of instead of the usual one.
+_NOTABLY = 1.01
 
 
 @dataclass(frozen=True)
@@ -27,12 +32,27 @@ class Case:
     machine: tuple[str, ...] = ()
     #: The target for which a prediction was calibrated.
     calibrated_for: str | None = None
+    #: What would come of it at other values of some keys.
+    sweep: Sweep | None = None
 
     @property
     def how(self) -> str:
         """Whether it was measured or predicted."""
         source = self.compared.baseline.trace.source
         return "predicted" if source == "simulated" else source
+
+    @cached_property
+    def spoken_of(self) -> list[str]:
+        """The policies that all parts speak of: the baseline and, if there are others, the one to compare with it.
+
+        That is the one that figures show beside it, or the fastest that a switch can do where that is notably faster.
+        """
+        baseline, *others = timeline_policies(self.compared)
+        times = {name: result.jobs[0].iteration_ps for name, result in self.compared.results.items()}
+        real = [name for name in times if name != baseline and name.partition(":")[0] != "ideal"]
+        fastest = min(real, key=lambda name: times[name], default=baseline)
+        is_notable = bool(others) and times[fastest] * _NOTABLY < times[others[0]]
+        return [baseline, fastest] if is_notable else [baseline, *others]
 
     @property
     def runs(self) -> list[TracedRun]:

@@ -10,7 +10,7 @@ from importlib import resources
 
 import tensorexpress
 from tensorexpress.files import write_atomic
-from tensorexpress.results import compare_report, explanation_report, report
+from tensorexpress.results import compare_report, explanation_report, report, sweep_report
 from tensorexpress.results.figure import PALETTE
 from tensorexpress.results.page.contents import Contents
 from tensorexpress.results.page.markup import Markup, data_block, joined, tag
@@ -95,9 +95,9 @@ def _patterns() -> Markup:
 
 def _header(contents: Contents) -> Markup:
     names = [("side-by-side", "Side by side")] if len(contents.cases) > 1 else []
-    names += [(f"case{number}", title) for number, title in enumerate(contents.titles)]
     if contents.comparisons:
         names.append(("against", "Predicted against measured"))
+    names += [(f"case{number}", title) for number, title in enumerate(contents.titles)]
     links = [tag("li", tag("a", name, href=f"#{anchor}")) for anchor, name in names]
     nav = tag("nav", tag("ul", links), aria_label="Parts of this report") if len(links) > 1 else None
     first = contents.cases[0].compared.scenario
@@ -115,8 +115,8 @@ def _main(contents: Contents) -> Markup:
         tag(
             "main",
             overview(contents),
-            [case_section(case, number, title) for number, (case, title) in enumerate(cases)],
             against(contents.comparisons),
+            [case_section(case, number, title) for number, (case, title) in enumerate(cases)],
         ),
         tag("footer", tag("dl", made_by)),
     )
@@ -127,8 +127,12 @@ def _data(contents: Contents) -> Markup:
     header, stream = packed(contents)
     blocks = [data_block("timeline-header", {**header, "shades": SHADES}), data_block("timeline-stream", stream)]
     for number, case in enumerate(contents.cases):
-        explained = {} if case.explanation is None else {"explanation": explanation_report.as_json(case.explanation)}
-        blocks.append(data_block(f"results{number}", report.as_json(case.compared) | explained))
+        numbers = report.as_json(case.compared)
+        if case.explanation is not None:
+            numbers["explanation"] = explanation_report.as_json(case.explanation)
+        if case.sweep is not None:
+            numbers["sweep"] = sweep_report.as_json(case.sweep)
+        blocks.append(data_block(f"results{number}", numbers))
     if contents.comparisons:
         blocks.append(data_block("comparisons", [compare_report.as_json([each]) for each in contents.comparisons]))
     return joined(blocks)

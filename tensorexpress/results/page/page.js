@@ -27,7 +27,8 @@
   // --- what was packed by timeline_data.py
 
   async function unpack(text) {
-    const bytes = Uint8Array.from(atob(text), (each) => each.charCodeAt(0));
+    const letters = atob(text), bytes = new Uint8Array(letters.length);
+    for (let i = 0; i < letters.length; i++) bytes[i] = letters.charCodeAt(i);
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
     const planes = new Uint8Array(await new Response(stream).arrayBuffer());
     const count = planes.length / 4, numbers = new Int32Array(count);
@@ -58,9 +59,7 @@
       const transfers = run.kinds.map((kind) => {
         const count = read.column(1)[0], times = read.times(count), waited = read.column(count);
         const [iteration, layer, peer, queue, slices, low, high] = Array.from({ length: 7 }, () => read.column(count));
-        // Those that arrive last lie at the bottom, so that what is seen is what arrives next.
-        const order = Array.from(times.end.keys()).sort((a, b) => times.end[b] - times.end[a]);
-        return { kind, count, ...times, waited, iteration, layer, peer, queue, slices, low, high, order };
+        return { kind, count, ...times, waited, iteration, layer, peer, queue, slices, low, high };
       });
       return { forward, backward, transfers };
     });
@@ -102,6 +101,9 @@
       this.job = +place.dataset.job;
       this.runs = all.runs.filter((run) => run.case === +place.dataset.case && run.job === this.job);
       this.names = this.case.layers[this.job];
+      // Runs of other cases that did the same work can stand beside these.
+      const same = (run) => String(all.cases[run.case].layers[run.job]) === String(this.names);
+      this.comparable = all.runs.filter((run) => this.runs.includes(run) || (run.job === this.job && same(run)));
       this.view = "policies";
       const known = new Set(this.runs[0].workers.map(([worker]) => worker));
       this.worker = known.has(this.case.worker[this.job]) ? this.case.worker[this.job] : this.runs[0].workers[0][0];
@@ -141,6 +143,7 @@
         return element;
       };
       const views = [["policies", "one worker under every policy"]];
+      if (this.comparable.length > this.runs.length) views.push(["cases", "one worker in every case"]);
       this.runs.forEach((run, i) => views.push([String(i), `all workers under ${run.policy}`]));
       const first = Math.max(...this.runs.map((run) => run.first));
       const last = Math.min(...this.runs.map((run) => run.first + run.iterations)) - 1;
@@ -192,15 +195,21 @@
 
     // What is shown below each other: a run, a worker of it, and the moment that is 0 on the axis.
     rows() {
-      if (this.view === "policies") {
-        return this.runs.map((run) => ({ run, worker: this.worker, name: run.policy }))
+      if (this.isOfOne) {
+        const others = this.view === "cases", nameOf = (run) => (others ? `${this.all.cases[run.case].title}, ${run.policy}` : run.policy);
+        return (others ? this.comparable : this.runs).map((run) => ({ run, worker: this.worker, name: nameOf(run) }))
           .map((row) => ({ ...row, place: row.run.workers.findIndex(([worker]) => worker === row.worker) }))
-          .filter((row) => row.place >= 0)
+          .filter(({ run, place }) => place >= 0 && run.first <= this.iteration && this.iteration < run.first + run.iterations)
           .map((row) => ({ ...row, origin: this.startOf(row.run, row.place) }));
       }
       const run = this.runs[+this.view];
       const origin = Math.min(...run.workers.map((_, place) => this.startOf(run, place)));
       return run.workers.map(([worker, name], place) => ({ run, worker, place, origin, name: this.nameOf(worker, name) }));
+    }
+
+    // Whether one worker is shown, in several runs.
+    get isOfOne() {
+      return this.view === "policies" || this.view === "cases";
     }
 
     startOf(run, place) {
@@ -273,12 +282,17 @@
       this.drawing.setAttribute("height", this.height);
       this.drawing.replaceChildren(...parts);
       this.drawAxis();
+      // Paper is narrower or wider than the screen: there, drawings are scaled.
+      for (const [drawing, height] of [[this.drawing, this.height], [this.axis, AXIS]]) {
+        if (printing) drawing.setAttribute("viewBox", `0 0 ${width + GUTTER + EDGE} ${height}`);
+        else drawing.removeAttribute("viewBox");
+      }
       this.showFocus();
       this.tell();
     }
 
     layout() {
-      const rows = this.rows(), dense = this.view !== "policies" && rows.length > 6;
+      const rows = this.rows(), dense = !this.isOfOne && rows.length > 6;
       let y = dense ? 4 : 0;
       this.placed = [];
       for (const row of rows) {
@@ -301,7 +315,7 @@
       const { row, y, height } = lane;
       if (lane.isFirst && !lane.dense) {
         const blocked = this.blockedIn(row);
-        const who = this.view === "policies" ? `${row.name}: worker ${this.workerName(row)}` : row.name;
+        const who = this.isOfOne ? `${row.name}: worker ${this.workerName(row)}` : row.name;
         const text = `${who}, blocked for ${this.time(blocked)} in iteration ${this.iteration}`;
         parts.push(svg("text", { x: 4, y: y - 6, class: "row-name" }, text));
       }
@@ -351,6 +365,8 @@
     drawTransfers(lane, parts) {
       const { row, y, height, transfers } = lane, columns = new Int32Array(this.width).fill(-1), labels = [];
       const shift = row.origin + this.from;
+      // Those that arrive last lie at the bottom, so that what is seen is what arrives next.
+      transfers.order ??= Array.from(transfers.end.keys()).sort((a, b) => transfers.end[b] - transfers.end[a]);
       for (const i of transfers.order) {
         const x0 = (transfers.start[i] - shift) * this.scale, x1 = (transfers.end[i] - shift) * this.scale;
         if (x1 < 0 || x0 > this.width) continue;
@@ -409,7 +425,7 @@
 
     tell() {
       const run = this.runs[0], parts = [];
-      parts.push(`0 is when ${this.view === "policies" ? "the worker" : "the first worker"} began the last forward layer of iteration ${this.iteration}.`);
+      parts.push(`0 is when ${this.isOfOne ? "the worker" : "the first worker"} began the last forward layer of iteration ${this.iteration}.`);
       if (this.narrow) parts.push(`${this.narrow} bars narrower than a pixel are merged with their neighbours: zoom in to see them.`);
       const fewer = this.runs.filter((each) => each.iterations < each.of_iterations || each.workers.length < each.of_workers);
       if (fewer.length) {
@@ -468,13 +484,13 @@
     }
 
     choose(found, speaks) {
-      this.focus = found && { row: found.lane.row.run.policy + found.lane.row.worker, name: found.lane.name, event: found.event };
+      this.focus = found && { row: found.lane.row.name, name: found.lane.name, event: found.event };
       this.showFocus();
       if (speaks) this.live.textContent = found ? this.describe(found.lane, found.event).join("; ") : "";
     }
 
     laneOfFocus() {
-      return this.focus && this.placed.find((lane) => lane.row.run.policy + lane.row.worker === this.focus.row && lane.name === this.focus.name);
+      return this.focus && this.placed.find((lane) => lane.row.name === this.focus.row && lane.name === this.focus.name);
     }
 
     showFocus() {

@@ -12,6 +12,8 @@ from tensorexpress.policy import describe as describe_policy
 from tensorexpress.queueing import DISCIPLINES
 from tensorexpress.results import compare_report
 from tensorexpress.results.advice import notes
+from tensorexpress.results.bands import PAYS, THRESHOLD, verdicts
+from tensorexpress.results.bands import summary as summary_of_sweep
 from tensorexpress.results.columns import COLUMNS, TABLE_COLUMNS, JobResult
 from tensorexpress.results.compare import METRICS, Comparison, Value
 from tensorexpress.results.explanation import Explanation, JobExplanation, summary
@@ -31,14 +33,18 @@ from tensorexpress.results.page.charts import (
 from tensorexpress.results.page.contents import Case, Contents
 from tensorexpress.results.page.markup import Markup, joined, table, tag
 from tensorexpress.results.plan_report import memory_line, sum_lines
-from tensorexpress.results.plot import parts_ps, timeline_policies
+from tensorexpress.results.plot import parts_ps
 from tensorexpress.results.side_by_side import Result, SideBySide
+from tensorexpress.results.swept import Sweep
 from tensorexpress.scenario import Job
 from tensorexpress.trace import JobTrace, iterations_ps
 from tensorexpress.units import PS_PER_MS, counted, format_ms, format_rate, format_size
 
 #: Links of a network that are listed, busiest first.
 _MOST_LINKS = 10
+
+#: Fewer iterations than this are said by the table.
+_LEAST_DOTS = 4
 
 _PART_NAMES = (FORWARD, BACKWARD, BLOCKED)
 
@@ -76,6 +82,7 @@ def case_section(case: Case, number: int, title: str) -> Markup:
         _iterations(case, number),
         _timelines(case, number),
         _explained(case.explanation, number),
+        _swept(case.sweep, number),
         _network(case, number),
         _queues(case, number),
         _slots(case, number),
@@ -190,7 +197,7 @@ def _over_time(compared: SideBySide, job: int) -> Markup | None:
     series = {
         name: (iterations_ps(result.trace.jobs[job]) / PS_PER_MS).tolist() for name, result in compared.results.items()
     }
-    if max(map(len, series.values())) < 3:
+    if max(map(len, series.values())) < _LEAST_DOTS:
         return None
     warmup = compared.scenario.warmup
     warm = "" if not warmup else " The first is warm-up." if warmup == 1 else f" The first {warmup} are warm-up."
@@ -224,7 +231,7 @@ def _explained_job(job: JobExplanation, policy: str) -> Markup:
     for step in job.steps[1:]:
         low, high = sorted((before, step.iteration_ps))
         kind = "gain" if step.gain_ps >= 0 else "loss"
-        said = f"{-step.gain_ps / PS_PER_MS:+.2f} ms"
+        said = f"{round(-step.gain_ps / PS_PER_MS, 2) + 0.0:+.2f} ms"  # nothing has no sign of its own
         charted.append(Bar(f"+ {step.name}", [(kind, (high - low) / PS_PER_MS)], said, low / PS_PER_MS))
         before = step.iteration_ps
     charted.append(Bar(policy, [("step", before / PS_PER_MS)], f"{before / PS_PER_MS:.2f} ms"))
@@ -244,6 +251,36 @@ def _explained_job(job: JobExplanation, policy: str) -> Markup:
         tag("details", tag("summary", "The steps as a table"), table(head, rows, f"{job.job}: {policy}, step by step")),
         tag("p", reading, class_="faint"),
     )
+
+
+def _swept(sweep: Sweep | None, number: int) -> Markup | None:
+    """Return where scheduling pays when keys are varied: the best policy at every point."""
+    if sweep is None:
+        return None
+    several, parts = len(sweep.scenario.jobs) > 1, [tag("ul", [tag("li", each) for each in summary_of_sweep(sweep)])]
+    keys = ", ".join(sweep.vary)
+    for job in sweep.scenario.jobs:
+        label = f"{job.name}: speed-up over fifo by {keys}" if several else f"Speed-up over fifo by {keys}"
+        judged = verdicts(sweep, job.name)
+        charted = [
+            Bar(
+                ", ".join(each.point.values),
+                [("gain" if each.verdict == PAYS else "step", each.best.speedup)],
+                f"{each.best.speedup:.2f}× by {each.best.policy}" if each.verdict == PAYS else each.verdict,
+            )
+            for each in judged
+        ]
+        parts += [tag("p", f"{label}; the line is at {THRESHOLD:g}×, from where on it is said to pay."),
+                  bars(charted, label, "×", THRESHOLD)]  # fmt: skip
+    shown = ("iteration_ms", "blocking_ms", "speedup", "of_optimal")
+    rows = [
+        [", ".join(point.values), result.policy, *([result.job] if several else []), *(_cell(result, c) for c in shown)]
+        for point in sweep.points
+        for result in point.results
+    ]
+    head = [keys, "policy", *(["job"] if several else []), "iteration ms", "blocking ms", "speed-up", "of optimum"]
+    parts.append(tag("details", tag("summary", "All points as a table"), table(head, rows, f"By {keys}")))
+    return section(f"case{number}-sweep", "Where scheduling pays", parts, "h3")
 
 
 def against(comparisons: Sequence[Comparison]) -> Markup | None:
@@ -267,7 +304,20 @@ def against(comparisons: Sequence[Comparison]) -> Markup | None:
             ]
     said = "Measured runs beside predictions of the same policy on the same scenario; the error is the prediction's."
     lines = [tag("li", note.removeprefix("- ")) for each in comparisons for note in compare_report.notes_on([each])]
-    return section("against", "Predicted against measured", [tag("p", said), *parts, tag("ul", lines)])
+    first = [tag("p", _how_near(comparisons), class_="answer"), tag("p", said), tag("ul", lines)]
+    return section("against", "Predicted against measured", [*first, *parts])
+
+
+def _how_near(comparisons: Sequence[Comparison]) -> str:
+    """Return in a sentence how far predictions are from what was measured."""
+
+    def worst(metric: str) -> str:
+        changes = [job.metrics[metric].change for comparison in comparisons for job in comparison.jobs]
+        known = [abs(change) for change in changes if change is not None]
+        return f"{max(known):.1%}" if known else "an unknown part"
+
+    runs = counted(len(comparisons), "measured run")
+    return f"Predictions of {runs} are within {worst('iteration')} for iterations and {worst('blocking')} for blocking."
 
 
 def _pair(metric: str, value: Value) -> Iterator[Bar]:
@@ -285,14 +335,16 @@ def _compared_cells(metric: str, value: Value) -> list[Markup]:
 
 
 def _network(case: Case, number: int) -> Markup:
-    """Return how busy links were, under the policies whose timelines are shown first."""
-    shown = {name: case.compared.results[name] for name in timeline_policies(case.compared)}
+    """Return how busy links were, under the policies that the case speaks of."""
+    shown = {name: case.compared.results[name] for name in case.spoken_of}
     last = list(shown.items())[-1]
     parts: list[Markup | None] = []
     drawing = network(last[1].plan, last[1].trace)
     if drawing is not None:
         parts += [tag("p", f"Under {last[0]}; the wider a link, the busier it was."), drawing, _network_key(last[1])]
-    parts += [_links(name, result) for name, result in shown.items()]
+    parts.append(_links(*last))
+    for name, result in list(shown.items())[:-1]:
+        parts.append(tag("details", tag("summary", f"Links under {name}"), _links(name, result)))
     return section(f"case{number}-network", "Links", parts, "h3")
 
 
@@ -343,7 +395,7 @@ def _queues(case: Case, number: int) -> Markup:
     """Return what every queue carried, under the same policies."""
     head = ["policy", "queue", "tensors", "bytes an iteration", "wait for the host", "under way"]
     rows = []
-    for name in timeline_policies(case.compared):
+    for name in case.spoken_of:
         trace = case.compared.results[name].trace
         for job in trace.jobs:
             label = f"{name}, {job.name}" if len(trace.jobs) > 1 else name
