@@ -121,7 +121,7 @@ class Rerouted:
 
 
 def test_a_run_takes_the_other_spine_when_others_use_one_and_every_sum_is_exact(tmp_path: Path) -> None:
-    plan = summed_plan(tmp_path, *SPARE_HOSTS, "iterations=12", policy="inart", scale=0.3)
+    plan = summed_plan(tmp_path, *SPARE_HOSTS, "iterations=24", policy="inart", scale=0.3)
     rerouted = Rerouted(plan)
     run = run_plan(plan, EmbeddedTarget(wires=True), started=rerouted.started, progress=rerouted.progress)
     rerouted.thread.join()
