@@ -53,7 +53,8 @@ def place(
     check_outputs(json_path)
     inputs = read_inputs(scenario, overrides).scenario
     studies = report.study(inputs, placement, sums, more=more)
+    moments = report.followed(inputs, placement, sums)
     if json_path is not None:
-        write_json(json_path, report.as_json(inputs, studies))
+        write_json(json_path, report.as_json(inputs, studies, moments))
     if json_path != "-":
-        click.echo(report.as_table(inputs, studies))
+        click.echo(report.as_table(inputs, studies, moments))

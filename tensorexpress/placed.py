@@ -6,7 +6,7 @@ A policy with a placement plans all jobs together, on what background traffic le
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -16,7 +16,7 @@ from tensorexpress.paths import Path, Paths
 from tensorexpress.placement import Placement, place_together
 from tensorexpress.placement_programs import Parties
 from tensorexpress.placement_rounding import SumPlaces, UpTree
-from tensorexpress.scenario import Job, Scenario
+from tensorexpress.scenario import Background, Job, Scenario
 from tensorexpress.slots import grow_trees, planned_trees, room_of
 from tensorexpress.sums import SumPlan
 
@@ -37,12 +37,17 @@ def place_jobs(scenario: Scenario, name: str, way: str, paths: Paths) -> tuple[P
 
 def fabric_for(scenario: Scenario, paths: Paths) -> Fabric:
     """Return what background traffic leaves of the network."""
+    taken, cluster = taken_by_background(scenario.background, paths), scenario.cluster
+    return fabric_of(cluster, scenario.directed(), taken, room_of(cluster), cluster.switch_rate_bps)
+
+
+def taken_by_background(sources: Iterable[Background], paths: Paths) -> Counter[int]:
+    """Return what background traffic takes of directed links, in bit/s on the wire."""
     taken: Counter[int] = Counter()
-    for source in scenario.background:
+    for source in sources:
         on_wire_bps = source.rate_bps * (source.packet_bytes + ETHERNET_BYTES) // source.packet_bytes
         taken.update(dict.fromkeys(paths.between(source.src, source.dst), on_wire_bps))
-    cluster = scenario.cluster
-    return fabric_of(cluster, scenario.directed(), taken, room_of(cluster), cluster.switch_rate_bps)
+    return taken
 
 
 def _usual_trees(scenario: Scenario, number: int) -> tuple[UpTree, ...]:

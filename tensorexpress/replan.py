@@ -21,7 +21,7 @@ import numpy as np
 from tensorexpress.errors import PlanError
 from tensorexpress.fabric import Fabric, Floats, fabric_of
 from tensorexpress.paths import Paths
-from tensorexpress.placed import paths_of
+from tensorexpress.placed import paths_of, taken_by_background
 from tensorexpress.placement import place_together
 from tensorexpress.placement_programs import Parties
 from tensorexpress.placement_rounding import (
@@ -101,6 +101,8 @@ def replan(
         )
     if any(not job.job.servers for job in plan.jobs):
         raise PlanError("a job has no servers, whose routes could be planned again; accepted: servers in all jobs")
+    if any(0 < len(job.summed) < len(job.slices) for job in plan.jobs):
+        raise PlanError("a job sums some rows in switches and sends others; accepted to plan again: all or none")
     directed = scenario.directed()
     if rates_bps is not None:
         directed = directed._replace(rate_bps=tuple(rates_bps))
@@ -118,6 +120,26 @@ def replan(
         tuple(_moves(plan, other)) if is_better else (),
         time.perf_counter() - started,
     )
+
+
+def follow(plan: Plan) -> Iterator[tuple[int, Replanned]]:
+    """Yield when links or background traffic of the plan's scenario change, in ps, and what is planned again then."""
+    scenario, rates_bps = plan.scenario, list(plan.scenario.directed().rate_bps)
+    steps, places = scenario.rate_steps(), places_of(plan)
+    ends = (end for source in scenario.background for end in (source.at_ps, source.until_ps) if end)
+    for time_ps in sorted({*(step.time_ps for step in steps), *ends}):
+        for step in steps:
+            if step.time_ps == time_ps:
+                rates_bps[step.thing] = step.value
+        there = [
+            source
+            for source in scenario.background
+            if source.at_ps <= time_ps and (source.until_ps is None or time_ps < source.until_ps)
+        ]
+        found = replan(plan, taken_by_background(there, plan.paths), rates_bps, places=places)
+        places |= places_of(found.plan)
+        plan = found.plan
+        yield time_ps, found
 
 
 # Trees

@@ -12,15 +12,17 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.random import default_rng
 from support.deployed import PROGRAM, SCHEMA
 from support.summed_training import PipelineNetwork, Training, summed_plan
 from support.virtual_network import FAULTLESS, Faults
-from test_placed import both, scenario_on, simulated_bps, three_leaves
+from test_placed import AT_ONCE, both, scenario_on, simulated_bps, three_leaves
 
 from tensorexpress.changes import Change, links_of
+from tensorexpress.cli import main
 from tensorexpress.control.deploy import prepare
 from tensorexpress.control.entities import Entity
 from tensorexpress.control.intent import Options
@@ -30,15 +32,15 @@ from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.plan import Plan, make_plan
 from tensorexpress.plan_file import plan_from_json, plan_to_json
 from tensorexpress.policy import parse_policy
-from tensorexpress.replan import places_of, replan
-from tensorexpress.scenario import read_scenario
+from tensorexpress.replan import follow, places_of, replan
+from tensorexpress.scenario import Background, Job, Scenario, read_scenario
 from tensorexpress.sums import SummingSwitch, SumPlan
 from tensorexpress.switch.operations import Operation
 from tensorexpress.switch.p4runtime.entities import write_entries
 from tensorexpress.switch.p4runtime.fitting import Fitted, fit
 from tensorexpress.switch.p4runtime.p4info import read_p4info
 from tensorexpress.switch.p4runtime.store import Recorder, Store
-from tensorexpress.topologies import fat_tree
+from tensorexpress.topologies import fat_tree, leaf_spine
 
 #: Two spines, and a server on every leaf.
 TWO_SPINES = (
@@ -150,12 +152,40 @@ class TestPlanned:
         assert simulated_bps(found.plan) == pytest.approx(found.after_bps[0], rel=0.03)
         assert found.after_bps[0] > 1.3 * found.before_bps[0]
 
+    def test_routes_follow_links_and_background_traffic_of_a_scenario(self) -> None:
+        cluster = leaf_spine(3, 2, 3, oversubscription=3)
+        slow = Change(at_ps=2, until_ps=5, links=links_of("s0-s3", cluster), share=0.2)
+        # Over either spine there is something else for a while.
+        others = tuple(Background(host, 5, 10**9, 1500, "constant", 10, 20) for host in (2, 8))
+        job = Job("job", AT_ONCE, (0, 1, 3, 4), (6, 7), shard_bytes=10_000)
+        scenario = Scenario("s", cluster, (job,), changes=(slow,), background=others)
+        found = dict(follow(make_plan(scenario, parse_policy("libra:placement=equal"))))
+        assert list(found) == [2, 5, 10, 20]
+        # 5 Gbps over each spine; a fifth of that over one of them is worth leaving it.
+        assert found[2].before_bps == pytest.approx((2e9,), rel=0.01)
+        assert found[2].after_bps == found[5].before_bps == pytest.approx((5e9,), rel=0.01)
+        assert found[5].after_bps == pytest.approx((10e9,), rel=0.01)
+        assert found[10].before_bps[0] < found[20].after_bps[0] == pytest.approx(10e9, rel=0.01)
+
+    def test_place_says_what_moves_when_links_change(self) -> None:
+        example = str(Path(__file__).parent.parent / "examples" / "inart-changing.toml")
+        said = CliRunner().invoke(main, ["place", example, "--no-more"]).output
+        assert "2 s     2 Gbps         5 Gbps" in said
+        assert "sums of job0 to" in said
+        document = json.loads(CliRunner().invoke(main, ["place", example, "--no-more", "--json", "-"]).output)
+        assert [each["at_ps"] for each in document["planned_again"]] == [2 * 10**12, 5 * 10**12]
+
     def test_what_has_no_routes_to_choose_is_told(self) -> None:
         ring = read_scenario(None, ["job.architecture=ring", "job.model=alexnet"])
         with pytest.raises(PlanError, match="a job has no servers, whose routes could be planned again"):
             replan(make_plan(ring, parse_policy("fifo")), {})
         with pytest.raises(PlanError, match="policy 'switchml' has sums end in switches"):
             replan(make_plan(ring, parse_policy("switchml")), {})
+        plan = small_scenario_plan("libra")
+        *others, last = plan.jobs[0].slices
+        mixed = replace(plan.jobs[0], slices=(*others, replace(last, summed=False)))
+        with pytest.raises(PlanError, match="a job sums some rows in switches and sends others"):
+            replan(replace(plan, jobs=(mixed,)), {})
 
 
 def every_choice(plan: Plan) -> Iterator[Plan]:

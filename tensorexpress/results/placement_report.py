@@ -11,8 +11,9 @@ from tensorexpress.errors import ScenarioError
 from tensorexpress.placed import place_jobs
 from tensorexpress.placement import WAYS, Better, Placement, what_more_brings
 from tensorexpress.placement_rounding import Chosen, UpTree
-from tensorexpress.plan import usual_paths
-from tensorexpress.policy import PLACEMENTS
+from tensorexpress.plan import make_plan, usual_paths
+from tensorexpress.policy import PLACEMENTS, parse_policy
+from tensorexpress.replan import Replanned, follow
 from tensorexpress.results.heading import heading
 from tensorexpress.results.provenance import provenance
 from tensorexpress.scenario import Job, Scenario
@@ -58,13 +59,38 @@ def study(scenario: Scenario, name: str, way: str, *, more: bool) -> tuple[Place
     return tuple(found)
 
 
-def as_table(scenario: Scenario, studies: Sequence[PlacementStudy]) -> str:
-    """Return all placements, and of one what it decided."""
+def followed(scenario: Scenario, name: str, way: str) -> list[tuple[int, Replanned]]:
+    """Return how the routes of a placement follow changes of links and background traffic, where a policy can do so."""
+    changes = scenario.rate_steps() or any(each.at_ps or each.until_ps for each in scenario.background)
+    if way == "once" or not changes:
+        return []
+    base = "fifo" if way == "none" or name == "load" else "libra"
+    return list(follow(make_plan(scenario, parse_policy(f"{base}:placement={name}"))))
+
+
+def _followed_lines(moments: Sequence[tuple[int, Replanned]]) -> Iterator[str]:
+    yield "routes planned again when links or background traffic change"
+    rows = [["at", "as it was", "planned again", "planned in", "what moves"]]
+    for time_ps, found in moments:
+        before, after = (
+            " ".join(format_rate(round(rate)) for rate in rates) for rates in (found.before_bps, found.after_bps)
+        )
+        seconds = format_time(round(found.seconds * PS_PER_SECOND))
+        rows.append([format_time(time_ps), before, after, seconds, "; ".join(found.moved) or "nothing"])
+    yield from grid(rows)
+
+
+def as_table(
+    scenario: Scenario, studies: Sequence[PlacementStudy], moments: Sequence[tuple[int, Replanned]] = ()
+) -> str:
+    """Return all placements, of one what it decided, and how its routes follow what changes."""
     lines = [heading(scenario, said=("job.name", "job.model", "job.workers", "job.servers"))]
     if len(studies) > 1:
         lines += ["", *_sharing_lines([each.chosen for each in studies])]
     for each in studies:
         lines += ["", *_job_lines(scenario, each)]
+    if moments:
+        lines += ["", *_followed_lines(moments)]
     return "\n".join(lines)
 
 
@@ -152,10 +178,23 @@ def _more_lines(found: PlacementStudy) -> Iterator[str]:
     yield from grid(rows)
 
 
-def as_json(scenario: Scenario, studies: Sequence[PlacementStudy]) -> dict[str, Any]:
+def as_json(
+    scenario: Scenario, studies: Sequence[PlacementStudy], moments: Sequence[tuple[int, Replanned]] = ()
+) -> dict[str, Any]:
     """Return the same as a JSON object; rates are bit/s on the wire."""
     made_by = provenance(scenario, ())
-    return {"provenance": made_by.to_json(), "jobs": [_job_json(scenario, each) for each in studies]}
+    again = [
+        {
+            "at_ps": time_ps,
+            "before_bps": [round(rate) for rate in found.before_bps],
+            "after_bps": [round(rate) for rate in found.after_bps],
+            "planned_s": found.seconds,
+            "moved": list(found.moved),
+        }
+        for time_ps, found in moments
+    ]
+    jobs = [_job_json(scenario, each) for each in studies]
+    return {"provenance": made_by.to_json(), "jobs": jobs, "planned_again": again}
 
 
 def _job_json(scenario: Scenario, found: PlacementStudy) -> dict[str, Any]:
