@@ -35,6 +35,9 @@ from tensorexpress.scenario import read_scenario
 from tensorexpress.sim.predict import predict
 from tensorexpress.trace_file import read_trace, write_trace
 
+#: What is simulated here is small, and this engine has nothing to load or to compile.
+READABLE = ("--engine", "simpy")
+
 VOID = {"meta", "br", "hr", "input"}
 
 #: What would be run if any part of it became markup.
@@ -107,9 +110,10 @@ def scenario_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def predicted(scenario_file: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], Path]:
     """Return a page on a scenario, the JSON of `predict`, and its traces."""
     directory = tmp_path_factory.mktemp("predicted")
-    done = cli("predict", scenario_file, "--json", directory / "out.json", "--save", directory / "traces")
+    saved = ("--json", directory / "out.json", "--save", directory / "traces")
+    done = cli("predict", scenario_file, *saved, *READABLE)
     assert done.exit_code == 0, done.output
-    done = cli("report", scenario_file, "-o", directory / "report.html", "--explain")
+    done = cli("report", scenario_file, "-o", directory / "report.html", "--explain", *READABLE)
     assert done.exit_code == 0, done.output
     assert re.fullmatch(r".*report.html: \d+ KB, 1 scenario predicted\n", done.output)
     return directory / "report.html", json.loads((directory / "out.json").read_text()), directory / "traces"
@@ -154,7 +158,7 @@ def test_an_explanation_is_that_of_explain(
 ) -> None:
     found = Page(predicted[0].read_text())
     chosen = "tensorexpress:slice=20 KB"
-    done = cli("explain", scenario_file, "--policy", chosen, "--json", tmp_path / "out.json")
+    done = cli("explain", scenario_file, "--policy", chosen, "--json", tmp_path / "out.json", *READABLE)
     assert done.exit_code == 0, done.output
     wanted = json.loads((tmp_path / "out.json").read_text())
     assert found.json("results0")["explanation"] == wanted
@@ -177,7 +181,7 @@ def test_measured_runs_stand_beside_their_predictions(
 ) -> None:
     measured = as_measured(predicted[2], tmp_path / "measured")
     write_notes(measured, ["the machine was 99% busy", HOSTILE])
-    done = cli("report", measured, "--predict", "-o", tmp_path / "both.html")
+    done = cli("report", measured, "--predict", "-o", tmp_path / "both.html", *READABLE)
     assert done.exit_code == 0, done.output
     assert "1 scenario measured, 1 scenario predicted" in done.output
     found = Page((tmp_path / "both.html").read_text())
@@ -204,7 +208,7 @@ def test_measured_runs_stand_beside_their_predictions(
 def test_two_scenarios_stand_side_by_side(scenario_file: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.toml"
     other.write_text(scenario_file.read_text().replace("workers = 3", "workers = 2"))
-    done = cli("report", scenario_file, other, "-o", tmp_path / "two.html", "--no-explain")
+    done = cli("report", scenario_file, other, "-o", tmp_path / "two.html", "--no-explain", *READABLE)
     assert done.exit_code == 0, done.output
     found = Page((tmp_path / "two.html").read_text())
     assert len([attributes for _, attributes in found.elements if attributes.get("class") == "timeline"]) == 2
@@ -223,7 +227,7 @@ def test_a_sweep_says_at_the_scenarios_own_value_what_the_scenario_says(
     predicted: tuple[Path, dict[str, Any], Path], scenario_file: Path, tmp_path: Path
 ) -> None:
     arguments = ("--vary", "cluster.bandwidth=1,100Gbps", "--no-explain", "-o", tmp_path / "page.html")
-    done = cli("report", scenario_file, *arguments)
+    done = cli("report", scenario_file, *arguments, *READABLE)
     assert done.exit_code == 0, done.output
     found = Page((tmp_path / "page.html").read_text())
     sweep = found.json("results0")["sweep"]
@@ -233,6 +237,17 @@ def test_a_sweep_says_at_the_scenarios_own_value_what_the_scenario_says(
     cells = [attributes for tag, attributes in found.elements if attributes.get("data-column") == "iteration_ms"]
     # After the table of the scenario comes that of all points.
     assert [float(str(cell["data-value"])) for cell in cells[2:]] == [row["iteration_ms"] for row in sweep["rows"]]
+
+
+def test_links_are_as_busy_as_the_trace_says(predicted: tuple[Path, dict[str, Any], Path]) -> None:
+    found = Page(predicted[0].read_text())
+    cells = [float(str(attributes["data-busy"])) for _, attributes in found.elements if "data-busy" in attributes]
+    # First of the policy that the report speaks of, then of the baseline.
+    wanted = []
+    for name in ("tensorexpress:slice=20%20KB.trace", "fifo.trace"):
+        trace, _ = read_trace(predicted[2] / name)
+        wanted += sorted((trace.links["busy_ps"] / trace.end_ps).tolist(), reverse=True)[:10]
+    assert cells == wanted
 
 
 def test_nothing_from_a_file_becomes_markup(predicted: tuple[Path, dict[str, Any], Path]) -> None:
@@ -368,18 +383,18 @@ def test_predict_writes_the_page_too_and_opens_it(
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", lambda address: bool(opened.append(address)) or True)
     path = tmp_path / "page.html"
-    done = cli("predict", scenario_file, "--policy", "fifo", "--report", path, "--open")
+    done = cli("predict", scenario_file, "--policy", "fifo", "--report", path, "--open", *READABLE)
     assert done.exit_code == 0, done.output
     assert opened == [path.as_uri()]
     assert "predict" in Page(path.read_text()).text
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    assert cli("predict", scenario_file, "--policy", "fifo", "--open").exit_code == 0
+    assert cli("predict", scenario_file, "--policy", "fifo", "--open", *READABLE).exit_code == 0
     assert Path(opened[1].removeprefix("file://")).read_bytes()
 
 
 def test_the_command_can_be_typed_again(predicted: tuple[Path, dict[str, Any], Path], scenario_file: Path) -> None:
-    command = f"tensorexpress report {scenario_file} --output {predicted[0]} --explain"
+    command = f"tensorexpress report {scenario_file} --output {predicted[0]} --engine simpy --explain"
     assert command in Page(predicted[0].read_text()).text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
@@ -78,3 +79,8 @@ def table(head: list[Any], rows: list[list[Any]], caption: str, class_: str | No
         tabindex=0,
         aria_label=caption,
     )
+
+
+def section(name: str, title: str, children: Sequence[Markup | None], level: str = "h2") -> Markup:
+    """Return a section with a heading that a reader of the page can be sent to."""
+    return tag("section", tag(level, title, id=name), *children, aria_labelledby=name)
