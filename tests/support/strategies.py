@@ -32,6 +32,10 @@ FEWEST_SLOTS = {
     "hashed": (SLOT_BYTES, 2 * SLOT_BYTES, 5 * SLOT_BYTES),
 }
 
+#: Packets for which a port has room at the least and at the most. Parts of a sum in cells that were dropped are sent
+#: again by all workers at the same time: in less room than for all of them, the same one may be dropped for ever.
+PACKETS_IN_BUFFER = {False: (2, 20), True: (24, 40)}
+
 #: How switches sum.
 SUMMED = ("pool", "front", "hashed")
 
@@ -51,13 +55,14 @@ def workloads(draw: st.DrawFn, most_layers: int = 6, most_params: int = 4000, su
 
 
 @st.composite
-def sparse_workloads(draw: st.DrawFn) -> Workload:
+def sparse_workloads(draw: st.DrawFn, most_params: int = 1500) -> Workload:
     """Some layers of which some are sparse tables, with or without parameters beside them; most rows are touched in
     some, hardly any in others."""
     layers = []
-    for layer in draw(workloads(most_layers=4, most_params=1500, summed=True)).layers:
+    for layer in draw(workloads(most_layers=4, most_params=most_params, summed=True)).layers:
         if draw(st.booleans()):
-            keys, width = draw(st.integers(1, 300)), draw(st.sampled_from([1, 3, 16, 300]))
+            width = draw(st.sampled_from([1, 3, 16, 300]))
+            keys = draw(st.integers(1, most_params // width))
             table = (keys, width, draw(st.integers(1, 200)), draw(st.sampled_from([0.0, 0.7, 1.5])))
             params = keys * width + draw(st.sampled_from([0, 0, layer.params]))
             layers.append(Layer(layer.name, params, layer.forward_ps, layer.backward_ps, *table))
@@ -74,7 +79,9 @@ def clusters(draw: st.DrawFn, hosts: int, lossy: bool, sums: str = "none") -> Cl
     wire = {"bandwidth": draw(st.sampled_from(RATES_BPS)), "delay": draw(st.sampled_from([0, 1, US, 20 * US]))}
     ports = {
         "mtu": mtu,
-        "buffer": draw(st.integers(2, 20)) * (mtu + 200) if lossy and draw(st.booleans()) else 0,
+        "buffer": draw(st.integers(*PACKETS_IN_BUFFER[sums == "hashed"]))
+        * (mtu + 200)
+        * (lossy and draw(st.booleans())),
         "queues": draw(st.integers(1, 8)),
         "switch_memory": draw(st.sampled_from([0, 10**6, *FEWEST_SLOTS[sums]])) if sums != "none" else 10**6,
     }
