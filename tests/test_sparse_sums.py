@@ -122,7 +122,7 @@ class TestBytes:
         assert worker_bytes == [pytest.approx(computed.worker_bytes, abs=of_a_row)] * 8
         assert server_bytes == pytest.approx(computed.server_bytes, abs=8 * of_a_row)
 
-    @settings(max_examples=40)
+    @settings(max_examples=30)
     @given(plans(disturbed=False, sums=("pool", "front"), sparse=True))
     def test_on_links_are_hot_rows_once_for_all_and_cold_ones_for_every_worker(self, plan: Plan) -> None:
         plan = make_plan(

@@ -43,17 +43,17 @@ def sparse_plan(directory: Path, *overrides: str, policy: str = "libra:slice=2 K
 
 
 @pytest.mark.parametrize(
-    ("policy", "overrides"),
+    ("policy", "overrides", "faults"),
     [
-        ("libra:slice=2 KB", ()),
-        ("libra:slice=2 KB", LEAF_SPINE_SERVERS),
-        ("libra", ("job.colocated=true", "job.servers=3")),
-        ("tensorexpress+sum:slice=2 KB", ("job.barrier=true",)),
-        ("atp", ()),
+        ("libra:slice=2 KB", (), FAULTLESS),
+        ("libra:slice=2 KB", LEAF_SPINE_SERVERS, STATED),
+        ("libra", ("job.colocated=true", "job.servers=3"), STATED),
+        ("tensorexpress+sum:slice=2 KB", ("job.barrier=true",), FAULTLESS),
+        ("tensorexpress+sum:slice=2 KB", ("job.barrier=true",), STATED),
+        ("atp", (), STATED),
     ],
-    ids=["front", "two levels", "colocated", "pool and barrier", "hashed"],
+    ids=["front", "two levels", "colocated", "pool and barrier", "the same with faults", "hashed"],
 )
-@pytest.mark.parametrize("faults", [FAULTLESS, STATED], ids=["faultless", "faults"])
 def test_every_sum_is_exact_and_a_layer_waits_for_both_parts(
     tmp_path: Path, policy: str, overrides: tuple[str, ...], faults: Faults
 ) -> None:
