@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +23,9 @@ from tensorexpress.software import IN, LANES, OUT
 
 #: Events between two looks at whether to stop.
 BUDGET = 2_000_000
+
+#: So many times that may go on while no message arrives: longer than the largest tensor of the zoo is under way.
+PATIENCE = 500
 
 #: Rows for packets that one event can take at the most where no switch sums, and a little more.
 SPARE_PACKETS = 4
@@ -326,6 +330,12 @@ class _Layout:
         """Return when every background source sends first."""
         return np.asarray(self.program.background_at_ps + self.program.background_gaps_ps[:, 0])
 
+    def arrived(self) -> int:
+        """Return how many messages have arrived so far, in all iterations."""
+        times, width = self.message_times.at, self.program.iterations * TIMES_COLUMNS
+        delivered = self.memory[times[0] : times[-1] + width].reshape(-1, TIMES_COLUMNS)[:, T_DELIVERED]
+        return int(np.count_nonzero(delivered != NONE))
+
     def write(self, record: Record) -> None:
         """Copy what happened out of the memory."""
         p, m = self.program, self.memory
@@ -398,8 +408,8 @@ def run(
     """
     log = np.zeros((1 << 16 if record_packets else 0, LOG_COLUMNS), dtype=np.int64)
     layout = _Layout(program, len(log))
-    packets = FIRST_PACKETS
-    while True:
+    packets, arrived = FIRST_PACKETS, -1
+    for budgets in count(1):
         m = layout.memory
         kernel(m.ctypes.data, log.ctypes.data, len(log), BUDGET)
         if m[STATUS] == FINISHED:
@@ -409,6 +419,13 @@ def run(
         advanced(int(m[TRANSMISSIONS]))
         if m[STATUS] == STUCK:
             raise SimulationError("no packet can make progress any more; this is a defect, please report it")
+        if budgets % PATIENCE == 0:
+            before, arrived = arrived, layout.arrived()
+            if arrived == before:
+                raise SimulationError(
+                    f"no message has arrived in {PATIENCE * BUDGET:,} events: the same packets are dropped again and "
+                    "again; give cluster.buffer room for a packet of every worker"
+                )
         if m[STATUS] == GROW and m[FREE_COUNT] < m[SPARE]:
             layout.add_packets(packets)
             packets *= 2

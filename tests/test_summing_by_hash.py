@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -14,10 +15,11 @@ from support.strategies import plans
 from test_engines import crowded, differences
 
 from tensorexpress.cluster import Cluster
+from tensorexpress.errors import SimulationError
 from tensorexpress.plan import Plan, make_plan
 from tensorexpress.policy import parse_policy
 from tensorexpress.recovery import SUM_AGE_PS
-from tensorexpress.scenario import Job, Scenario
+from tensorexpress.scenario import Job, Scenario, read_scenario
 from tensorexpress.sim import fast, model
 from tensorexpress.sim.adding import CellAdder, PartAdder, Stream
 from tensorexpress.sim.flat_plan import build
@@ -405,3 +407,15 @@ class TestThroughput:
                     least[[link, link ^ 1]] += packets * PART_FRAMING.full_packet_bytes
         assert (carried >= least).all()
         assert (carried[least == 0] == 0).all()
+
+
+def test_a_simulation_in_which_the_same_packet_is_dropped_for_ever_ends_with_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "layers.csv").write_text("layer_index,numel,forward_ns,backward_ns\n0,300,1000,1000\n")
+    keys = ("job.workers=4", "job.servers=1", "cluster.mtu=1200", "cluster.buffer=2616 B", "cluster.queues=1")
+    slots = ("cluster.switch_memory=2200 B", "transport.rto_min=50 us")
+    plan = make_plan(read_scenario(None, [f"job.csv={tmp_path / 'layers.csv'}", *keys, *slots]), parse_policy("atp"))
+    monkeypatch.setattr(fast, "BUDGET", 1000)
+    with pytest.raises(SimulationError, match="no message has arrived in 500,000 events: the same packets are dropped"):
+        fast.run(build(plan))
