@@ -101,7 +101,7 @@ def make_demand(plan: Plan, number: int) -> Demand:
         lane_ps=_busiest_lane_ps(planned, scenario),
         in_step=not planned.job.forward_only,
         changing=_changing_links(scenario, shared.sum(axis=1)),
-        packet_bytes=max(plan.framing.full_packet_bytes, plan.sum_framing.full_packet_bytes),
+        packet_bytes=plan.longest_packet_bytes,
         hosts=planned.job.workers,
         paces=Paces(scenario.changes),
     )

@@ -179,6 +179,12 @@ class Plan:
         """How what switches sum becomes packets."""
         return PART_FRAMING if self.policy.sums == "hashed" else SUM_FRAMING
 
+    @property
+    def longest_packet_bytes(self) -> int:
+        """What the longest packet weighs on the wire."""
+        framings = [self.framing, self.sum_framing] if self.policy.in_switches else [self.framing]
+        return max(framing.full_packet_bytes for framing in framings)
+
 
 def slice_counts(job: Job, slice_bytes: int, sizes: Sequence[int] | None = None) -> list[int]:
     """Return into how many slices each tensor is cut: by size, and from `shard_bytes` on at least one per server.

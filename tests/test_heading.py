@@ -54,6 +54,7 @@ SAID = {
     "job.update_rate": ("9 Gbps", "job.update_rate=9 Gbps"),
     "job.overhead": ("5 ms", "job.overhead=5 ms"),
     "job.barrier": ("true", "job.barrier=true"),
+    "job.hot_rows": ("0", "job.hot_rows=0"),
     "commits.tau": ("20", "commits.tau=20"),
     "commits.divergence": ("2.5", "commits.divergence=2.5"),
     "commits.pause": ("500 ms", "commits.pause=500 ms"),

@@ -737,6 +737,7 @@ WRITTEN: dict[str, dict[str, list[Any]]] = {
         "update_rate": ["20 Gbps"],
         "overhead": ["3 ms", 5],
         "barrier": [True],
+        "hot_rows": ["auto", 0],
     },
     "transport": {
         "window": ["unlimited", 0, "1 MB"],
