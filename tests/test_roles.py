@@ -71,21 +71,22 @@ def test_every_mode_commits_all_updates_within_its_bounds(mode: str) -> None:
 
 def test_without_its_scheduler_updates_commit_as_they_come() -> None:
     said: list[str] = []
-    run = run_commits(training(), "order", killing("scheduler"), said.append)
-    assert len(run.rows) >= UPDATES
+    run = run_commits(training(updates=120), "order", killing("scheduler"), said.append)
+    assert len(run.rows) >= 120
     (line,) = said
     assert re.fullmatch(r"order: the scheduler is gone: updates commit as they come from version \d+ on", line)
-    assert {host for _, host, _, _ in run.rows[-20:]} == {0, 1, 2, 3}
+    assert {host for _, host, _, _ in run.rows[-80:]} == {0, 1, 2, 3}
     check_ended(run)
 
 
 def test_what_a_helper_had_is_offered_again_and_committed_once() -> None:
     said: list[str] = []
-    scenario = training(workers=6)
+    scenario = training(workers=6, updates=180)
     run = run_commits(scenario, "aggregate", killing("helper h7"), said.append)
-    assert len(run.rows) >= UPDATES
+    assert len(run.rows) >= 180
     assert said == ["aggregate: helper h7 is gone: what it had is offered again, and nobody sums in its place"]
-    assert {host for _, host, _, _ in run.rows[-30:]} == set(range(6))
+    # Long enough for a worker that a busy machine holds up.
+    assert {host for _, host, _, _ in run.rows[-130:]} == set(range(6))
     assert max(delay for _, _, delay, _ in run.rows) <= scenario.commits.tau
 
 
