@@ -226,7 +226,7 @@ class MessageHeader(ctypes.Structure):
     )
 
 
-class Message(ctypes.Structure):
+class BatchedMessage(ctypes.Structure):
     """Linux's struct mmsghdr."""
 
     _fields_ = (("header", MessageHeader), ("sent_bytes", ctypes.c_uint))
@@ -241,7 +241,7 @@ class Piece(ctypes.Structure):
 def make_sender(endpoint: socket.socket, frames: list[bytes]) -> Callable[[], None]:
     """Return what sends a burst of frames with one system call."""
     pieces = (Piece * len(frames))(*(Piece(frame, len(frame)) for frame in frames))
-    messages = (Message * len(frames))()
+    messages = (BatchedMessage * len(frames))()
     for index, message in enumerate(messages):
         message.header.pieces, message.header.piece_count = ctypes.addressof(pieces[index]), 1
     libc, descriptor = ctypes.CDLL(None, use_errno=True), endpoint.fileno()

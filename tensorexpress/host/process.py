@@ -32,7 +32,6 @@ from tensorexpress.fixed_point import MOST_WORKERS
 from tensorexpress.framing import Framing
 from tensorexpress.host.exchange import Exchange
 from tensorexpress.host.links import HostLink, KernelLink, WireLink
-from tensorexpress.host.segments import use_compiled
 from tensorexpress.host.summing import PoolExchange, SumServing, WholeLayers
 from tensorexpress.host.training import Station, host_settings
 from tensorexpress.host.worker import Exchanging, Worker
@@ -183,7 +182,7 @@ def check_runnable(plan: Plan) -> None:
 
 
 def is_fast(plan: Plan) -> bool:
-    """Return whether a host of a plan sends so fast that compiled code pays."""
+    """Return whether a link of a plan is so fast that compiled code pays, which hosts then start with."""
     return max(plan.scenario.cluster.directed().rate_bps) >= _COMPILED_FROM_BPS
 
 
@@ -231,8 +230,6 @@ def _take_part(task: Task, parent: _Parent) -> None:
     names = plan.scenario.cluster.hosts
     link = open_link(task)
     settings = host_settings(plan, task.host, jobs[0], task.silence_ps)
-    if settings.rate_bps >= _COMPILED_FROM_BPS:
-        use_compiled()
     parent.tell({"ready": True})
     start_ps = int(parent.ask()) * _PS_PER_NS
     parent.end_with_it()
