@@ -8,7 +8,7 @@ CURRENT ?= .venv-current
 # Tests start hundreds of Python processes, none of which should compile what another has compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo quick test test-current check bench studies clean
+.PHONY: demo quick test thorough test-current check bench studies clean
 
 demo: $(READY)
 	$(BIN)/tensorexpress predict --plot demo.png
@@ -22,8 +22,14 @@ quick: $(READY)
 
 # Four files at a time, on two cores as well, because many tests wait for links; one after another: make test PYTEST=
 PYTEST ?= -n 4 --dist loadfile --no-loadscope-reorder
+# The simulator is compiled before all of them want it at once.
 test: $(READY)
+	@$(BIN)/tensorexpress predict >/dev/null
 	$(BIN)/python -m pytest $(PYTEST)
+
+# All cases of large sets, of which `make test` tries a part.
+thorough: $(READY)
+	TENSOREXPRESS_THOROUGH=1 $(BIN)/python -m pytest $(PYTEST)
 
 test-current: $(CURRENT)/.ready
 	$(CURRENT)/bin/python -m pytest tests/test_control.py tests/test_deploy.py tests/test_device.py \

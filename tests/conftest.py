@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 from support.quick import Measure, Quick, longest_first
+from support.thorough import leave_out
 
 if TYPE_CHECKING:
     from support.switches import TargetSwitch
@@ -46,7 +47,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: both.__exit__(None, None, None))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    leave_out(config, items)
     longest_first(items)
 
 

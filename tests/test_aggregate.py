@@ -29,6 +29,7 @@ from support.summing import (
     star_plan,
     tree_plan,
 )
+from support.thorough import examples
 
 from tensorexpress.addresses import GATEWAY_IPV4, GATEWAY_MAC
 from tensorexpress.control import aggregate
@@ -152,7 +153,7 @@ vectors = st.builds(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.lists(st.tuples(vectors, st.integers(-128, 127), st.integers(0, 255)), min_size=WORKERS, max_size=WORKERS),
     st.permutations(range(WORKERS)),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.thorough import examples
 
 from tensorexpress.commits import aggregate, order, scheduler
 from tensorexpress.commits import settings as settings_module
@@ -78,7 +79,7 @@ def clusters(draw: st.DrawFn) -> Scenario:
 
 
 @given(clusters(), st.sampled_from(MODES))
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 def test_the_facts_of_every_mode_hold_in_clusters_that_change(scenario: Scenario, mode: str) -> None:
     trace = trained(scenario, mode)
     assert trace.commits > 0

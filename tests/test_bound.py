@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from support.strategies import US, scenarios
+from support.thorough import examples
 
 from tensorexpress.bound import make_demand, run_bound_ps
 from tensorexpress.plan import Plan, make_plan
@@ -111,7 +112,7 @@ def test_a_run_that_ends_with_bytes_to_come_is_said_to_and_is_the_optimum_itself
     assert "although a link needs" in notes(ahead)[0]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(scenarios())
 def test_no_policy_is_faster_than_what_is_shown_as_the_optimum(scenario: Scenario) -> None:
     plans = [make_plan(scenario, POLICIES[name]) for name in ("fifo", "p3", "tensorexpress")]
@@ -123,7 +124,7 @@ def test_no_policy_is_faster_than_what_is_shown_as_the_optimum(scenario: Scenari
             assert compared.of_optimal(name, job) <= 1 + 1e-12
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(scenarios(sums="pool"))
 def test_nor_is_one_that_sums_in_switches(scenario: Scenario) -> None:
     plans = [make_plan(scenario, POLICIES[name]) for name in ("fifo", "tensorexpress", "switchml", "tensorexpress+sum")]

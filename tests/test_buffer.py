@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from support.namespace_sockets import mark
 from support.network import needs_root
 from support.scripted import Scripted
+from support.thorough import examples
 from test_linux import ends, plan_on
 
 from tensorexpress import buffer as module
@@ -85,7 +86,7 @@ ARRIVALS = st.lists(
 
 
 @pytest.mark.parametrize("discipline", ["strict", "fifo"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(arrivals=ARRIVALS, queues=st.integers(1, 8), buffer_bytes=st.sampled_from([0, 3000, 8000, 16_000]))
 def test_simulator_and_embedded_switch_drop_the_same_packets_and_send_the_rest_at_the_same_time(
     discipline: str, arrivals: list[tuple[int, int, int]], queues: int, buffer_bytes: int

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support.bounds import forced_ps
+from support.thorough import examples
 
 from tensorexpress import deadline
 from tensorexpress.bound import Demand
@@ -94,7 +95,7 @@ def test_bytescheduler_example_has_the_fluid_bound_17() -> None:
     assert blocking_ps(*BYTESCHEDULER[:2], 17) == 5
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(training())
 def test_closed_forms_equal_the_fluid_at_one_queue_and_at_one_queue_per_layer(
     case: Case,
@@ -129,7 +130,7 @@ def test_the_largest_gain_is_approached() -> None:
     assert 0 < largest_gain(forward, backward) - Fraction(fifo, optimum) < Fraction(1, 10**6)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(training(most_layers=8), st.integers(1, 9))
 def test_the_queue_map_is_the_best_of_all_contiguous_maps(case: Case, queues: int) -> None:
     used = min(queues, len(case[0]))
@@ -433,7 +434,7 @@ SLICES = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 SEEDS = st.integers(0, 2**32)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(1, 4), SLICES, st.sampled_from(["separate", "colocated"]), SEEDS)
 def test_no_schedule_beats_the_bound_with_servers(workers: int, slices: list[int], place: str, seed: int) -> None:
     random = Random(seed)
@@ -442,7 +443,7 @@ def test_no_schedule_beats_the_bound_with_servers(workers: int, slices: list[int
     assert_never_beaten(Run(exchange, random))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.integers(2, 4), SLICES, SEEDS)
 def test_no_schedule_beats_the_bound_with_a_ring(workers: int, slices: list[int], seed: int) -> None:
     assert_never_beaten(Run(with_ring(workers, slices), Random(seed)))

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.strategies import SUMMED, US, paced_plans, plans, policies, scenarios
+from support.thorough import examples, one_in
 
 from tensorexpress.errors import InputError
 from tensorexpress.plan import Plan, make_plan
@@ -63,6 +64,7 @@ def differences(one: Record, other: Record) -> list[str]:
     return [f.name for f in fields(Record) if not np.array_equal(getattr(one, f.name), getattr(other, f.name))]
 
 
+@one_in(3)
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize(("loss", "ecn_bytes"), [(0.0, 0), (0.01, 1500)])
 @pytest.mark.parametrize("architecture", ["ps", "ring", "fsdp"])
@@ -78,21 +80,21 @@ def test_engines_are_equal_on_every_architecture_discipline_loss_and_ecn(
     assert (reference.link_marks.sum() > 0) == (ecn_bytes > 0)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(plans() | paced_plans(), st.sampled_from([1, 1, 2, 5]))
 def test_engines_are_equal_packet_for_packet_on_random_scenarios(plan: Plan, grain: int) -> None:
     program = build(coarsened(plan, grain), grain, plan)
     assert differences(model.run(program, record_packets=True), fast.run(program, record_packets=True)) == []
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(plans(sums=SUMMED, sparse=None) | paced_plans(sums=SUMMED))
 def test_engines_are_equal_packet_for_packet_where_switches_sum(plan: Plan) -> None:
     program = build(plan)
     assert differences(model.run(program, record_packets=True), fast.run(program, record_packets=True)) == []
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(plans() | plans(sums=SUMMED), st.sampled_from([US // 10, US, 20 * US]))
 def test_engines_are_equal_when_most_timeouts_are_premature(plan: Plan, rto_min_ps: int) -> None:
     # No background: where the time-out is shorter than the round trip, a run is long.
@@ -127,7 +129,7 @@ def test_without_chance_the_seed_changes_nothing() -> None:
     assert differences(one, other) == []
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(scenarios(), policies(credit=False), policies(credit=False))
 def test_no_policy_changes_the_compute_times_or_the_background_drawn(
     scenario: Scenario, one: Policy, other: Policy

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support.thorough import one_in
 
 from tensorexpress.errors import InputError
 from tensorexpress.plan import make_plan
@@ -45,6 +46,7 @@ def iteration_ps(plan, grain: int) -> float:
     return measure_job(trace.jobs[0], coarse.scenario.warmup).iteration_ps
 
 
+@one_in(2)
 @pytest.mark.parametrize("policy", USUAL_POLICIES)
 @pytest.mark.parametrize(("overrides", "grains"), COMPARED)
 def test_an_iteration_takes_as_long_as_at_packet_level_within_two_percent(overrides, grains, policy):

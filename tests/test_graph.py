@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.thorough import examples
 
 from tensorexpress import graph as graphs
 from tensorexpress.graph import (
@@ -73,7 +74,7 @@ def carried(graph: Graph, node: int) -> tuple[int, int, int]:
     return int(graph.sum_slice[index]), int(graph.sum_part[index]), int(graph.sum_parts[index])
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(any_cargo())
 def test_every_worker_gets_every_part_once_with_every_gradient_in_it_once(drawn: tuple[str, Cargo]) -> None:
     graph, cargo = draw(*drawn), drawn[1]
@@ -102,7 +103,7 @@ def test_every_worker_gets_every_part_once_with_every_gradient_in_it_once(drawn:
             assert sorted(own) == [(piece, part, parts) for piece in slices for part in range(parts)]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(any_cargo())
 def test_a_host_has_at_hand_what_it_sends_and_sums(drawn: tuple[str, Cargo]) -> None:
     graph, cargo = draw(*drawn), drawn[1]
@@ -122,7 +123,7 @@ def test_a_host_has_at_hand_what_it_sends_and_sums(drawn: tuple[str, Cargo]) -> 
                 assert found == made_at(target)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(any_cargo())
 def test_whoever_gathers_again_gets_every_part_once_from_the_one_who_keeps_it(drawn: tuple[str, Cargo]) -> None:
     (name, cargo), graph = drawn, draw(*drawn)
@@ -175,7 +176,7 @@ def test_who_only_infers_pulls_every_slice_once_when_its_pass_is_over() -> None:
             assert sorted(nodes) == [FORWARD + (host * gpus + gpu) * 2 + 1 for gpu in range(gpus)]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(any_cargo())
 def test_messages_are_as_many_and_as_long_as_they_should_be(drawn: tuple[str, Cargo]) -> None:
     (name, cargo), graph = drawn, draw(*drawn)

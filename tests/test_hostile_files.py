@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from support.thorough import examples
 
 from tensorexpress import calibration as calibrations
 from tensorexpress.calibration import Calibration, calibrate_scenario, read_calibration
@@ -120,7 +121,7 @@ def is_one_line(error: InputError) -> None:
 HOW = st.sampled_from(["replace", "replace", "replace", "remove", "add"])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.sampled_from(list(paths(DOCUMENT))), HOW, VALUES)
 @example(("jobs", 0, "tensors", 0, "bytes"), "replace", "NaN")
 @example(("jobs", 0, "slices", "bytes", 0), "replace", 0)
@@ -187,7 +188,7 @@ def is_read_or_refused(path: Path) -> None:
     json.dumps(to_chrome(trace))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data(), HOW, VALUES)
 def test_a_changed_header_of_a_trace_is_refused_in_one_line(
     trace_file: Path, tmp_path: Path, data: st.DataObject, how: str, value: Any
@@ -200,7 +201,7 @@ def test_a_changed_header_of_a_trace_is_refused_in_one_line(
     is_read_or_refused(path)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data(), st.sampled_from([-1, 2**62, -(2**63), 2**63 - 1, 7, 10**6]))
 def test_a_changed_number_in_an_array_of_a_trace_is_refused_or_harmless(
     trace_file: Path, tmp_path: Path, data: st.DataObject, value: int
@@ -216,7 +217,7 @@ def test_a_changed_number_in_an_array_of_a_trace_is_refused_or_harmless(
     is_read_or_refused(path)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_trace_of_which_bytes_are_changed_or_lost_is_refused_in_one_line(
     trace_file: Path, tmp_path: Path, data: st.DataObject
@@ -249,7 +250,7 @@ def test_a_trace_that_unpacks_to_gigabytes_is_refused_before_it_does(trace_file:
         read_trace(path)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data(), HOW, VALUES)
 def test_a_changed_calibration_is_refused_in_one_line_or_is_one(
     tmp_path: Path, data: st.DataObject, how: str, value: Any

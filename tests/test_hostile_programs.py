@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.passes import PROGRAMS, document, through
 from support.runtime_support import DOCUMENT, P4INFO, Client, StrictDataPath
+from support.thorough import examples
 from support.twins import both
 
 from tensorexpress.errors import ProgramError
@@ -137,7 +138,7 @@ HOSTILE = [
 ]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.sampled_from(sorted(set(DOCUMENTS) - {"tensorexpress"})),
     st.lists(st.sampled_from(HOSTILE) | st.text(max_size=20), min_size=1, max_size=8),

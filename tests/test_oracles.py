@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.bounds import forced_ps
 from support.strategies import SUMMED, US, paced_plans, plans, scenarios
+from support.thorough import examples
 
 from tensorexpress.bound import make_demand
 from tensorexpress.cluster import Cluster
@@ -200,7 +201,7 @@ def stretch(job: JobTrace, first: int, end: int) -> JobTrace:
 class TestLowerBound:
     """Nothing beats the bound: no iteration, and no stretch of them, with the times that were drawn for it."""
 
-    @settings(max_examples=200 * int(os.environ.get("TENSOREXPRESS_BOUNDS", "1")))
+    @settings(max_examples=examples(200) * int(os.environ.get("TENSOREXPRESS_BOUNDS", "1")))
     @given(plans() | paced_plans() | plans(sums=SUMMED, sparse=None) | paced_plans(sums=SUMMED), st.integers(1, 5))
     def test_is_never_beaten(self, plan: Plan, iterations: int) -> None:
         scenario = replace(plan.scenario, iterations=iterations)
@@ -422,7 +423,7 @@ class TestIdleNetwork:
 
 
 class TestConservation:
-    @settings(max_examples=60)
+    @settings(max_examples=examples(60))
     @given(plans(disturbed=False))
     def test_every_link_carries_exactly_what_was_planned(self, plan: Plan) -> None:
         scenario = plan.scenario
@@ -434,7 +435,7 @@ class TestConservation:
                 expected[list(path)] += plan.framing.wire_bytes(int(size))
         assert np.array_equal(trace.links["bytes"], expected * (scenario.warmup + scenario.iterations))
 
-    @settings(max_examples=40)
+    @settings(max_examples=examples(40))
     @given(scenarios(disturbed=False), st.sampled_from([0, 3000]))
     def test_every_work_conserving_discipline_keeps_links_busy_for_the_same_time(
         self, scenario: Scenario, slice_bytes: int
@@ -452,7 +453,7 @@ class TestConservation:
             assert np.array_equal(links["busy_ps"], busy[0]["busy_ps"])
             assert np.array_equal(links["bytes"], busy[0]["bytes"])
 
-    @settings(max_examples=80)
+    @settings(max_examples=examples(80))
     @given(plans() | paced_plans())
     def test_a_slice_is_never_faster_than_its_links(self, plan: Plan) -> None:
         cluster = plan.scenario.cluster
@@ -466,7 +467,7 @@ class TestConservation:
                     assert piece["delivered_ps"] - piece["sent_ps"] >= least_ps
                 assert piece["delivered_ps"] >= piece["sent_ps"] >= piece["ready_ps"] >= 0
 
-    @settings(max_examples=80)
+    @settings(max_examples=examples(80))
     @given(plans() | plans(sums=SUMMED))
     def test_a_worker_computes_or_stands_still_for_parameters_and_nothing_else(self, plan: Plan) -> None:
         for job in simulate(plan, "fast").jobs:
@@ -534,7 +535,7 @@ def port_visits(plan: Plan, program: FlatPlan, record: Record) -> dict[int, list
 class TestSwitchPorts:
     """What leaves a port, reconstructed from the log: the first of all that has arrived, with nothing in between."""
 
-    @settings(max_examples=60)
+    @settings(max_examples=examples(60))
     @given(
         plans(disturbed=False) | paced_plans(disturbed=False),
         st.sampled_from(["fifo", "strict", "pifo"]),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.runtime_support import DELETE, INSERT, MODIFY, SCHEMA, StrictDataPath, entity, id_of, new_store, update
+from support.thorough import examples
 
 from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch import operations as ops
@@ -557,7 +558,7 @@ def test_a_read_sees_the_state_of_its_moment(filled: Store) -> None:
     assert len(list(found)) == 2
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.binary(max_size=60))
 def test_no_bytes_make_an_entity_that_raises_anything_but_a_refusal(data: bytes) -> None:
     one = p4runtime_pb2.Update()

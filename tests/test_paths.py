@@ -22,6 +22,7 @@ from support.namespace_sockets import open_socket
 from support.network import BMV2, cable, needs_bmv2, needs_root
 from support.strategies import plans, policies, scenarios
 from support.switches import Bmv2Switch
+from support.thorough import examples, one_in
 from support.training_run import small_plan
 
 from tensorexpress import paths as module
@@ -130,7 +131,7 @@ def test_examples_in_docstrings_hold() -> None:
     assert doctest.testmod(module).failed == 0
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(plans())
 def test_all_who_talk_have_a_shortest_path_each_way_and_nobody_else(plan: Plan) -> None:
     cluster = plan.scenario.cluster
@@ -152,7 +153,7 @@ def test_all_who_talk_have_a_shortest_path_each_way_and_nobody_else(plan: Plan) 
         assert len(path.links) == len(cluster.route(path.src, path.dst))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(scenarios(), policies(), policies())
 def test_no_policy_changes_a_path(scenario: Scenario, one: Policy, other: Policy) -> None:
     assert make_plan(scenario, one).paths == make_plan(scenario, other).paths
@@ -241,7 +242,7 @@ def test_what_is_no_path_is_refused(path: Path, problem: str) -> None:
 # Who takes it
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(plans())
 def test_the_simulator_takes_the_paths_of_the_plan(plan: Plan) -> None:
     program = simulated.build(plan)
@@ -252,6 +253,7 @@ def test_the_simulator_takes_the_paths_of_the_plan(plan: Plan) -> None:
         assert tuple(back.tolist()) == plan.paths.between(dst, src)
 
 
+@one_in(2)
 @pytest.mark.parametrize("network", NETWORKS)
 def test_embedded_switches_take_the_paths_of_the_plan(network: str) -> None:
     plan = planned(network)
@@ -359,6 +361,7 @@ def kernel_hop(namespace: str, port: int, source: str, target: str) -> int:
 
 
 @needs_root
+@one_in(2)
 @pytest.mark.parametrize("network", ["2x2 two jobs", "fat-tree two jobs"])
 @pytest.mark.parametrize("version", [4, 6])
 def test_routers_of_linux_take_the_paths_of_the_plan(network: str, version: int) -> None:

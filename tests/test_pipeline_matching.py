@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.passes import load, through
+from support.thorough import examples
 
 from tensorexpress.switch.operations import (
     ActionCall,
@@ -107,7 +108,7 @@ changes = st.sampled_from(sorted(keys)).flatmap(
 packets = st.tuples(values_16, values_8, addresses)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(st.tuples(changes, packets), max_size=25))
 def test_every_match_kind_finds_what_a_search_of_all_entries_finds(
     story: list[tuple[tuple[str, Key, int, int, bool], tuple[int, int, int]]],

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.passes import BUILD, PROGRAMS, document, load
+from support.thorough import examples
 
 from tensorexpress.errors import ProgramError
 from tensorexpress.p4 import compile_source, find_p4c
@@ -43,7 +44,7 @@ PIPELINES = {name: load(name) for name in PROGRAMS}
 PIPELINES["tensorexpress"] = Pipeline(load_own().document)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     st.sampled_from(sorted(PIPELINES)),
     st.binary(max_size=80) | st.integers(0, 2000).flatmap(lambda size: st.binary(min_size=size, max_size=size)),
@@ -171,7 +172,7 @@ def damage(value: Any, turns: list[int], junk: Any) -> None:
         value = value[place]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.sampled_from(PROGRAMS),
     st.lists(st.integers(0, 1000), min_size=1, max_size=9),

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.random import default_rng
 from support.strategies import plans
+from support.thorough import examples, one_in
 from test_engines import differences
 
 from tensorexpress import placed, placement
@@ -111,6 +112,7 @@ class TestCarriedOut:
         # What is used most takes longest; headers of small slices are a little more than planned.
         assert busy_ps / busy_ps.max() == pytest.approx(links / links.max(), abs=0.02)
 
+    @one_in(2)
     @pytest.mark.parametrize("switch_rate", [0, "9 Gbps"])
     @pytest.mark.parametrize(
         "policy", ["inart", "tensorexpress:sum=front,placement=equal", "atp:placement=inart", "p3:placement=inart"]
@@ -210,7 +212,7 @@ class TestRefused:
             make_plan(read_scenario(None, overrides), parse_policy(policy))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(plans(disturbed=False, sums=["front", "hashed"]), st.sampled_from(["equal", "inart", "atp"]))
 def test_random_scenarios_are_placed_kept_in_files_and_simulated_alike(plan: Plan, name: str) -> None:
     try:
@@ -230,7 +232,7 @@ def test_random_scenarios_are_placed_kept_in_files_and_simulated_alike(plan: Pla
     assert not differences(one, other)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.data())
 def test_parts_add_up_and_follow_the_shares(data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.integers(1, 10**6), min_size=1, max_size=20))

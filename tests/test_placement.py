@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.random import default_rng
 from support.placements import all_places, all_trees, best_by_places, best_by_trees, best_whole, random_fabric
+from support.thorough import one_in
 
 from tensorexpress.errors import PlanError
 from tensorexpress.fabric import LINK, SUM_RATE, Fabric, Resource, fabric_of
@@ -97,6 +98,7 @@ def placed_at_random(seed: int, name: str, way: str) -> Placement:
 class TestRandomFabrics:
     """Two hundred small ones."""
 
+    @one_in(3)
     @pytest.mark.parametrize("block", range(10))
     def test_the_optimum_is_that_of_another_program_and_method(self, block: int) -> None:
         for seed in range(20 * block, 20 * block + 20):
@@ -108,6 +110,7 @@ class TestRandomFabrics:
             ):
                 assert relax(fabric, parties, way).rate_bps == pytest.approx(other, rel=1e-5), (seed, way)
 
+    @one_in(3)
     @pytest.mark.parametrize("block", range(10))
     def test_no_whole_placement_beats_the_optimum_and_no_draw_the_best_of_all(self, block: int) -> None:
         for seed in range(20 * block, 20 * block + 20):

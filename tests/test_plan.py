@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.strategies import US, plans, policies, scenarios
+from support.thorough import examples
 
 from tensorexpress.deadline import equal_map, queue_map, slacks
 from tensorexpress.graph import KINDS, cut
@@ -20,7 +21,7 @@ from tensorexpress.scenario import Job, Scenario, Transport
 from tensorexpress.topologies import leaf_spine, star
 from tensorexpress.workload import Layer, Workload
 
-few = settings(max_examples=40)
+few = settings(max_examples=examples(40))
 
 
 def training(sizes: list[int], workers: int, servers: int, architecture: str = "ps", shard_bytes: int = 0) -> Scenario:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.thorough import examples
 
 from tensorexpress.cluster import Link
 from tensorexpress.errors import InputError, SimulationError
@@ -128,7 +129,7 @@ def traffic(draw, clusters=CLUSTERS, ranks=3, least_packets=0):
 
 
 @pytest.mark.parametrize("discipline", BUILT_IN)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(drawn=traffic(), buffer_bytes=st.sampled_from([0, 1500, 3100, 10_000]), queues=st.integers(3, 4))
 def test_the_engines_agree_to_the_picosecond(discipline, drawn, buffer_bytes, queues):
     cluster, packets = drawn
@@ -142,7 +143,7 @@ RANKS = st.integers(-5, 5) | st.integers(-LARGEST_RANK, LARGEST_RANK)
 
 
 @pytest.mark.parametrize("discipline", ["sp-pifo", "pifo"])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(ranks=st.lists(RANKS, min_size=10, max_size=80), queues=st.integers(1, 4))
 def test_the_engines_agree_on_any_ranks_in_a_long_queue(discipline, ranks, queues):
     packets = packets_of(*[(i // 9 * US, i % 3, 3, 1250, rank) for i, rank in enumerate(ranks)])
@@ -151,7 +152,7 @@ def test_the_engines_agree_on_any_ranks_in_a_long_queue(discipline, ranks, queue
 
 
 @given(drawn=traffic(), seed=st.integers(0, 99))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_the_order_of_the_array_matters_only_to_packets_of_one_host_and_instant(drawn, seed):
     cluster, packets = drawn
     order = np.random.default_rng(seed).permutation(len(packets))
@@ -179,7 +180,7 @@ def test_order_and_width_of_the_fields_do_not_matter(drawn):
 
 
 @given(drawn=traffic())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_disciplines_that_mean_the_same_do_the_same(drawn):
     cluster, packets = drawn
     strict, fifo = replay(cluster, packets, "strict"), replay(cluster, packets)
@@ -219,7 +220,7 @@ on_a_star = given(drawn=traffic(clusters=[STAR]))
 
 
 @on_a_star
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_every_discipline_keeps_a_port_busy_at_the_same_times(drawn):
     _, packets = drawn
     for host in range(len(STAR.hosts)):
@@ -238,7 +239,7 @@ def test_every_discipline_keeps_a_port_busy_at_the_same_times(drawn):
 
 @pytest.mark.parametrize("discipline", ["strict", "pifo"])
 @on_a_star
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_nothing_less_urgent_starts_while_a_packet_waits(discipline, drawn):
     """So what is urgent waits for at most the one packet that it found on the link."""
     _, packets = drawn
@@ -252,7 +253,7 @@ def test_nothing_less_urgent_starts_while_a_packet_waits(discipline, drawn):
 
 @pytest.mark.parametrize("discipline", ["fifo", "strict", "pifo"])
 @on_a_star
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_packets_of_one_rank_leave_in_the_order_of_their_arrival_and_link(discipline, drawn):
     _, packets = drawn
     arrival_ps = replay(STAR, packets, discipline)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.network import needs_bmv2, needs_root
 from support.summed_training import LEAF_SPINE, LEAF_SPINE_SERVERS, summed_plan
+from support.thorough import one_in
 from support.training_run import Killer, check_consistent, small_plan
 
 from tensorexpress.errors import NetworkError
@@ -88,6 +89,7 @@ everywhere = pytest.mark.parametrize(
 )
 
 
+@one_in(2)
 @everywhere
 def test_with_loss_duplicates_reordering_and_damage_every_sum_is_exact(policy: str, level: str, tmp_path: Path) -> None:
     faults = Faults(loss=0.1, duplicate=0.05, reorder=0.1, corrupt=0.01)
@@ -104,6 +106,7 @@ def test_a_host_is_worker_and_server_at_once(policy: str, tmp_path: Path) -> Non
     check_consistent(run_plan(summed_plan(tmp_path, "job.colocated=true", "job.servers=3", policy=policy), WIRES))
 
 
+@one_in(2)
 @pytest.mark.parametrize(
     ("policy", "level"),
     [("switchml", "one level"), ("libra", "one level"), ("atp", "one level"), ("atp", "two levels")],
@@ -116,6 +119,7 @@ def test_a_run_survives_a_switch_that_was_killed(policy: str, level: str, tmp_pa
     assert killer.iterations == 5
 
 
+@one_in(2)
 @pytest.mark.parametrize(("policy", "who", "number", "message"), [
     ("switchml", "h1", signal.SIGKILL, r"h1 \(worker 1 of job0\) was ended by SIGKILL before the run was over"),
     ("switchml", "h1", signal.SIGSTOP, r"h1 at 10\.0\.0\.2:21592 has been silent for"),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.strategies import policies, scenarios
+from support.thorough import examples
 
 from tensorexpress import scaling
 from tensorexpress.errors import ScenarioError
@@ -44,7 +45,7 @@ def check_times_scale(scenario: Scenario, policy: Policy, factor: int) -> None:
         assert after.iteration_ps == pytest.approx(factor * before.iteration_ps, rel=1e-12)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(scenarios(disturbed=False), policies(credit=False), FACTORS)
 def test_every_time_of_a_scaled_run_is_the_factor_times_the_original(
     scenario: Scenario, policy: Policy, factor: int

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.thorough import examples
 
 from tensorexpress import models, scenario, scenario_document, scenario_keys
 from tensorexpress.commits.settings import CommitSettings
@@ -518,7 +519,7 @@ class TestPlacement:
             max_size=3,
         )
     )
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=examples(50), deadline=None)
     def test_a_star_by_default_has_room_for_all_and_no_host_too_many(self, jobs):
         tables = [
             {"workers": workers if isinstance(workers, int) else [f"h{i}" for i in sorted(workers)], "servers": servers}
@@ -881,7 +882,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 class TestFromPython:
     @given(documents())
-    @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_the_same_words_give_the_same_scenario_as_in_a_file(self, folder, document):
         text = "\n".join(f"{key} = {in_toml(value)}" for key, value in document.items())
         (folder / "scenario.toml").write_text(text)
@@ -958,7 +959,7 @@ OVERRIDES = st.text(max_size=12) | st.builds(
     st.sampled_from(["", "", ".x", ".0"]),
     st.sampled_from(["1", "true", "[]", "{}", "h0,h1", "[[", "nan", "2020-01-01", "1\nx = 2"]) | st.text(max_size=8),
 )
-FUZZ = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+FUZZ = settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def refused_in_one_line(read) -> None:

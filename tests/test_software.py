@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from support.strategies import plans
+from support.thorough import examples
 
 from tensorexpress.plan import Plan, make_plan
 from tensorexpress.policy import Policy
@@ -142,7 +143,7 @@ def test_links_may_have_two_rates() -> None:
     assert latencies_ps(other_way) == [2 * (4 * 8000 + MTU) * 1000]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(plans())
 def test_no_run_is_shorter_than_the_work_of_any_lane(plan: Plan) -> None:
     work = lane_work_ps(plan.scenario, [(job.job, job.graph) for job in plan.jobs])

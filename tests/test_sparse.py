@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.thorough import examples
 
 from tensorexpress import confidence, hot_keys, lookups, register_layout, sparse
 from tensorexpress.confidence import student_t, wilson
@@ -254,7 +255,7 @@ def test_traffic_is_what_its_parts_weigh(table, exchange, packets):
 
 @given(tables, exchanges, st.integers(0, 200))
 @example(SparseTable(300, 1, 400, 1.0), RowExchange(300, 64, 1), 40)
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_the_best_number_of_packets_is_that_of_a_search_of_all(table, exchange, most):
     heat = ZipfHeat(table)
     found = traffic(heat, exchange, best_packets(heat, exchange, most))

@@ -21,6 +21,7 @@ from support.summing_cluster import (
     check_sums,
     random_gradients,
 )
+from support.thorough import examples, one_in
 from support.virtual_network import FAULTLESS, Faults
 
 from tensorexpress.errors import NetworkError
@@ -48,7 +49,7 @@ KINDS = [
 ]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     seed=st.integers(0, 2**32),
     faults=st.sampled_from([FAULTLESS, STATED, STATED, FAR_WORSE]),
@@ -68,6 +69,7 @@ def test_every_worker_gets_every_sum_once_and_the_same(
     assert all(server.is_complete for server in cluster.servers)
 
 
+@one_in(2)
 @pytest.mark.parametrize("levels", [1, 2])
 @pytest.mark.parametrize("kinds", KINDS[1:6:2], ids=["front", "hashed", "preempts"])
 def test_sums_of_whole_numbers_are_exact_in_a_long_run_with_faults(kinds: Kinds, levels: int) -> None:

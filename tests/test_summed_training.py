@@ -19,6 +19,7 @@ from support.summed_training import (
     over_reference,
     summed_plan,
 )
+from support.thorough import one_in
 from support.training_run import small_plan
 from support.virtual_network import FAULTLESS, Faults, VirtualNetwork
 
@@ -36,6 +37,7 @@ on_both = pytest.mark.parametrize("network_of", [over_reference, PipelineNetwork
 
 
 @on_both
+@one_in(2)
 @pytest.mark.parametrize("policy", ["switchml", "tensorexpress+sum"])
 @pytest.mark.parametrize("overrides", [(), LEAF_SPINE], ids=["one level", "two levels"])
 @pytest.mark.parametrize("faults", [FAULTLESS, STATED], ids=["faultless", "faults"])
@@ -73,6 +75,7 @@ PLACES = pytest.mark.parametrize(
 
 
 @on_both
+@one_in(4)
 @pytest.mark.parametrize("policy", END_AT_SERVERS)
 @PLACES
 @pytest.mark.parametrize("faults", [FAULTLESS, STATED], ids=["faultless", "faults"])
@@ -96,6 +99,7 @@ def test_every_update_is_exact_and_told_where_sums_end_at_servers(
         assert bool(training.retransmissions) == (faults is STATED)
 
 
+@one_in(2)
 @pytest.mark.parametrize("policy", ["switchml", "tensorexpress+sum", *END_AT_SERVERS])
 @pytest.mark.parametrize("levels", ["one level", "two levels"])
 def test_the_p4_program_sums_exactly_over_many_iterations(tmp_path: Path, policy: str, levels: str) -> None:
@@ -112,6 +116,7 @@ def test_the_p4_program_sums_exactly_over_many_iterations(tmp_path: Path, policy
 
 
 @on_both
+@one_in(2)
 @pytest.mark.parametrize("policy", ["inart", "atp:placement=equal"])
 @pytest.mark.parametrize("faults", [FAULTLESS, STATED], ids=["faultless", "faults"])
 def test_every_update_is_exact_where_tensors_are_split_over_servers(

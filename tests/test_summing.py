@@ -10,6 +10,7 @@ import pytest
 import simpy
 from hypothesis import given, settings
 from support.strategies import SUMMED, US, plans
+from support.thorough import examples, one_in
 from test_engines import crowded, differences
 
 from tensorexpress.bound import make_demand, run_bound_ps
@@ -140,7 +141,7 @@ def sent_in_order(plan: Plan) -> Plan:
 
 
 class TestConservation:
-    @settings(max_examples=60)
+    @settings(max_examples=examples(60))
     @given(plans(disturbed=False, sums=IN_POOLS).map(sent_in_order))
     def test_every_link_of_a_tree_carries_its_tensors_once_each_way(self, plan: Plan) -> None:
         trace = simulate(plan, "fast")
@@ -156,7 +157,7 @@ class TestConservation:
         assert trace.transmissions == transmissions_of(build(plan))
         assert trace.retransmissions == 0
 
-    @settings(max_examples=60)
+    @settings(max_examples=examples(60))
     @given(plans(disturbed=False, sums=IN_POOLS).map(sent_in_order))
     def test_loads_are_what_links_carry(self, plan: Plan) -> None:
         trace, rates = simulate(plan, "fast"), plan.scenario.directed().rate_bps
@@ -164,7 +165,7 @@ class TestConservation:
         carried = [serialisation_ps(int(size), rate) for size, rate in zip(trace.links["bytes"], rates, strict=True)]
         assert np.allclose(np.array(carried) / plan.scenario.rounds, loads, rtol=1e-6, atol=100)
 
-    @settings(max_examples=40)
+    @settings(max_examples=examples(40))
     @given(plans(disturbed=False, sums=IN_POOLS).map(sent_in_order))
     def test_every_packet_passes_every_link_of_its_tree_once(self, plan: Plan) -> None:
         program = build(plan)
@@ -179,7 +180,7 @@ class TestConservation:
                     expected += {(link, ADDEND): packets, (link ^ 1, TOTAL): packets}
             assert Counter(zip(own["link"].tolist(), own["kind"].tolist(), strict=True)) == expected
 
-    @settings(max_examples=60)
+    @settings(max_examples=examples(60))
     @given(plans(sums=SUMMED))
     def test_sums_come_back_after_every_gradient(self, plan: Plan) -> None:
         for job in simulate(plan, "fast").jobs:
@@ -287,7 +288,7 @@ class TestGaps:
         assert traces[1].timeouts == 0
         assert with_loss_ps < 1.1 * without_ps
 
-    @settings(max_examples=100)
+    @settings(max_examples=examples(100))
     @given(plans(sums=IN_POOLS).map(sent_in_order))
     def test_are_none_where_nothing_is_lost(self, plan: Plan) -> None:
         # Whatever workers compute and strangers send.
@@ -296,6 +297,7 @@ class TestGaps:
 
 
 class TestEnginesAreEqual:
+    @one_in(3)
     @pytest.mark.parametrize(
         "policy",
         [

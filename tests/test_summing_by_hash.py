@@ -12,6 +12,7 @@ import pytest
 import simpy
 from hypothesis import given, settings
 from support.strategies import plans
+from support.thorough import examples
 from test_engines import crowded, differences
 
 from tensorexpress.cluster import Cluster
@@ -329,7 +330,7 @@ class Values(int):
 
 
 class TestSums:
-    @settings(max_examples=60)
+    @settings(max_examples=examples(60))
     @given(plans(sums=["hashed"]))
     def test_are_complete_and_nobody_is_in_one_twice(self, plan: Plan) -> None:
         program = build(plan)
@@ -354,7 +355,7 @@ class TestSums:
             record = model.run(program)
         self.check_counts(plan, record, len(completed))
 
-    @settings(max_examples=100)
+    @settings(max_examples=examples(100))
     @given(plans(sums=["hashed"]))
     def test_all_arrive_whatever_is_lost(self, plan: Plan) -> None:
         program = build(plan)
@@ -395,7 +396,7 @@ class TestThroughput:
         by_window = tree.pools[0].slots * VALUES * 10**12 / round_trip_ps(tree, plan.scenario.directed())
         assert rate == pytest.approx(min(line_rate, by_window), rel=0.01)
 
-    @settings(max_examples=60)
+    @settings(max_examples=examples(60))
     @given(plans(disturbed=False, sums=["hashed"]))
     def test_links_carry_tensors_at_least_once_each_way(self, plan: Plan) -> None:
         carried = simulate(plan, "fast").links["bytes"]

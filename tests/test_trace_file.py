@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.strategies import plans
+from support.thorough import examples
 
 from tensorexpress.errors import PlanError
 from tensorexpress.plan import Plan, make_plan
@@ -36,7 +37,7 @@ def equal(one: Any, other: Any) -> bool:
     return bool(type(one) is type(other) and one == other)
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=examples(50), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(plans())
 def test_a_trace_read_back_is_the_trace_with_its_plan(tmp_path: Path, plan: Plan) -> None:
     trace = simulate(plan)
@@ -97,7 +98,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert "cannot be read (Is a directory); make one with" in refusal(tmp_path)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.floats(0, 1, exclude_max=True))
 def test_a_part_of_a_trace_is_refused(path: Path, cut: float) -> None:
     whole = path.read_bytes()
@@ -106,7 +107,7 @@ def test_a_part_of_a_trace_is_refused(path: Path, cut: float) -> None:
     assert "only a part of one" in refusal(part)
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
 def test_a_byte_that_changed_is_noticed_or_means_nothing(path: Path, trace: Trace, place: float, flip: int) -> None:
     content = bytearray(path.read_bytes())

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.thorough import examples
 from support.virtual_network import FAULTLESS, Faults, VirtualLink, VirtualNetwork
 
 from tensorexpress.errors import InputError, NetworkError
@@ -182,7 +183,7 @@ sends = st.tuples(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     seed=st.integers(0, 2**32),
     faults=st.sampled_from([FAULTLESS, STATED, STATED, FAR_WORSE]),

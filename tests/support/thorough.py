@@ -1,0 +1,44 @@
+"""How much of large sets of cases a run of the suite tries: a part of them, or with TENSOREXPRESS_THOROUGH=1 all.
+
+`make test` is for whoever changes something and waits; `make thorough` takes three times as long.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections import defaultdict
+
+import pytest
+
+THOROUGH = bool(os.environ.get("TENSOREXPRESS_THOROUGH"))
+
+
+def examples(number: int) -> int:
+    """Return how many examples a property test with an oracle of its own looks at, of so many in a thorough run."""
+    return number if THOROUGH else max(5, number // 3)
+
+
+def one_in(number: int) -> pytest.MarkDecorator:
+    """Mark a test of whose parameters one in so many is tried: always the same ones, drawn by their names."""
+    return pytest.mark.one_in(number)
+
+
+def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect what only a thorough run tries."""
+    if THOROUGH:
+        return
+    cases: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("one_in"):
+            cases[item.nodeid.split("[")[0]].append(item)
+    left_out = set[pytest.Item]()
+    for own in cases.values():
+        marker = own[0].get_closest_marker("one_in")
+        assert marker is not None
+        # A regular choice, such as every second one, would try some values only together with some others.
+        own.sort(key=lambda item: zlib.crc32(item.name.encode()))
+        left_out.update(own[-(-len(own) // marker.args[0]) :])
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
