@@ -171,6 +171,7 @@ class _Layout:
         flows[:, F_PENDING] = memory.room(2 * int(room.sum())) + 2 * (np.cumsum(room) - room)
         flows[:, F_WINDOW] = min(p.initial_window_bytes or NO_LIMIT, p.window_bytes or NO_LIMIT)
         flows[:, F_SLOW_UNTIL], flows[:, F_ALPHA], flows[:, F_TIMEOUT] = NO_LIMIT, ALPHA_ONE, p.rto_min_ps
+        flows[:, F_TURN] = p.stream_turn
 
     def _fill_streams(self) -> None:
         p, memory, flows = self.program, self._layout, self.flows.rows
@@ -309,7 +310,7 @@ class _Layout:
             OTHER_RANK: p.background_rank, OTHER_SLACK: p.background_slack_ps, LOGGING: log_rows > 0,
             TRAINS: p.grain > 1, CHUNK: p.chunk_bytes, HEAD_BYTES: p.head_bytes, QUEUE_SHARE: p.queue_share,
             SPARE: self.spare_packets, CELLS: p.cells, CHECKSUMS: checksums_at, PREEMPTS: p.preempts,
-            SUM_PACKET: p.sum_packet_bytes,
+            SUM_PACKET: p.sum_packet_bytes, WEIGHS_TURNS: p.weighs_turns,
         }.items():  # fmt: skip
             m[field] = value
         # What is sorted is a heap.

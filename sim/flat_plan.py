@@ -129,6 +129,9 @@ class FlatPlan:
     #: The adder to which it sends, and its number there; where slots are found by hash, its number in the job.
     stream_adder: Ints
     stream_child: Ints
+    #: How far the next turn of a flow at its host is, only where that is not the same for all.
+    stream_turn: Ints
+    weighs_turns: bool
     #: Its messages in the order in which their packets are numbered.
     stream_messages_start: Ints
     stream_messages: Ints

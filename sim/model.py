@@ -212,10 +212,14 @@ class Host(Port):
         ]
         if not ready:
             return None
-        # Equal keys take turns: the flow that was served longest ago goes first.
+        # Equal keys take turns: the flow that was served longest ago goes first, or the one whose turn is next.
         flow = self.flows[min(ready)[-1]]
-        self.served += 1
-        flow.served = self.served
+        if program.weighs_turns:
+            self.served = max(self.served, flow.served)
+            flow.served = self.served + int(program.stream_turn[flow.index])
+        else:
+            self.served += 1
+            flow.served = self.served
         return flow.next_chunk()
 
 

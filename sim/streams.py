@@ -14,14 +14,15 @@ from zlib import crc32
 import numpy as np
 
 from tensorexpress.plan import JobPlan, Plan
+from tensorexpress.queueing import TURN
 from tensorexpress.routing import DirectedLinks
 from tensorexpress.scenario import Job
 from tensorexpress.sim.flows import Flows, Ints, Links, rows
 from tensorexpress.slots import round_trip_ps
-from tensorexpress.sums import SUM_FRAMING, VALUE_BYTES, VALUES, Pool, SumPlan
+from tensorexpress.sums import SUM_FRAMING, VALUE_BYTES, VALUES, Pool, SumPlan, turns
 from tensorexpress.units import serialisation_ps
 
-_OF_STREAMS = ("slots", "packets", "adder", "child")
+_OF_STREAMS = ("slots", "packets", "adder", "child", "turn")
 _OF_ADDERS = (
     *("slots", "up", "parent", "child", "stream", "everybody", "switch", "queue", "hash"),
     *("host", "round_trip_ps", "add_ps", "update_ps", "delay_ps"),
@@ -64,7 +65,7 @@ class _Streams:
         by_slice = 2, slices, workers
         firsts, flows_of = first.reshape(by_slice), flow_of.reshape(by_slice)
         slice_of = {(piece.tensor, piece.server): index for index, piece in enumerate(job.summed)}
-        for sums in job.sums:
+        for sums, turn in zip(job.sums, turns(job.sums), strict=True):
             end = sums.server if sums.server >= 0 else job.summed[0].server
             link_of = {self.directed.source[link]: link for link in sums.links}
             nics = {host: link_of[host] for host in hosts}
@@ -74,7 +75,7 @@ class _Streams:
                 flows_of[:, piece] = len(self.flows) + np.arange(workers)
                 self.messages += list(first_message + piece * workers + np.arange(workers)[:, None])
                 self._add_adders(number, job.job, pool, sums, nics)
-                self._add_streams(number, pool, sums, nics)
+                self._add_streams(number, pool, sums, nics, turn)
 
     def _add_adders(self, number: int, job: Job, pool: Pool, sums: SumPlan, nics: dict[int, int]) -> None:
         """Add the adders of a pool, whose streams come next."""
@@ -108,7 +109,7 @@ class _Streams:
             work = _server_work(job, round_trip_ps(sums, self.directed))
             add([up], workers[up] if sums.cells else 1, **place_of_it, **work)
 
-    def _add_streams(self, number: int, pool: Pool, sums: SumPlan, nics: dict[int, int]) -> None:
+    def _add_streams(self, number: int, pool: Pool, sums: SumPlan, nics: dict[int, int], turn: int) -> None:
         first_adder = len(self.children) - len(sums.switches) - (sums.server >= 0)
         place = {switch.switch: index for index, switch in enumerate(sums.switches)}
         for worker, (host, link) in enumerate(nics.items()):
@@ -120,6 +121,7 @@ class _Streams:
             self.stream["packets"].append(pool.packets_per_iteration)
             self.stream["adder"].append(first_adder + place[above.switch])
             self.stream["child"].append(worker if sums.cells else above.children.index(link))
+            self.stream["turn"].append(turn)
 
 
 _NO_WORK = {"round_trip_ps": 0, "add_ps": 0, "update_ps": 0, "delay_ps": 0}
@@ -161,9 +163,12 @@ def streams(plan: Plan, others: int) -> tuple[Flows, dict[str, Any]]:
     children_start, _ = rows([[0] * len(row) for row in found.children])
     children = np.array([child for row in found.children for child in row], dtype=np.int64)
     links, stream, below = children.reshape(-1, 3).T
-    no_streams = [0] * others
+    no_streams = {"turn": [TURN] * others}
     return Flows(found.flows, found.ways, found.by_host, np.concatenate(found.flow_of)), {
-        **{f"stream_{name}": np.array(column + no_streams, dtype=np.int64) for name, column in found.stream.items()},
+        **{
+            f"stream_{name}": np.array(column + no_streams.get(name, [0] * others), dtype=np.int64)
+            for name, column in found.stream.items()
+        },
         "stream_messages_start": messages_start,
         "stream_messages": of_streams,
         "message_first": np.concatenate(found.first),
@@ -175,4 +180,5 @@ def streams(plan: Plan, others: int) -> tuple[Flows, dict[str, Any]]:
         "adder_below": below,
         "cells": next((tree.cells for job in plan.jobs for tree in job.sums), 0),
         "preempts": plan.policy.orders_in_switches,
+        "weighs_turns": plan.policy.weighs_turns,
     }

@@ -108,6 +108,11 @@ class Policy:
         return self.sums != "none"
 
     @property
+    def weighs_turns(self) -> bool:
+        """Whether what goes to servers of unequal shares takes turns at a host by these, so that all end together."""
+        return self.placement != "none" and self.sums == "front"
+
+    @property
     def sums_end_at_servers(self) -> bool:
         """Whether what switches sum goes on to servers, whose answers come back."""
         return self.sums in ("front", "hashed")

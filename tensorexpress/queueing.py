@@ -18,6 +18,9 @@ from typing import Any, ClassVar, TypeVar
 
 _Numbers = TypeVar("_Numbers")
 
+#: How far the next turn at a host is of whoever has as much to send there as others have, where turns are weighed.
+TURN = 1024
+
 
 class Ranks(Enum):
     """What a rank is to a discipline; what it tells apart is the class of a flow."""

@@ -27,6 +27,7 @@ from struct import pack
 from zlib import crc32
 
 from tensorexpress.framing import ETHERNET_BYTES, SUM_OVERHEAD_BYTES, WORKERS_BYTES, Framing
+from tensorexpress.queueing import TURN
 from tensorexpress.workload import Workload
 
 #: Whole numbers of 32 bits that a packet carries.
@@ -181,6 +182,16 @@ class SumPlan:
     def links(self) -> tuple[int, ...]:
         """All directed links that lead up; sums come down the same ones, the other way."""
         return tuple(self.above) if self.server < 0 else (*self.above, self.switches[0].up)
+
+
+def turns(trees: Sequence[SumPlan]) -> list[int]:
+    """Return how far the next turn of each tree is at a host that sends to all of them, by what they have to send.
+
+    Trees that took turns alike would reach the same rate: a small one would be done early, and links that only the
+    large ones need would then have been used too little.
+    """
+    packets = [max(1, sum(pool.packets_per_iteration for pool in tree.pools)) for tree in trees]
+    return [max(1, TURN * sum(packets) // (len(packets) * own)) for own in packets]
 
 
 def cell_of(job: int, pool: int, sequence: int, cells: int) -> int:

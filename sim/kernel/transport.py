@@ -39,8 +39,12 @@ def next_packet_of_host(m: Memory, port: int) -> int:
     if m[port + L_READY_COUNT] == 0:
         return NONE
     flow = m[m[port + L_READY]]
-    m[port + L_SERVED] += 1
-    m[flow + F_SERVED] = m[port + L_SERVED]
+    if m[WEIGHS_TURNS]:
+        m[port + L_SERVED] = max(m[port + L_SERVED], m[flow + F_SERVED])
+        m[flow + F_SERVED] = m[port + L_SERVED] + m[flow + F_TURN]
+    else:
+        m[port + L_SERVED] += 1
+        m[flow + F_SERVED] = m[port + L_SERVED]
     if m[flow + F_STREAM] != NONE:
         return next_addend(m, flow)
     if m[flow + F_CURRENT] == NONE:

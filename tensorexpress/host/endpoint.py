@@ -80,6 +80,8 @@ class EndpointSettings:
     host_order: str = "fifo"
     #: Most bytes unacknowledged over all flows; 0 is no limit.
     credit_bytes: int = 0
+    #: Whether flows take turns by what they have to send.
+    weighs_turns: bool = False
     #: Rate of the host's link, to which sending is paced; 0 sends as fast as windows allow.
     rate_bps: int = 0
     job: int = 0
@@ -111,6 +113,7 @@ def settings_of(plan: Plan, tagger: Tagger, *, rate_bps: int = 0, silence_ps: in
         flow,
         host_order=policy.host_order,
         credit_bytes=policy.credit_bytes,
+        weighs_turns=policy.weighs_turns,
         rate_bps=rate_bps,
         job=tagger.job,
         control=tagger.traffic_class(0),
@@ -221,7 +224,9 @@ class Endpoint:
         #: When somebody last asked this host for a sum.
         self._asked_ps = now_ps
         self._summed_ps = now_ps
-        self._scheduler = Scheduler(settings.host_order, settings.credit_bytes, settings.rate_bps)
+        self._scheduler = Scheduler(
+            settings.host_order, settings.credit_bytes, settings.rate_bps, weighs_turns=settings.weighs_turns
+        )
         self._stride = SEGMENT_HEADER_BYTES + settings.flow.payload_bytes
         self._most = link.most_segments(self._stride)
         self._stage = SegmentBuffer(max(self._most * self._stride, SEGMENT_HEADER_BYTES + SPAN // 8))

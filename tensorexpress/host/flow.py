@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from tensorexpress.queueing import TURN
 from tensorexpress.recovery import (
     ALPHA_ONE,
     ALPHA_SHIFT,
@@ -160,7 +161,7 @@ class SendFlow:
         self.probing = False
         self._probe = -1
         #: When it was last chosen, in the count of who chooses; equal keys take turns by it.
-        self.served = 0
+        self.served, self.turn = 0, TURN
         self._pending: list[tuple[int, int, Outgoing]] = []
         self._offered = 0
         #: The message under way: a host finishes a slice before it starts the next one of a flow.

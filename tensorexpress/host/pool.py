@@ -43,6 +43,7 @@ from tensorexpress.fixed_point import (
     to_integers,
 )
 from tensorexpress.host.tagging import Tag, TrafficClass
+from tensorexpress.queueing import TURN
 from tensorexpress.recovery import LEAST_TIMEOUT_PS, NEWER_SUMS, POOL_SAMPLES, Gaps, backed_off, timeout_of_pool
 from tensorexpress.sums import PART_FRAMING, SUM_FRAMING, Pool
 from tensorexpress.wire.header import Flag, Header, Kind, clamp_slack_us
@@ -156,7 +157,7 @@ class PoolSender:
     #: A credit over flows is about queues in hosts. Workers who hold each other's sums back by it would never go on.
     free_of_credit = True
 
-    def __init__(self, pool: Pool, member: Membership, *, by_hash: bool = False):
+    def __init__(self, pool: Pool, member: Membership, *, by_hash: bool = False, turn: int = TURN):
         """Send through a pool; `by_hash`: its packets find slots by hash, and say whose values are in."""
         self.pool, self.member, self.by_hash = pool, member, by_hash
         self.kind = Kind.PART if by_hash else Kind.SUM
@@ -166,8 +167,8 @@ class PoolSender:
         self.retransmissions = self.timeouts = self.redone = 0
         #: Sums that came again or too late, and those that were damaged.
         self.late = self.damaged = 0
-        #: When it was last chosen, in the count of who chooses; equal keys take turns by it.
-        self.served = 0
+        #: When it was last chosen, in the count of who chooses, or is next; equal keys take turns by it.
+        self.served, self.turn = 0, turn
         self.full_bytes = (PART_FRAMING if by_hash else SUM_FRAMING).full_packet_bytes
         self._slots = [_Slot(number) for number in range(pool.slots)]
         #: The packets before this one were offered; how many of them wait for their sums.

@@ -18,9 +18,11 @@ Sender = SendFlow | PoolSender | SumServer
 class Scheduler:
     """Chooses bursts over all flows of a host, as `Host.next_packet` of `sim/model.py` chooses packets."""
 
-    def __init__(self, host_order: str = "fifo", credit_bytes: int = 0, rate_bps: int = 0):
+    def __init__(
+        self, host_order: str = "fifo", credit_bytes: int = 0, rate_bps: int = 0, *, weighs_turns: bool = False
+    ):
         self._key = HOST_ORDERS[host_order].key
-        self._credit_bytes, self._rate_bps = credit_bytes, rate_bps
+        self._credit_bytes, self._rate_bps, self._weighs_turns = credit_bytes, rate_bps, weighs_turns
         #: Flows that have something to send or in flight; a dict, because it keeps the order and finds quickly.
         self._active: dict[Sender, None] = {}
         self._served = 0
@@ -60,15 +62,19 @@ class Scheduler:
                 return None
             # Time of the link that nobody wanted is over; that for which we were not awake is made up for.
             self._free_ps = max(self._free_ps, now_ps - (0 if self._is_idle else CATCH_UP_PS))
-        # Equal keys take turns: the flow that was served longest ago goes first.
+        # Equal keys take turns: the flow that was served longest ago goes first, or the one whose turn is next.
         flow = min(heads)[-1]
         most = min(most, self._room(flow, now_ps))
         if most < 1:
             self._is_idle = True
             return None
         self._is_idle = False
-        self._served += 1
-        flow.served = self._served
+        if self._weighs_turns:
+            self._served = max(self._served, flow.served)
+            flow.served = self._served + flow.turn
+        else:
+            self._served += 1
+            flow.served = self._served
         burst = flow.next_burst(now_ps, most)
         if self._rate_bps:
             self._free_ps += serialisation_ps(burst.wire_bytes, self._rate_bps)

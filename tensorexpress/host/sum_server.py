@@ -21,6 +21,7 @@ from tensorexpress.errors import NetworkError
 from tensorexpress.fixed_point import LOWEST, Integers, to_floats
 from tensorexpress.host.pool import MOST_DAMAGED, Contribution, Summed, everyone, has_slot, redo_exponent
 from tensorexpress.host.tagging import TrafficClass
+from tensorexpress.queueing import TURN
 from tensorexpress.sums import Pool, SumPlan
 from tensorexpress.wire.header import Header, Kind
 from tensorexpress.wire.sum_header import CHECK_MODULUS, SumFlag, SumHeader, check_of
@@ -103,7 +104,7 @@ class SumServer:
         self.late = self.mismatches = self.implausible = self.damaged = 0
         #: Values that were in already, and sets of which some were.
         self.duplicates = self.overlaps = 0
-        self.served = 0
+        self.served, self.turn = 0, TURN
 
     @property
     def is_complete(self) -> bool:

@@ -28,7 +28,7 @@ from tensorexpress.host.worker import Exchanging
 from tensorexpress.plan import JobPlan, Plan
 from tensorexpress.recovery import newer_sums_of
 from tensorexpress.slots import round_trip_ps
-from tensorexpress.sums import VALUE_BYTES, VALUES, SumPlan, packets_of
+from tensorexpress.sums import VALUE_BYTES, VALUES, SumPlan, packets_of, turns
 from tensorexpress.wire.header import Kind
 
 
@@ -64,8 +64,8 @@ class PoolExchange:
             newer_sums=newer_sums_of(plan.policy),
         )
         self.pools = [
-            PoolSender(pool, replace(member, child=child_number(plan, tree, host)), by_hash=bool(tree.cells))
-            for tree in self._plan.sums
+            PoolSender(pool, replace(member, child=child_number(plan, tree, host)), by_hash=bool(tree.cells), turn=turn)
+            for tree, turn in zip(self._plan.sums, turns(self._plan.sums), strict=True)
             for pool in tree.pools
         ]
         #: Several where a tensor is split over servers.
