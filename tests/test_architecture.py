@@ -28,6 +28,7 @@ IMPORTS: dict[str, set[str]] = {
     "p4.program": set(),
     "results": {"models", "commits"},
     "results.page": {"results"},
+    "torch": set(),
     "sim": {"results", "commits", "sim.kernel"},
     "sim.kernel": {"sim"},
     "switch": {"wire", "p4", "switch.native", "switch.program", "switch.program.bmv2", "switch.p4runtime"},
@@ -68,6 +69,7 @@ IMPORTED_BY: dict[str, set[str]] = {
     "matplotlib": {"results"},
     "scipy": {""},
     "scapy": {"wire"},
+    "torch": {"torch"},
     "grpc": {"control", "switch.p4runtime", "target"},
     "google": {"", "control", "switch.p4runtime"},
 }

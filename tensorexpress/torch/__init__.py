@@ -1,0 +1,30 @@
+"""Models of PyTorch: profiled, and trained over the network. All of it needs the extra `torch`.
+
+These are the names that programs use; docs/profile.md says what for. They are imported when they are first used, so
+that whoever imports this package alone needs no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tensorexpress.torch.first_use import FirstUse as FirstUse
+
+#: Name -> the module below this package that holds it.
+_MODULE_OF = {
+    "FirstUse": "first_use",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'tensorexpress.torch' has no attribute {name!r}")
+    value = getattr(import_module(f"tensorexpress.torch.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULE_OF})
