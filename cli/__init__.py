@@ -28,6 +28,7 @@ VERBS = {
         "sweep",
         "explain",
         "models",
+        "profile",
         "import",
         "hot",
         "place",

@@ -645,37 +645,66 @@ def _job(document: Document, table: Table, index: int, cluster: Cluster, unused:
     own = {name: value for name, value in table.values.items() if name in Job.__dataclass_fields__}
     on_gpus = tuple(host for host in workers for _ in range(table["gpus_per_host"]))
     placed = {"name": table["name"] or f"job{index}", "workers": on_gpus, "servers": servers}
-    workload = _workload(document, table)
+    workload, overhead_ps = _workload(document, table)
+    if table["overhead_ps"] is None:
+        own["overhead_ps"] = overhead_ps
     job = Job(**{**own, **placed, "workload": workload})
     return replace(job, workload=job.exchanges(workload))
 
 
 #: Keys of a job that say what it computes, beside its model.
-_OF_WORKLOADS = ("csv", "batch", "device", "dtype", "samples_per_second", "compression", "compression_rate")
+_OF_WORKLOADS = ("csv", "torch", "batch", "device", "dtype", "samples_per_second", "compression", "compression_rate")
 
 
-def _workload(document: Document, table: Table) -> Workload:
+def _workload(document: Document, table: Table) -> tuple[Workload, int]:
+    """Return what a job computes, and what is known of its overhead."""
     if isinstance(table["model"], Workload):
         for name in _OF_WORKLOADS:
             if name in table.given:
                 raise document.error(
                     table.at(name), "found beside a model that is a Workload; accepted: one of the two"
                 )
-        return table["model"]
-    workload = _measured(document, table) if table["csv"] else _from_zoo(document, table)
+        return table["model"], 0
+    overhead_ps = 0
+    if table["torch"]:
+        workload, overhead_ps = _profiled(document, table)
+    else:
+        workload = _measured(document, table) if table["csv"] else _from_zoo(document, table)
     about = "samples_per_second"
     try:
-        if table["samples_per_second"]:  # which was measured without any compression
-            workload = at_throughput(workload, table["samples_per_second"])
+        if table["samples_per_second"]:  # which was measured without any compression, and with all overhead
+            workload, overhead_ps = at_throughput(workload, table["samples_per_second"]), 0
         about = "compression"
-        return compressed(workload, table["compression"], table["compression_rate_bps"])
+        return compressed(workload, table["compression"], table["compression_rate_bps"]), overhead_ps
     except InputError as error:
         raise document.error(table.at(about), str(error)) from None
 
 
+def _profiled(document: Document, table: Table) -> tuple[Workload, int]:
+    """Return the workload of a PyTorch model as it was profiled on this machine, and what a step takes beside it."""
+    # Other scenarios need nothing of it.
+    from tensorexpress.torch.profile_cache import check_beside, profiled
+    from tensorexpress.torch.profile_source import parse_source
+
+    at = table.at("torch")
+    for other in ("model", "csv", "batch", "dtype"):
+        if other in table.given and table[other]:
+            raise document.error(at, f"found beside {other} {table[other]!r}; accepted: one of the two")
+    try:
+        source = parse_source(table["torch"], document.file(at, ""))
+        if not document.is_override(at):
+            check_beside(source)
+        found = profiled(source)
+    except InputError as error:
+        raise document.error(at, str(error)) from None
+    return found.workload, found.overhead_ps
+
+
 def _from_zoo(document: Document, table: Table) -> Workload:
     if not table["model"]:
-        raise document.error(table.at("model"), "found '' and no csv; accepted: a model's name, or a csv")
+        raise document.error(
+            table.at("model"), "found '', no csv and no torch; accepted: a model's name, or one of the two"
+        )
     about = "dtype"
     try:
         dtype, _ = models.rates_of(table["device"], table["dtype"] or "")

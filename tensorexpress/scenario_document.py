@@ -87,7 +87,11 @@ class Document:
 
     def file(self, path: str, name: str) -> Path:
         """Return the file named at `path`: seen from the scenario's folder or, on the command line, from here."""
-        return Path(name) if self._option(path) else Path(self.source).parent / name
+        return Path(name) if self.is_override(path) else Path(self.source).parent / name
+
+    def is_override(self, path: str) -> bool:
+        """Whether the key at `path` was given on the command line."""
+        return self._option(path) is not None
 
     def _option(self, path: str) -> str | None:
         """Return what on the command line set the key at `path`, or a part of its value."""

@@ -274,6 +274,12 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = {
         "name": Key("name", _OWN_NAME, Words("job0, job1, ..."), "what the results call it"),
         "model": Key("model", _MODEL, "resnet50", "a model of the zoo, in any usual spelling of its name"),
         "csv": Key("csv", _FILE, "", "layers and their times, in place of `model` and `device`"),
+        "torch": Key(
+            "torch",
+            ValueKind("FILE.py:FUNCTION or MODULE:FUNCTION, beside the scenario", _text),
+            "",
+            "a PyTorch model, which is profiled once, in place of `model` and `device`; it is run: profile.md",
+        ),
         "batch": Key("batch", _whole(1, LARGEST_BATCH), Words("the model's own"), "samples per worker and iteration"),
         "device": Key("device", _one_of("device", models.DEVICES), "v100", "what computes"),
         "dtype": Key(
@@ -338,7 +344,9 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = {
         "update_rate": Key(
             "update_rate_bps", _RATE, 0, "rate at which a server updates parameters, one by one; 0 is at once"
         ),
-        "overhead": Key("overhead_ps", _TIME, 0, "what an iteration takes before its first layer"),
+        "overhead": Key(
+            "overhead_ps", _TIME, Words("0; torch: as profiled"), "what an iteration takes before its first layer"
+        ),
         "barrier": Key("barrier", _FLAG, False, "true: a worker's iteration starts when it has all parameters"),
     },
     "commits": {

@@ -82,7 +82,7 @@ SAID = {
 
 #: Said with another key, by what a cluster is described with, or by the table itself.
 ELSEWHERE = {
-    "policies", "job.csv", "commits.helpers", "commits.replicas", "transport.acks",
+    "policies", "job.csv", "job.torch", "commits.helpers", "commits.replicas", "transport.acks",
     "cluster.topology", "cluster.left", "cluster.right", "cluster.bottleneck", "cluster.leaves", "cluster.spines",
     "cluster.hosts_per_leaf", "cluster.oversubscription", "cluster.k", "cluster.switches", "cluster.links",
     "cluster.file", "background.src", "background.dst", "background.rate", "background.packet", "background.pattern",

@@ -27,6 +27,7 @@ from support.twins import TwinPipelines, both, twins_in_switches
 from test_hostile_programs import endless_action, endless_parser
 from test_pipeline_programs import changed, damage
 
+from tensorexpress import user_cache
 from tensorexpress.errors import ProgramError
 from tensorexpress.p4 import BUILD as OWN_BUILD
 from tensorexpress.program_engines import AUTO, NATIVE, PYTHON
@@ -35,7 +36,6 @@ from tensorexpress.switch.packet import DROP_PORT, EndlessLoop, SwitchPacket
 from tensorexpress.switch.program.bmv2.reader import read_program
 from tensorexpress.switch.program.compiled import compile_program
 from tensorexpress.switch.program.engines import make_pipeline
-from tensorexpress.switch.program.native import cache
 from tensorexpress.switch.program.pipeline import Pipeline
 from tensorexpress.switch.replay import VirtualSwitch
 
@@ -193,26 +193,26 @@ def test_a_program_that_is_taken_apart_leaves_nothing_to_the_garbage_collector(n
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return cache.cache_directory()
+    return user_cache.cache_directory("native")
 
 
 def made(name: str = "a.o") -> bytes:
     """Return what a cache has under a name, "made" where it is made now."""
-    return cache.cached(name, lambda: b"made")
+    return user_cache.cached("native", name, lambda: b"made")
 
 
 def test_what_was_made_is_kept_for_its_user_alone(kept: Path) -> None:
-    assert cache.cached("a.o", lambda: b"code") == b"code"
+    assert user_cache.cached("native", "a.o", lambda: b"code") == b"code"
     assert made() == b"code"
     assert made("b.o") == b"made"
     assert [oct(path.stat().st_mode & 0o777) for path in (kept, kept / "a.o")] == ["0o700", "0o600"]
 
 
 def test_what_others_could_have_written_is_not_executed(kept: Path) -> None:
-    cache.cached("a.o", lambda: b"code")
+    user_cache.cached("native", "a.o", lambda: b"code")
     (kept / "a.o").chmod(0o620)
     assert made() == b"made"
-    cache.cached("b.o", lambda: b"code")
+    user_cache.cached("native", "b.o", lambda: b"code")
     kept.chmod(0o770)
     assert made("b.o") == b"made"
     kept.chmod(0o700)
@@ -220,18 +220,18 @@ def test_what_others_could_have_written_is_not_executed(kept: Path) -> None:
 
 
 def test_a_link_or_a_damaged_file_is_made_anew(kept: Path) -> None:
-    cache.cached("a.o", lambda: b"code")
+    user_cache.cached("native", "a.o", lambda: b"code")
     (kept / "b.o").symlink_to(kept / "a.o")
     assert made("b.o") == b"made"
     for content in (b"", (kept / "a.o").read_bytes()[:-1], bytes(64)):
         (kept / "a.o").write_bytes(content)
         assert made() == b"made"
-        assert cache.cached("a.o", lambda: b"again") == b"made"
+        assert user_cache.cached("native", "a.o", lambda: b"again") == b"made"
 
 
 def test_few_files_are_kept(kept: Path) -> None:
     for number in range(70):
-        cache.cached(f"{number}.o", lambda: b"code")
+        user_cache.cached("native", f"{number}.o", lambda: b"code")
     assert len(list(kept.iterdir())) == 64
 
 

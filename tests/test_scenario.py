@@ -342,7 +342,10 @@ class TestValues:
                 "job.servers: found 9 on the hosts of 8 workers; accepted: at m",
             ),
             ({"job": {"colocated": "yes"}}, "job.colocated: found 'yes'; accepted: true or false"),
-            ({"job": {"model": ""}}, "job.model: found '' and no csv; accepted: a model's name, or a csv"),
+            (
+                {"job": {"model": ""}},
+                "job.model: found '', no csv and no torch; accepted: a model's name, or one of the two",
+            ),
             ({"job": {"model": "vgg16", "csv": "a"}}, "job.csv: found beside model 'vgg16'; accepted: one of the two"),
             ({"job": {"csv": "no.csv"}}, "job.csv: cannot read 'no.csv': No such file or directory; accepted: a CSV"),
             ({"job": [{"name": "a"}, {"name": "a"}]}, "job: 2 jobs are named 'a'; accepted: a name for each"),
@@ -828,7 +831,7 @@ def test_every_key_is_written_in_both_languages():
     written = {section: set(values) for section, values in WRITTEN.items()}
     written["cluster"] = {"topology", *PORTS, *(key for own in TOPOLOGY_KEYS.values() for key in own)}
     written[""].add("policies")  # no part of a scenario
-    written["job"].add("csv")  # instead of a model
+    written["job"] |= {"csv", "torch"}  # instead of a model
     assert written == {section: set(rows) for section, rows in SECTIONS.items()}
 
 

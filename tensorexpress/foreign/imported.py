@@ -62,7 +62,7 @@ def imported(
     if not any(part.params for part in parts):
         raise WorkloadError(f"{place}: no layer of {len(parts)} has parameters; accepted: gradients that are summed")
     joined = _joined(parts)
-    names = _different_names([part.name for part in joined])
+    names = different_names([part.name for part in joined])
     layers = tuple(_layer(place, name, part) for name, part in zip(names, joined, strict=True))
     said = list(notes)
     if len(joined) < len(parts):
@@ -138,10 +138,10 @@ def _with_times(part: Part, others: Iterable[Part]) -> Part:
     return Part(part.name, part.params, forward_ps, backward_ps)
 
 
-def _different_names(names: Sequence[str]) -> list[str]:
+def different_names(names: Sequence[str]) -> list[str]:
     """Return names that are such, each once: what comes again gets a number.
 
-    >>> _different_names(["mlp", "mlp", "a<b>", "mlp"])
+    >>> different_names(["mlp", "mlp", "a<b>", "mlp"])
     ['mlp', 'mlp:2', 'a_b_', 'mlp:3']
     """
     plain = [name_of_file(name) for name in names]

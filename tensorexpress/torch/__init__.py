@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tensorexpress.torch.first_use import FirstUse as FirstUse
+    from tensorexpress.torch.profile_model import ModelProfile as ModelProfile
+    from tensorexpress.torch.profile_model import profile as profile
 
 #: Name -> the module below this package that holds it.
 _MODULE_OF = {
     "FirstUse": "first_use",
+    "ModelProfile": "profile_model",
+    "profile": "profile_model",
 }
 
 

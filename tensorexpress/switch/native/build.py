@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
 
-from tensorexpress.switch.program.native.cache import cached
 from tensorexpress.switch.program.native.compiler import compile_module, load, processor_key
+from tensorexpress.user_cache import cached
 
 
 class Functions(NamedTuple):
@@ -62,7 +62,7 @@ def _machine_code() -> bytes:
     key = hashlib.sha256(processor_key())
     for path in _sources():
         key.update(path.read_bytes())
-    return cached(f"loop-{key.hexdigest()}.o", lambda: compile_module(_module()))
+    return cached("native", f"loop-{key.hexdigest()}.o", lambda: compile_module(_module()))
 
 
 def _sources() -> list[Path]:

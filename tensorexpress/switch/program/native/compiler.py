@@ -9,7 +9,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from tensorexpress.switch.program.native.cache import cached
+from tensorexpress.user_cache import cached
 
 #: LLVM's level of optimisation: a second one takes twice as long, and packets are no faster.
 _LEVEL = 1
@@ -30,7 +30,7 @@ def _target_machine() -> Any:
 def to_machine_code(text: str) -> bytes:
     """Return IR as an object file for this processor, compiled now or before."""
     key = hashlib.sha256(processor_key() + text.encode())
-    return cached(f"{key.hexdigest()}.o", lambda: compile_module(llvm.parse_assembly(text)))
+    return cached("native", f"{key.hexdigest()}.o", lambda: compile_module(llvm.parse_assembly(text)))
 
 
 def processor_key() -> bytes:

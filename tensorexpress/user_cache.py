@@ -1,7 +1,7 @@
-"""Machine code that was compiled before, in a directory of the user's own.
+"""What was made before and is slow to make, in a directory of the user's own: machine code, profiles.
 
-What is read from there is executed. So the directory and its files must belong to this user, and nobody else may write
-there; otherwise nothing is read and nothing is kept.
+What is read from there is believed, and machine code is executed. So the directory and its files must belong to this
+user, and nobody else may write there; otherwise nothing is read and nothing is kept.
 """
 
 from __future__ import annotations
@@ -14,27 +14,29 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-#: Files that are kept; the oldest go first.
+#: Files of a kind that are kept; the oldest go first.
 _MOST_FILES = 64
 _LARGEST_FILE = 2**24
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
-def cache_directory() -> Path:
-    """Return where machine code is kept."""
+def cache_directory(kind: str) -> Path:
+    """Return where things of a kind are kept."""
     base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "tensorexpress" / "native"
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "tensorexpress" / kind
 
 
-def cached(name: str, make: Callable[[], bytes]) -> bytes:
-    """Return what was made under a name before, else make it and keep it if that is safe."""
+def cached(
+    kind: str, name: str, make: Callable[[], bytes], is_good: Callable[[bytes], bool] = lambda content: True
+) -> bytes:
+    """Return what was made under a name before, if it is still good, else make it and keep it if that is safe."""
     try:
-        directory = _own_directory()
+        directory = _own_directory(kind)
     except (OSError, RuntimeError):  # RuntimeError: nobody knows where home is
         return make()
     path = directory / name
     found = _read(path)
-    if found is None:
+    if found is None or not is_good(found):
         found = make()
         with suppress(OSError):
             _write(path, found)
@@ -42,9 +44,9 @@ def cached(name: str, make: Callable[[], bytes]) -> bytes:
     return found
 
 
-def _own_directory() -> Path:
+def _own_directory(kind: str) -> Path:
     """Return the directory, made if it is not there; PermissionError if anybody else could write there."""
-    directory = cache_directory()
+    directory = cache_directory(kind)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     _check_own(os.lstat(directory), stat.S_ISDIR)
     return directory
@@ -64,16 +66,16 @@ def _read(path: Path) -> bytes | None:
             content = file.read(_LARGEST_FILE)
     except OSError:
         return None
-    digest, code = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
-    return code if hashlib.sha256(code).digest() == digest else None
+    digest, kept = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+    return kept if hashlib.sha256(kept).digest() == digest else None
 
 
-def _write(path: Path, code: bytes) -> None:
+def _write(path: Path, content: bytes) -> None:
     """Put a file in its place at once, so that nobody sees a part of it."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent)  # for this user alone
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(hashlib.sha256(code).digest() + code)
+            file.write(hashlib.sha256(content).digest() + content)
         os.replace(temporary, path)
     except OSError:
         with suppress(OSError):
