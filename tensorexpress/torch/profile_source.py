@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -151,5 +152,11 @@ def _is_users(name: str, file: str) -> bool:
     """Whether a module is neither ours nor part of Python or of a package that is installed."""
     if name.partition(".")[0] == "tensorexpress" or not file.endswith(".py"):
         return False
+    return not any(map(Path(file).resolve().is_relative_to, _installed()))
+
+
+@cache
+def _installed() -> tuple[Path, ...]:
+    """Return where Python and packages are."""
     places = {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return not any(Path(file).resolve().is_relative_to(Path(place).resolve()) for place in places)
+    return tuple(Path(place).resolve() for place in places)
