@@ -8,7 +8,7 @@ CURRENT ?= .venv-current
 # Tests start hundreds of Python processes, none of which should compile what another has compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo quick test thorough test-current check bench studies clean
+.PHONY: demo quick torch test thorough test-current check bench studies clean
 
 demo: $(READY)
 	$(BIN)/tensorexpress predict --plot demo.png
@@ -20,15 +20,22 @@ demo: $(READY)
 quick: $(READY)
 	$(BIN)/python -m pytest --quick
 
+# 200 MB that only the tests of tensorexpress.torch need: they are skipped where it cannot be had.
+TORCH ?= torch==2.13.0+cpu
+torch: $(READY)
+	@$(BIN)/python -c 'import sys, importlib.util as u; sys.exit(u.find_spec("torch") is None)' \
+		|| $(BIN)/python -m pip install --quiet '$(TORCH)' >/dev/null 2>&1 \
+		|| echo "$(TORCH) cannot be installed: tests that need torch are skipped"
+
 # Four files at a time, on two cores as well, because many tests wait for links; one after another: make test PYTEST=
 PYTEST ?= -n 4 --dist loadfile --no-loadscope-reorder
 # The simulator is compiled before all of them want it at once.
-test: $(READY)
+test: $(READY) torch
 	@$(BIN)/tensorexpress predict >/dev/null
 	$(BIN)/python -m pytest $(PYTEST)
 
 # All cases of large sets, of which `make test` tries a part.
-thorough: $(READY)
+thorough: $(READY) torch
 	TENSOREXPRESS_THOROUGH=1 $(BIN)/python -m pytest $(PYTEST)
 
 test-current: $(CURRENT)/.ready

@@ -11,7 +11,7 @@ from tensorexpress.cli import say
 from tensorexpress.cli.options import check_file
 from tensorexpress.errors import one_line
 from tensorexpress.torch.profile_layers import LAYER_KINDS
-from tensorexpress.torch.profile_source import build, check_torch, parse_source, told_in_a_line
+from tensorexpress.torch.profile_source import build, parse_source, told_in_a_line
 from tensorexpress.units import format_time
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ def profile(
     """
     check_file("--output", output)
     found = parse_source(source, Path())
-    check_torch()
     model, inputs, loss = build(found)
     from tensorexpress.torch.profile_model import profile as measure
 

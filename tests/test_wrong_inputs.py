@@ -489,6 +489,18 @@ PLACE = [
     ("place --json folder/no/place.json", INPUT, "folder/no"),
 ]
 
+PROFILE = [
+    ("profile", INPUT, "FILE.py:FUNCTION is missing"),
+    ("profile model.py", INPUT, "found 'model.py'; accepted: FILE.py:FUNCTION or MODULE:FUNCTION"),
+    ("profile :build", INPUT, "found ':build'; accepted: FILE.py:FUNCTION or MODULE:FUNCTION"),
+    ("profile missing.py:build", INPUT, "missing.py:build: there is no such file; accepted: FILE.py:FUNCTION"),
+    ("profile missing.py:build --device tpu", INPUT, "--device: found 'tpu'; accepted: cpu, cuda"),
+    ("profile missing.py:build --each tensor", INPUT, "--each: found 'tensor'; accepted: module, parameter"),
+    ("profile missing.py:build --steps few", INPUT, "--steps: found 'few'"),
+    ("profile missing.py:build -o -", INPUT, "--output -: goes to no standard output"),
+    ("profile missing.py:build -o folder/no/layers.csv", INPUT, "folder/no"),
+]
+
 IMPORT = [
     ("import", INPUT, "is missing"),
     ("import missing.json", INPUT, "cannot read 'missing.json': No such file or directory; accepted: text workload"),
@@ -528,6 +540,7 @@ BY_VERB = {
     "sweep": SWEEP,
     "explain": EXPLAIN,
     "models": MODELS,
+    "profile": PROFILE,
     "import": IMPORT,
     "hot": HOT,
     "place": PLACE,

@@ -71,6 +71,9 @@ def check_torch() -> None:
 
 def build(source: ModelSource) -> tuple[Any, Any, Callable[[Any], Any]]:
     """Run the function and return model, inputs and loss."""
+    if source.path is not None and not source.path.is_file():
+        raise WorkloadError(f"{source}: there is no such file; {_ACCEPTED}")
+    check_torch()
     function = getattr(_module(source), source.function, None)
     if not callable(function):
         found = "no such function" if function is None else f"{source.function} is {shown(function)}"
@@ -96,8 +99,6 @@ def _module(source: ModelSource) -> ModuleType:
             raise WorkloadError(f"{source}: no module {source.place!r} here or among those installed; {_ACCEPTED}")
         with told_in_a_line(source):
             return importlib.import_module(source.place)
-    if not source.path.is_file():
-        raise WorkloadError(f"{source}: there is no such file; {_ACCEPTED}")
     found = importlib.util.spec_from_file_location(_MODULE_NAME, source.path)
     if found is None or found.loader is None:
         raise WorkloadError(f"{source}: its file is no module; {_ACCEPTED}")
