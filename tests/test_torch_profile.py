@@ -259,7 +259,7 @@ def test_a_parameter_whose_use_is_not_seen_is_used_with_the_one_before_it() -> N
         (10_000, 5000),
     ]
     unseen = SeenStep(0, {}, 25, {1: 30, 0: 40}, 40)
-    assert [layer.forward_ps for layer in timed_layers([unseen], ["a", "b"], "module").layers] == [0, 0]
+    assert [layer.forward_ps for layer in timed_layers([unseen], ["a", "b"], "module").layers] == [0, 25_000]
 
 
 # First uses.
@@ -377,6 +377,14 @@ def test_a_model_is_left_as_it_was_found() -> None:
     assert torch.equal(torch.get_rng_state(), random)
     hooks = [each._post_accumulate_grad_hooks for each in model.parameters()]
     assert not any(hooks)
+
+
+def test_a_compiled_model_is_refused_as_looking_at_it_would_change_what_is_compiled() -> None:
+    inner = nn.Linear(4, 1)
+    inner.compile(backend="eager")  # compiles nothing before it is called
+    for model in (torch.compile(nn.Linear(4, 1), backend="eager"), nn.Sequential(inner)):
+        with pytest.raises(WorkloadError, match=r"is compiled; accepted: the model as it is before torch\.compile"):
+            profile(model, torch.ones(2, 4), torch.sum)
 
 
 def test_types_lazy_modules_and_inputs_with_names() -> None:

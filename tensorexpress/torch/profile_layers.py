@@ -112,7 +112,7 @@ def _forward_ns(step: SeenStep, groups: Sequence[Sequence[int]]) -> list[int]:
     for group in groups:
         seen = [step.uses_ns[parameter] for parameter in group if parameter in step.uses_ns]
         # One that was not seen is taken for used together with the one before it.
-        uses.append(min(seen) if seen else uses[-1] if uses else min(step.uses_ns.values(), default=step.backward_ns))
+        uses.append(min(seen) if seen else uses[-1] if uses else min(step.uses_ns.values(), default=step.begin_ns))
     return [later - earlier for earlier, later in pairwise([*uses, step.backward_ns])]
 
 

@@ -141,6 +141,12 @@ def _check(model: object, loss: object, steps: int, warmup: int, each: str) -> N
         raise WorkloadError(f"the model is {shown(model)}; accepted: a torch.nn.Module")
     if not callable(loss):
         raise WorkloadError(f"the loss is {shown(loss)}; accepted: a function from the model's output to one number")
+    compiled = [path for path, module in model.named_modules() if _is_compiled(module)]
+    if compiled:
+        raise WorkloadError(
+            f"{f'its part {compiled[0]}' if compiled[0] else type(model).__name__} is compiled; "
+            "accepted: the model as it is before torch.compile, whose graphs do not show the uses of parameters"
+        )
     for what, found in (("steps", steps), ("warmup", warmup)):
         if type(found) is not int or not 1 <= found <= MOST_STEPS:
             raise InputError(f"{what} is {shown(found)}; accepted: a whole number from 1 to {MOST_STEPS}")
@@ -150,6 +156,10 @@ def _check(model: object, loss: object, steps: int, warmup: int, each: str) -> N
         raise WorkloadError(
             f"{type(model).__name__} has no trainable parameter; accepted: a model with one that requires_grad"
         )
+
+
+def _is_compiled(module: torch.nn.Module) -> bool:
+    return type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
 
 
 @contextmanager
