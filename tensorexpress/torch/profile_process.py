@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tensorexpress.torch.profile_source import ModelSource, build, own_files, to
 def main(parent: str, place: str, function: str, folder: str) -> None:
     """Profile what a function builds and write what is kept of it; whatever the user's code prints is no result."""
     end_with_parent(int(parent))
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a word: its parent says what there is to say
     result = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     source = ModelSource(place, function, Path(folder))
