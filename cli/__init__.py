@@ -26,6 +26,7 @@ VERBS = {
     for verb in (
         "predict",
         "sweep",
+        "tune",
         "explain",
         "models",
         "profile",

@@ -1,64 +1,32 @@
-"""Sweeps: predictions over all values of one or more scenario keys, on all cores.
-
-Simulations run in processes rather than threads: Ctrl-C then ends one in the middle, the parts of a simulation that
-are not compiled run side by side too, and so does the SimPy engine.
-"""
+"""Sweeps: predictions over all values of one or more scenario keys, on all cores or on a cluster of machines."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
-import signal
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from itertools import product
-from multiprocessing import get_context, resource_tracker
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tensorexpress.errors import InputError, SimulationError, TensorExpressError
-from tensorexpress.plan import make_plan
+from tensorexpress.errors import InputError
 from tensorexpress.policy import POLICIES, Policy
 from tensorexpress.results.columns import JobResult
-from tensorexpress.results.provenance import Provenance
 from tensorexpress.results.swept import Point, Sweep
 from tensorexpress.scenario import Study, chosen_policies, scenario_from, study_from
-from tensorexpress.scenario_document import Override, merge, read_toml
+from tensorexpress.scenario_document import Override, merge
 from tensorexpress.scenario_keys import USUAL_POLICIES
-from tensorexpress.sim.predict import predict
-from tensorexpress.sim.run import simulate
+from tensorexpress.sim.processes import LocalProcesses
+from tensorexpress.sim.tasks import Executor, Simulated, SimulationTask, read_base, result_of
 from tensorexpress.units import format_rate
 from tensorexpress.vary import MOST_POINTS, parse_vary
 
 #: How far a sweep of the bandwidth goes to both sides of the scenario's own when no key is named, and its steps.
 _USUAL_FACTOR, _USUAL_STEPS = 8, 11
-
-
-@dataclass(frozen=True)
-class _Task:
-    """One simulation, as it is sent to a process."""
-
-    point: int
-    #: The point in words, for error messages.
-    label: str
-    content: Mapping[str, Any]
-    source: str
-    overrides: tuple[str | Override, ...]
-    policy: Policy
-    engine: str
-
-
-@dataclass(frozen=True)
-class _Simulated:
-    """What came out of a task: a result for every job."""
-
-    results: tuple[JobResult, ...]
-    provenance: Provenance
 
 
 def usual_vary(path: str | Path | None = None, overrides: Sequence[str] = ()) -> dict[str, tuple[str, ...]]:
@@ -67,7 +35,7 @@ def usual_vary(path: str | Path | None = None, overrides: Sequence[str] = ()) ->
     >>> usual_vary()["cluster.bandwidth"][::5]
     ('1.25 Gbps', '10 Gbps', '80 Gbps')
     """
-    document = merge(*_read(path), overrides)
+    document = merge(*read_base(path), overrides)
     own_bps = document.table("cluster")["bandwidth"]
     ends = f"{format_rate(max(1, own_bps // _USUAL_FACTOR))}:{format_rate(own_bps * _USUAL_FACTOR)}"
     return dict([parse_vary(f"cluster.bandwidth={ends}:{_USUAL_STEPS}:log")])
@@ -81,19 +49,21 @@ def sweep(
     engine: str = "auto",
     on_point: Callable[[Point], None] | None = None,
     processes: int | None = None,
+    executor: Executor | None = None,
 ) -> Sweep:
     """Predict a scenario at every combination of the values in `vary`, which maps keys to values.
 
     `base` is a scenario file, or a dict of keys such as `make_scenario` takes, or None for the default scenario.
     `policies` replaces the scenario's own, and fifo is always added: it is what the others are compared with. Every
     point is checked before the first simulation. `on_point` gets each point as soon as it is finished, in any order.
-    Ctrl-C ends the sweep early; what is returned then holds the points that are finished.
+    Ctrl-C ends the sweep early; what is returned then holds the points that are finished. `executor` says where to
+    simulate, if not in `processes` of this machine.
 
     As always with processes, a script that calls this does so below `if __name__ == "__main__":`.
     """
     varied = {key: tuple(map(_text, values)) for key, values in vary.items()}
     combinations = _combinations(varied)
-    content, source = _read(base)
+    content, source = read_base(base)
     common: tuple[str | Override, ...] = (*overrides, *chosen_policies(policies))
     points = [
         tuple(Override(f"{key}={value}", f"--vary {key}") for key, value in zip(varied, values, strict=True))
@@ -102,15 +72,15 @@ def sweep(
     first, named = _checked(content, source, common, points)
     compared = _with_fifo(named or tuple(POLICIES[name] for name in USUAL_POLICIES))
     tasks = [
-        _Task(index, _label(point), content, source, (*common, *point), policy, engine)
+        SimulationTask(index, f"point {_label(point)}", content, source, (*common, *point), policy, engine)
         for index, point in enumerate(points)
         for policy in compared
     ]
-    unfinished: dict[int, dict[str, _Simulated]] = {index: {} for index in range(len(points))}
+    unfinished: dict[int, dict[str, Simulated]] = {index: {} for index in range(len(points))}
     finished: dict[int, Point] = {}
-    with suppress(KeyboardInterrupt), closing(_run(tasks, processes or os.cpu_count() or 1)) as results:
-        for task, simulated in results:
-            index = task.point
+    with suppress(KeyboardInterrupt), executor or LocalProcesses(processes) as running:
+        for task, outcome in running.outcomes(tasks):
+            simulated, index = result_of(task, outcome), task.number
             unfinished[index][task.policy.name] = simulated
             if len(unfinished[index]) == len(compared):
                 by_policy = unfinished.pop(index)
@@ -127,12 +97,6 @@ def sweep(
         policies=compared,
         points=tuple(finished[index] for index in sorted(finished)),
     )
-
-
-def _read(base: str | Path | Mapping[str, Any] | None) -> tuple[Mapping[str, Any], str]:
-    if isinstance(base, Mapping):
-        return base, "scenario"
-    return ({}, "default") if base is None else (read_toml(str(base)), str(base))
 
 
 def _text(value: object) -> str:
@@ -190,106 +154,3 @@ def _joined(results_by_policy: Sequence[Sequence[JobResult]]) -> tuple[JobResult
             optimal_ps = min(other.optimal_ps for other in same_job)
             joined.append(replace(result, baseline_ps=fifo_ps, optimal_ps=optimal_ps))
     return tuple(joined)
-
-
-def _simulate(task: _Task) -> _Simulated:
-    """Return what came out for every job; `_joined` compares it with that of other policies."""
-    scenario = scenario_from(task.content, task.source, task.overrides)
-    prediction = predict(scenario, [task.policy], task.engine, grain=1)
-    return _Simulated(tuple(prediction.job_results(task.policy.name)), prediction.provenance)
-
-
-def _run(tasks: Sequence[_Task], processes: int) -> Generator[tuple[_Task, _Simulated], None, None]:
-    """Yield the tasks as they are finished, in any order; when this ends, so do its processes."""
-    context = get_context("spawn")
-    children = {}
-    try:
-        with _interrupts_held():
-            for _ in range(min(processes, len(tasks))):
-                ours, theirs = context.Pipe()
-                child = context.Process(target=_serve, args=(theirs,), daemon=True)
-                child.start()
-                children[ours] = child
-                theirs.close()
-        if any(task.engine != "simpy" for task in tasks):
-            _compile_once()
-        yield from _dispatch(tasks, children)
-    finally:
-        for child in children.values():
-            child.kill()
-        for child in children.values():
-            child.join()
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Hold back what ends a sweep while processes start; they inherit it and never see one: ending them is ours."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    # It would start with the first process, and lift the hold.
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _compile_once() -> None:
-    """Fill the cache of compiled code, so that not every process compiles for itself; quick if it is filled."""
-    content = {"iterations": 1, "warmup": 0, "cluster": {"mtu": 65535}, "job": {"workers": 1, "servers": 1}}
-    simulate(make_plan(scenario_from(content, "warm-up"), POLICIES["fifo"]), "fast")
-
-
-def _dispatch(tasks: Iterable[_Task], connections: Iterable[Connection]) -> Iterator[tuple[_Task, _Simulated]]:
-    waiting = iter(tasks)
-    running: dict[Connection, _Task] = {}
-
-    def give_next(connection: Connection) -> None:
-        task = next(waiting, None)
-        if task is not None:
-            running[connection] = task
-            # If the process has died, that shows when its result is read.
-            with suppress(OSError):
-                connection.send(task)
-
-    for connection in connections:
-        give_next(connection)
-    while running:
-        ready = wait(list(running))
-        for connection in [one for one in running if one in ready]:
-            task = running.pop(connection)
-            simulated = _result(task, connection)
-            give_next(connection)
-            yield task, simulated
-
-
-def _result(task: _Task, connection: Connection) -> _Simulated:
-    try:
-        reply = connection.recv()
-    except (EOFError, OSError):
-        raise SimulationError(
-            f"point {task.label}: the process that simulated {task.policy.name} died, most likely for want of memory; "
-            "try a smaller scenario or fewer processes"
-        ) from None
-    if isinstance(reply, TensorExpressError):
-        raise type(reply)(f"point {task.label}: {reply}")
-    simulated: _Simulated = reply
-    return simulated
-
-
-def _serve(connection: Connection) -> None:
-    """Simulate what comes until the other side hangs up; the body of a process."""
-    while True:
-        try:
-            task = connection.recv()
-        except EOFError:
-            return
-        reply: _Simulated | TensorExpressError
-        try:
-            reply = _simulate(task)
-        except TensorExpressError as error:
-            reply = error
-        with suppress(BrokenPipeError):
-            connection.send(reply)

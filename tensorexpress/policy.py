@@ -173,6 +173,10 @@ _CHOICES: dict[str, tuple[str, Callable[[str], str | int]]] = {
 }
 
 
+#: What the choices of a policy are called.
+CHOICE_NAMES = tuple(_CHOICES)
+
+
 def parse_policy(text: str) -> Policy:
     """Return a policy by name, with any choice changed: "NAME" or "NAME:choice=value,choice=value".
 
@@ -182,19 +186,56 @@ def parse_policy(text: str) -> Policy:
     name, _, rest = (part.strip() for part in text.partition(":"))
     if name not in POLICIES:
         raise PolicyError(unknown("policy", name, POLICIES))
-    changes: dict[str, object] = {}
+    changes: dict[str, str] = {}
     for part in filter(None, (p.strip() for p in rest.split(","))):
         choice, equals, value = (p.strip() for p in part.partition("="))
         if choice not in _CHOICES:
             raise PolicyError(f"policy {text!r}: {unknown('choice', choice, _CHOICES)}, each as choice=value")
-        field, parse = _CHOICES[choice]
-        if not equals or field in changes:
+        if not equals or choice in changes:
             raise PolicyError(f"policy {text!r}: {choice!r} has no value or two; accepted: one {choice}=value")
+        changes[choice] = value
+    return with_choices(POLICIES[name], changes, text.strip()) if changes else POLICIES[name]
+
+
+def with_choices(policy: Policy, choices: Mapping[str, str], name: str) -> Policy:
+    """Return a policy with some choices changed to others, as one writes them, under another name."""
+    changes: dict[str, object] = {}
+    for choice, value in choices.items():
+        field, parse = _CHOICES[choice]
         try:
             changes[field] = 0 if value in ("whole", "none") and parse is parse_size else parse(value)
         except UnitError as error:
-            raise PolicyError(f"policy {text!r}: {choice}: {error}") from None
-    return replace(POLICIES[name], name=text.strip(), **changes) if changes else POLICIES[name]  # type: ignore[arg-type]
+            raise PolicyError(f"policy {name!r}: {choice}: {error}") from None
+    return replace(policy, name=name, **changes)  # type: ignore[arg-type]
+
+
+def written_choices(policy: Policy) -> dict[str, str]:
+    """Return every choice as one writes it.
+
+    >>> written_choices(POLICIES["p3"])["slice"]
+    '200 KB'
+    """
+    written = {}
+    for choice, (field, parse) in _CHOICES.items():
+        value = getattr(policy, field)
+        if parse is parse_size:
+            value = format_size(value) if value else {"slice": "whole", "credit": "none"}[choice]
+        written[choice] = value
+    return written
+
+
+def policy_text(choices: Mapping[str, str]) -> str:
+    """Return the shortest text of which `parse_policy` makes a policy with these choices.
+
+    >>> policy_text(written_choices(POLICIES["tensorexpress"]) | {"slice": "64 KB"})
+    'tensorexpress:slice=64 KB'
+    """
+    texts = []
+    for name, named in POLICIES.items():
+        own = written_choices(named)
+        changed = [f"{choice}={value}" for choice, value in choices.items() if own[choice] != value]
+        texts.append((len(changed), f"{name}:{','.join(changed)}" if changed else name))
+    return min(texts, key=lambda counted: counted[0])[1]
 
 
 def describe(policy: Policy) -> str:
@@ -203,15 +244,10 @@ def describe(policy: Policy) -> str:
     >>> describe(POLICIES["p3"])
     'slice=200 KB host=priority credit=none switch=fifo queues=optimal sum=none'
     """
-    words = []
-    for choice, (field, parse) in _CHOICES.items():
-        value = getattr(policy, field)
-        if choice == "placement" and value == "none":
-            continue
-        if parse is parse_size:
-            value = format_size(value) if value else {"slice": "whole", "credit": "none"}[choice]
-        words.append(f"{choice}={value}")
-    return " ".join(words)
+    written = written_choices(policy)
+    if policy.placement == "none":
+        del written["placement"]
+    return " ".join(f"{choice}={value}" for choice, value in written.items())
 
 
 def to_json(policy: Policy) -> dict[str, str | int]:

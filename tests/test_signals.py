@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from tensorexpress.cli import main
 from tensorexpress.cli.signals import stopped_by_signals
+from tensorexpress.plan_file import read_plan
 
 #: Whoever runs the tests may ignore SIGINT or SIGHUP, and then so would the verb.
 AS_IF_TYPED = """
@@ -92,6 +93,19 @@ def test_a_sweep_that_is_ended_shows_and_writes_the_points_that_are_finished(end
     assert "9000" in table
     assert [row["cluster.mtu"] for row in csv.DictReader((folder / "kept.csv").read_text().splitlines())] == ["9000"]
     assert sorted(path.name for path in folder.iterdir()) == ["kept.csv", "layers.csv"]
+
+
+def test_a_search_that_is_ended_writes_the_plan_of_the_best_so_far(folder):
+    start = ("--policy", SLOW, "--fix", "sum=none", "--within", "0", "--processes", "1")
+    with watched(folder, "tune", *SMALL, *start, "-o", "kept.json") as (verb, wait_for):
+        wait_for("7/")
+        verb.send_signal(signal.SIGTERM)
+        wait_for("tensorexpress: stopped after ")
+        table = verb.stdout.read().decode()
+    assert verb.wait() == 130
+    assert "The search was interrupted." in table
+    assert sorted(path.name for path in folder.iterdir()) == ["kept.json", "layers.csv"]
+    assert f"- Best: {read_plan(folder / 'kept.json').policy.name}" in table
 
 
 def test_an_explanation_that_is_ended_says_so_and_leaves_nothing(folder):

@@ -152,6 +152,26 @@ SWEEP = [
     ("sweep --csv nowhere/a.csv", INPUT, "cannot write 'nowhere/a.csv'"),
 ]
 
+TUNE = [
+    ("tune missing.toml", INPUT, "missing.toml: cannot be read"),
+    ("tune --set job.architecture=async", INPUT, "architecture: found async, which has no iterations to plan"),
+    ("tune --fix credits=none", INPUT, "unknown knob 'credits'; did you mean 'credit'?"),
+    ("tune --fix sum", INPUT, "--fix sum: is a choice of policies, which scenarios do not have; accepted: sum=VALUE"),
+    ("tune --fix sum=all", INPUT, "sum=all: policy sum: unknown sum 'all'; Accepted: front, hashed, none, pool"),
+    ("tune --fix =4", INPUT, "--fix '=4': has no key, no value or is given twice; accepted: KEY, or KEY=VALUE, once"),
+    ("tune --fix cluster.queues=0", INPUT, "--fix cluster.queues: found 0; accepted: a whole number from 1 to 32"),
+    ("tune --fix sum=none --vary sum=pool", INPUT, "sum is to be varied and to be fixed; accepted: one of the two"),
+    ("tune --vary slice=wide", INPUT, "slice=wide: policy 'slice': slice: 'wide' is not a size"),
+    ("tune --vary job.bucket=x", INPUT, "--vary job.bucket: 'x' is not a size"),
+    ("tune --vary seed=1,2", INPUT, "unknown knob 'seed'"),
+    ("tune small.toml --fix sum=pool --set job.workers=1", INPUT, "nothing to start with"),
+    ("tune --budget 0", INPUT, "--budget: found 0; accepted: a whole number from 1 on"),
+    ("tune --within nan", INPUT, "--within: found nan; accepted: a number from 0.0 to 100.0"),
+    ("tune --grain 9999999", INPUT, "grain 9999999; accepted: 1 to "),
+    ("tune -o - --json -", INPUT, "2 outputs are to go to -"),
+    ("tune -o nowhere/plan.json", INPUT, "cannot write 'nowhere/plan.json'"),
+]
+
 EXPLAIN = [
     ("explain --set job.architecture=async", INPUT, "architecture: found async, which has no iterations to plan"),
     ("explain --policy fifo", INPUT, "policy 'fifo' makes the same choices as fifo"),
@@ -538,6 +558,7 @@ REPORT = [
 BY_VERB = {
     "predict": PREDICT,
     "sweep": SWEEP,
+    "tune": TUNE,
     "explain": EXPLAIN,
     "models": MODELS,
     "profile": PROFILE,
