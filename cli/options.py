@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -21,6 +21,9 @@ from tensorexpress.files import check_writable, is_special, write_atomic
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Scenario, Study, chosen_policies, read_study
 from tensorexpress.sim.run import ENGINES
+
+if TYPE_CHECKING:
+    from tensorexpress.sim.tasks import Executor
 
 Value = TypeVar("Value")
 
@@ -77,6 +80,42 @@ def policy_option(command: Command) -> Command:
         multiple=True,
         help="Policies to compare instead of the scenario's; may be repeated, or several separated by commas.",
     )(command)
+
+
+def executor_options(command: Command) -> Command:
+    """Add what says where many simulations run: --processes, --scheduler, --wait."""
+    for option in (
+        click.option(
+            "--wait",
+            "wait_seconds",
+            type=NumberRange(min=0.1, max=86400.0),
+            default=60.0,
+            show_default=True,
+            metavar="SECONDS",
+            help="How long to wait for the first worker of --scheduler.",
+        ),
+        click.option(
+            "--scheduler",
+            metavar="tcp://HOST:PORT",
+            help="Simulate on the workers of a Dask cluster, by the address of its scheduler.",
+        ),
+        click.option("--processes", type=click.IntRange(min=1), help="Simulations at a time.  [default: one per core]"),
+    ):
+        command = option(command)
+    return command
+
+
+def executor_of(processes: int | None, scheduler: str | None, wait_seconds: float) -> Executor:
+    """Return where to simulate, as these options say."""
+    if scheduler is None:
+        from tensorexpress.sim.processes import LocalProcesses
+
+        return LocalProcesses(processes)
+    if processes is not None:
+        raise InputError("--processes: found with --scheduler, whose workers decide; accepted: one of the two")
+    from tensorexpress.sim.dask_cluster import DaskCluster
+
+    return with_option("--scheduler", lambda address: DaskCluster(address, wait_seconds), scheduler)
 
 
 def read_inputs(

@@ -16,6 +16,8 @@ from tensorexpress.cli import say
 from tensorexpress.cli.options import (
     NumberRange,
     check_outputs,
+    executor_of,
+    executor_options,
     policy_option,
     progress,
     scenario_options,
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Speed-up over fifo from which scheduling is said to pay.",
 )
-@click.option("--processes", type=click.IntRange(min=1), help="Simulations at a time.  [default: one per core]")
+@executor_options
 @click.option(
     "--json", "json_path", metavar="FILE", help="Write all metrics as JSON; - prints them instead of the table."
 )
@@ -62,11 +64,13 @@ def sweep(
     vary: tuple[str, ...],
     threshold: float,
     processes: int | None,
+    scheduler: str | None,
+    wait_seconds: float,
     json_path: str | None,
     csv_path: str | None,
     plot_path: str | None,
 ) -> None:
-    """Predict a scenario at every value of one or more keys, on all cores.
+    """Predict a scenario at every value of one or more keys, on all cores or on a Dask cluster.
 
     A number without a unit takes that of the next value with one. Ctrl-C or SIGTERM ends a sweep early and
     keeps the points that are finished.
@@ -75,6 +79,7 @@ def sweep(
       tensorexpress sweep --plot band.png
       tensorexpress sweep --vary cluster.bandwidth=5,10,25,40,100Gbps --policy p3,tensorexpress
       tensorexpress sweep --vary job.workers=2:32:5:log --vary cluster.queues=1,2,4,8 --csv grid.csv
+      tensorexpress sweep --vary seed=1:1000:1000 --scheduler tcp://10.0.0.1:8786 --csv seeds.csv
     """
     from tensorexpress.results import sweep_report as report
     from tensorexpress.results.sweep_plot import check_plot, plot_sweep
@@ -83,6 +88,7 @@ def sweep(
 
     varied = values_by_key(vary) or usual_vary(scenario, overrides)
     check_outputs(json_path, csv_path, plot_path)
+    executor = executor_of(processes, scheduler, wait_seconds)
     if plot_path is not None:
         check_plot(plot_path, len(varied))
     total = math.prod(map(len, varied.values()))
@@ -95,7 +101,7 @@ def sweep(
             keep(point)
             advance()
 
-        result = run_sweep(scenario, overrides, varied, policies, engine, on_point, processes)
+        result = run_sweep(scenario, overrides, varied, policies, engine, on_point, executor=executor)
     if result.points:
         if json_path is not None:
             write_json(json_path, report.as_json(result, threshold))

@@ -11,6 +11,8 @@ from tensorexpress.cli import say
 from tensorexpress.cli.options import (
     NumberRange,
     check_outputs,
+    executor_of,
+    executor_options,
     policy_option,
     progress,
     scenario_options,
@@ -65,7 +67,7 @@ from tensorexpress.errors import InputError
     metavar="PACKETS",
     help="Packets moved as one in the simulations that decide; 1 is packet level.",
 )
-@click.option("--processes", type=click.IntRange(min=1), help="Simulations at a time.  [default: one per core]")
+@executor_options
 @click.option("-o", "--output", metavar="FILE", help="Write the plan for `deploy` and `run`; - prints it instead.")
 @click.option("--fragment", "fragment_path", metavar="FILE", help="Write what was found for a scenario file (.toml).")
 @click.option(
@@ -84,6 +86,8 @@ def tune(
     seed: int,
     grain: int,
     processes: int | None,
+    scheduler: str | None,
+    wait_seconds: float,
     output: str | None,
     fragment_path: str | None,
     json_path: str | None,
@@ -103,11 +107,11 @@ def tune(
     from tensorexpress.plan import make_plan
     from tensorexpress.plan_file import plan_text
     from tensorexpress.results import tuned_report as report
-    from tensorexpress.sim.processes import LocalProcesses
     from tensorexpress.sim.tune import question_of
     from tensorexpress.sim.tune import tune as search
 
     check_outputs(output, fragment_path, json_path, csv_path)
+    executor = executor_of(processes, scheduler, wait_seconds)
     question = question_of(scenario, overrides, values_by_key(vary), _fixed(fix), policies)
     with progress(budget, "tuning") as advance:
         tuned = search(
@@ -117,7 +121,7 @@ def tune(
             seed=seed,
             finest=grain,
             engine=engine,
-            executor=LocalProcesses(processes),
+            executor=executor,
             on_trial=lambda _: advance(),
         )
     best = tuned.best

@@ -71,6 +71,7 @@ IMPORTED_BY: dict[str, set[str]] = {
     "scipy": {""},
     "scapy": {"wire"},
     "torch": {"torch"},
+    "distributed": {"sim"},
     "grpc": {"control", "switch.p4runtime", "target"},
     "google": {"", "control", "switch.p4runtime"},
 }

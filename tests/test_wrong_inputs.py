@@ -148,6 +148,13 @@ SWEEP = [
     ("sweep --json - --csv -", INPUT, "2 outputs are to go to -"),
     ("sweep --plot band.gif", INPUT, "its ending is '.gif'"),
     ("sweep --plot x.png --vary seed=1,2 --vary warmup=1,2 --vary loss=0,0", INPUT, "accepted: one or two in a plot"),
+    (
+        "sweep --scheduler here",
+        INPUT,
+        "--scheduler: scheduler 'here'; accepted: an address such as tcp://10.0.0.1:8786",
+    ),
+    ("sweep --scheduler tcp://h:1 --processes 2", INPUT, "--processes: found with --scheduler"),
+    ("sweep --wait 0", INPUT, "--wait: found 0.0; accepted: a number from 0.1 to 86400.0"),
     ("sweep missing.toml", INPUT, "missing.toml: cannot be read"),
     ("sweep --csv nowhere/a.csv", INPUT, "cannot write 'nowhere/a.csv'"),
 ]
