@@ -37,6 +37,7 @@ VERBS = {
         "switch",
         "deploy",
         "status",
+        "tag",
         "run",
         "calibrate",
         "compare",

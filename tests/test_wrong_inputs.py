@@ -562,6 +562,35 @@ REPORT = [
     ("report --set job.architecture=async", INPUT, "architecture: found async, which has no iterations to plan"),
 ]
 
+TAG = [
+    ("tag", INPUT, "tag needs --dev NAME or --pid PID, and not both"),
+    ("tag --dev lo --pid 1", INPUT, "tag needs --dev NAME or --pid PID, and not both"),
+    ("tag --pid 1 --cgroup /x", INPUT, "--cgroup goes with --dev"),
+    ("tag --dev lo", INPUT, "an interface has packets of everybody; say which with --port, --cgroup or both"),
+    ("tag --dev lo --port 5000", INPUT, "--port 5000: how urgent is not said; give --dscp, or --plan and --queue"),
+    ("tag --dev lo --port 9-5 --dscp 1", INPUT, "--port 9-5: ports 9-5; accepted: 1 to 65535, the lower first"),
+    ("tag --dev lo --port 99999 --dscp 1", INPUT, "--port 99999: ports 99999-99999; accepted: 1 to 65535"),
+    ("tag --dev lo --port 80=77", INPUT, "--port 80=77: DSCP 77; accepted: 0 to 63"),
+    ("tag --dev lo --port http", INPUT, "--port http: accepted: LOW[-HIGH], with =DSCP or =qQUEUE behind it"),
+    ("tag --dev lo --port 80=q1", INPUT, "--port 80=q1: a queue is that of a plan; give --plan FILE, or a DSCP"),
+    ("tag --dev lo --port 80 --queue 8 --plan plan.json", INPUT, "--queue: found queue 8; accepted: 0 to"),
+    ("tag --dev lo --port 80 --queue 0 --plan missing.json", INPUT, "missing.json"),
+    ("tag --dev lo --port 80 --queue 0 --dscp 4", INPUT, "--dscp and --queue both say how urgent it is"),
+    ("tag --dev lo --port 80 --dscp 64", INPUT, "--dscp: found 64; accepted: a whole number from 0 to 63"),
+    ("tag --dev nosuch0 --port 80 --dscp 8", INPUT, "unknown interface 'nosuch0'"),
+    ("tag --dev a/b --port 80 --dscp 8", INPUT, "'a/b' is no name of an interface"),
+    (
+        "tag --dev lo --cgroup /no/such --dscp 8",
+        INPUT,
+        "cgroup '/no/such': there is none; accepted: a cgroup of version",
+    ),
+    ("tag --dev lo --cgroup ../../etc --dscp 8", INPUT, "cgroup '../../etc': there is none"),
+    ("tag --dev lo --remove --port 80", INPUT, "--remove takes all tags of an interface away; leave out --port"),
+    ("tag --dev lo --remove --dscp 8", INPUT, "--remove takes tags away; leave out --dscp"),
+    ("tag --pid 4194305 --dscp 8", INPUT, "process 4194305: "),
+    ("tag --pid 99999999999999999999 --dscp 8", INPUT, "process 99999999999999999999: "),
+]
+
 BY_VERB = {
     "predict": PREDICT,
     "sweep": SWEEP,
@@ -576,6 +605,7 @@ BY_VERB = {
     "switch": SWITCH,
     "deploy": DEPLOY,
     "status": STATUS,
+    "tag": TAG,
     "run": RUN,
     "calibrate": CALIBRATE,
     "compare": COMPARE,

@@ -17,23 +17,31 @@ PATIENCE_S = 30.0
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def open_socket(namespace, family=socket.AF_INET):
-    """Return a UDP socket of a namespace. A socket stays where it was opened, so only a thread has to go there."""
-    opened = []
+def inside(namespace, work):
+    """Do some work in a namespace, and return what comes of it; only a thread goes there."""
+    came = []
 
     def enter():
-        with open(f"/run/netns/{namespace}", "rb") as file:
-            if _libc.setns(file.fileno(), _CLONE_NEWNET):
-                opened.append(OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno())))
-                return
-        opened.append(socket.socket(family, socket.SOCK_DGRAM))
+        try:
+            with open(f"/run/netns/{namespace}", "rb") as file:
+                if _libc.setns(file.fileno(), _CLONE_NEWNET):
+                    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+            came.append((work(), None))
+        except Exception as error:
+            came.append((None, error))
 
     thread = threading.Thread(target=enter)
     thread.start()
     thread.join()
-    if isinstance(opened[0], OSError):
-        raise opened[0]
-    made = opened[0]
+    result, error = came[0]
+    if error is not None:
+        raise error
+    return result
+
+
+def open_socket(namespace, family=socket.AF_INET, kind=socket.SOCK_DGRAM, protocol=0):
+    """Return a socket of a namespace, by default one of UDP; a socket stays where it was opened."""
+    made = inside(namespace, lambda: socket.socket(family, kind, protocol))
     made.settimeout(PATIENCE_S)
     for option in (_SO_SNDBUFFORCE, _SO_RCVBUFFORCE):
         made.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
