@@ -1,4 +1,4 @@
-"""Tuned policies beside those that have a name, on seven scenarios: docs/tune.md shows what it printed.
+"""Tuned policies beside those that have a name, on eight scenarios: docs/tune.md shows what it printed.
 
 `python benchmarks/tune.py [NAME ...]` tunes all scenarios, or those named, and prints a row for each; it fails if a
 tuned policy is slower than a named one. All but the last are decided at packet level.
@@ -38,6 +38,7 @@ CASES = (
     Case("racks, 4:1", "leaf-spine.toml", ("cluster.bandwidth=10 Gbps",), WITHOUT_SUMS),
     Case("ring", "bert-ring.toml", ("compute.jitter=0.05",), WITHOUT_SUMS),
     Case("sums, little memory", "switchml.toml", ("cluster.switch_memory=100 KB",), budget=60),
+    Case("one server", "loop.toml", ("iterations=3",), WITHOUT_SUMS),
     Case("two jobs", "two-jobs.toml", (), WITHOUT_SUMS),
     Case(
         "gpt2-xl",
