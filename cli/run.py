@@ -22,6 +22,13 @@ from tensorexpress.cli.options import (
 from tensorexpress.cli.predict_commits import refuse_options
 from tensorexpress.cli.run_commits import run_asynchronously
 from tensorexpress.cli.run_notes import notes_on
+from tensorexpress.cli.run_script import (
+    check_trainable,
+    notes_on_training,
+    reference_losses,
+    training_script,
+    with_losses,
+)
 from tensorexpress.cli.run_targets import TARGETS, make_target
 from tensorexpress.errors import InputError, PlanError
 from tensorexpress.program_engines import AUTO, ENGINES
@@ -70,6 +77,16 @@ _LONG_S = 60
     show_default=True,
     help="Run a policy up to so many times, until this machine did not stand still meanwhile; the calmest run counts.",
 )
+@click.option(
+    "--script",
+    "script_path",
+    metavar="FILE",
+    help="Train with this PyTorch script, once for every worker: real gradients instead of a timer (docs/train.md).",
+)
+@click.option("--check-sums", is_flag=True, help="--script: compare every sum with that of all workers' gradients.")
+@click.option(
+    "--reference", is_flag=True, help="--script: first run it alone, and compare the loss of every step with that."
+)
 @click.option("-o", "--output", "directory", metavar="DIR", help="Write a trace of every policy (DIR/POLICY.trace).")
 @click.option("--json", "json_path", metavar="FILE", help="Write all metrics as JSON; - prints them instead.")
 @click.option("--csv", "csv_path", metavar="FILE", help="Write one row per policy and job; - prints them instead.")
@@ -85,6 +102,9 @@ def run(
     engine: str,
     silence: str,
     attempts: int,
+    script_path: str | None,
+    check_sums: bool,
+    reference: bool,
     directory: str | None,
     json_path: str | None,
     csv_path: str | None,
@@ -99,6 +119,7 @@ def run(
       tensorexpress run small.toml --faults loss=5%,duplicate=2%,reorder=5%,corrupt=0.1%
       tensorexpress run plan.json --target linux
       tensorexpress run examples/asynchronous-run.toml
+      tensorexpress run examples/torch/transformer.toml --script examples/torch/train_transformer.py --reference
 
     With job.architecture=async there is a process for every worker, server, helper and the scheduler, over sockets at
     the pace of their links, in every mode of commits.modes.
@@ -108,7 +129,8 @@ def run(
     from tensorexpress.notes_file import write_notes
     from tensorexpress.results import report
     from tensorexpress.results.side_by_side import Result, side_by_side
-    from tensorexpress.target.runner import check_changes, check_speed, check_sums, run_calmly, run_plan
+    from tensorexpress.target import runner
+    from tensorexpress.target.runner import check_changes, check_speed, run_calmly, run_plan
     from tensorexpress.trace_file import trace_path, write_trace
     from tensorexpress.units import PS_PER_SECOND, parse_time
 
@@ -125,37 +147,42 @@ def run(
                     "--engine": engine != AUTO,
                     "--scale": scale != "1",
                     "--attempts": attempts > 1,
+                    "--script": script_path is not None,
                 }
             )
             run_asynchronously(inputs, json_path, csv_path)
             return
+    script = training_script(script_path, check_sums, reference, scale)
     target = make_target(name, faults, wires, engine)
     target.check()
     plans = _plans(scenario, overrides, policies, plan_path, scale, target)
     for plan in plans:
         check_runnable(plan)
-        check_sums(plan, target)
+        runner.check_sums(plan, target)
         check_changes(plan, target)
+        if script is not None:
+            check_trainable(plan, target, [each.policy for each in plans])
         check_speed(plan.scenario, target, [each.policy for each in plans])
     silence_s = with_option("--silence", parse_time, silence) / PS_PER_SECOND
 
     def run_once(plan: Plan, attempt: str) -> Run:
         with progress(plan.scenario.rounds, f"running {plan.policy.name}{attempt}") as advance:
-            return run_plan(plan, target, silence_s=silence_s, progress=advance)
+            return run_plan(plan, target, silence_s=silence_s, progress=advance, script=script)
 
     runs = []
+    expected = reference_losses(plans[0], script) if script is not None and reference else None
     with locked_directory(directory) if directory is not None else nullcontext():
         _announce_long(plans)
         for plan in plans:
             runs.append(run_calmly(partial(run_once, plan), attempts))
             if directory is not None:
                 write_trace(trace_path(directory, plan.policy.name), runs[-1].trace, plan)
-        said = notes_on(runs, target)
+        said = [*notes_on(runs, target), *notes_on_training(runs, script, expected)]
         if directory is not None:
             write_notes(directory, [note.removeprefix("- ") for note in said])
     measured = side_by_side([Result.of(run.plan, run.trace) for run in runs])
     if json_path is not None:
-        write_json(json_path, report.as_json(measured))
+        write_json(json_path, with_losses(report.as_json(measured), runs))
     if csv_path is not None:
         write_output(csv_path, report.as_csv(measured))
     if "-" not in (json_path, csv_path):

@@ -20,7 +20,8 @@ def notes_on(runs: Sequence[Run], target: Target) -> list[str]:
     from tensorexpress.units import counted
 
     rounds = len(runs[0].trace.jobs[0].updated_ps)
-    notes = [f"- Measured on the target {target.name}; every worker found every sum of {rounds} iterations exact."]
+    found = "" if runs[0].losses else f"; every worker found every sum of {rounds} iterations exact"
+    notes = [f"- Measured on the target {target.name}{found}."]
     if runs[0].plan.scenario.transport.has_software or any(
         job.add_rate_bps or job.update_rate_bps for job in runs[0].plan.scenario.jobs
     ):

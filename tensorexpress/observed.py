@@ -27,6 +27,9 @@ class ObservedJob:
     delivered_ps: Ints
     #: None: it was not observed.
     timed_out_ps: Ints | None = None
+    #: What layers took, where it was observed and does not follow from the scenario.
+    forward_ps: Ints | None = None
+    backward_ps: Ints | None = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,9 @@ def make_trace(
 
 def _job_trace(plan: Plan, number: int, seen: ObservedJob) -> JobTrace:
     job, scenario = plan.scenario.jobs[number], plan.scenario
-    forward, backward = taken_times(scenario, number, seen.forward_start_ps, seen.backward_start_ps)
+    forward, backward = seen.forward_ps, seen.backward_ps
+    if forward is None or backward is None:
+        forward, backward = taken_times(scenario, number, seen.forward_start_ps, seen.backward_start_ps)
     return JobTrace(
         name=job.name,
         layers=tuple(layer.name for layer in job.workload.layers),

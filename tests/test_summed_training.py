@@ -175,7 +175,7 @@ def test_with_a_barrier_the_first_layer_waits_for_all(tmp_path: Path) -> None:
 def test_a_wrong_sum_is_an_error(tmp_path: Path) -> None:
     plan = summed_plan(tmp_path)
     training = Training(plan, over_reference(plan))
-    gradients = training.stations[0]._roles[0, 4]._gradients  # type: ignore[attr-defined]
+    gradients = training.stations[0]._roles[0, 4]._tensors  # type: ignore[attr-defined]
     gradients._sums = gradients._sums + 1
     with pytest.raises(
         NetworkError, match=r"h0: in iteration 0, .* from the switch is not the sum of all gradients: el"
@@ -190,7 +190,7 @@ def test_a_gradient_that_is_not_finite_is_told_with_its_worker(
 ) -> None:
     plan = summed_plan(tmp_path, *LEAF_SPINE)
     training = Training(plan, network_of(plan, FAULTLESS, 0))
-    gradients = training.stations[culprit]._roles[0, 4]._gradients  # type: ignore[attr-defined]
+    gradients = training.stations[culprit]._roles[0, 4]._tensors  # type: ignore[attr-defined]
     gradients._table = np.full_like(gradients._table, np.nan)
     message = rf"^worker {culprit}'s gradient of tensor 3 \(.*\) in iteration 0 has values that are not finite$"
     with pytest.raises(NetworkError, match=message):

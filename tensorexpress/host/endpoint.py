@@ -238,6 +238,8 @@ class Endpoint:
         self._beat_ps = settings.silence_ps // _BEATS
         self._next_beat_ps = now_ps
         self._leaving = False
+        #: What else is waited for: descriptors, and what to do when they can be read.
+        self._watched: dict[int, Callable[[], None]] = {}
         #: When the link was last found empty.
         self._drained_ps = now_ps
 
@@ -377,7 +379,17 @@ class Endpoint:
             due_ps = self.next_event_ps()
             wait = None if due_ps is None else max(0, due_ps - self._clock_ps()) / PS_PER_SECOND
             # Not epoll, whose time-outs are whole milliseconds.
-            select.select([descriptor], [descriptor] if self._held else [], [], wait)
+            readable, _, _ = select.select([descriptor, *self._watched], [descriptor] if self._held else [], [], wait)
+            for each in readable:
+                if each in self._watched:
+                    self._watched[each]()
+
+    def watch(self, descriptor: int, action: Callable[[], None] | None) -> None:
+        """While this end runs, call an action whenever a descriptor can be read; None: no more."""
+        if action is None:
+            self._watched.pop(descriptor, None)
+        else:
+            self._watched[descriptor] = action
 
     # Peers
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from tensorexpress.errors import NetworkError
 from tensorexpress.graph import GATE, GRADIENT, MESSAGE, SUM, Graph, index_of, kind_of
-from tensorexpress.host.gradients import FLOAT_BYTES, Floats, elements_of, gradients_of, wrong_element
+from tensorexpress.host.gradients import FLOAT_BYTES, Floats, Tensors, elements_of, gradients_of
 from tensorexpress.host.tagging import Tag, Tagger
 from tensorexpress.host.training import Station, slice_tags
 from tensorexpress.plan import Plan
@@ -49,11 +49,12 @@ class Exchange:
     the sum of the present iteration, to which everybody's message belongs.
     """
 
-    def __init__(self, station: Station, plan: Plan, job: int, host: int):
+    def __init__(self, station: Station, plan: Plan, job: int, host: int, tensors: Tensors | None = None):
+        """Take a host's part in a job; gradients are by default those that cost nothing."""
         self._station, self._plan = station, plan.jobs[job]
         self._graph = self._plan.graph
         self._host, self._names = host, plan.scenario.cluster.hosts
-        self._gradients = gradients_of(self._plan, plan.scenario.seed)
+        self._tensors = tensors or gradients_of(self._plan, plan.scenario.seed)
         self._parts = elements_of(self._plan)
         self._layers = len(self._plan.ranks)
         self._workers: dict[int, tuple[Tagger, Updated]] = {}
@@ -114,8 +115,8 @@ class Exchange:
             node = self._nodes[target]
             due_ps = self._deadline_of(source, target) if deadline_ps is None else deadline_ps
             node.deadline_ps = due_ps if node.deadline_ps is None else min(node.deadline_ps, due_ps)
-            if kind_of(target) == _GATES:
-                self._check(source, target, node.iteration)
+            if kind_of(target) == _GATES and source in node.carries:
+                self._deliver(source, target, node.iteration)
             node.missing -= 1
             if node.missing == 0:
                 self._fire(target, node, now_ps)
@@ -163,7 +164,7 @@ class Exchange:
     def _value(self, source: int, iteration: int, elements: slice) -> Floats:
         if kind_of(source) == _GRADIENTS:
             worker, tensor = divmod(index_of(source), self._layers)
-            return self._gradients.of(worker, iteration, tensor, elements)
+            return self._tensors.of(worker, iteration, tensor, elements)
         return self._values[source][0]
 
     def _use(self, source: int) -> None:
@@ -173,11 +174,11 @@ class Exchange:
             if uses > 1:
                 self._values[source] = value, uses - 1
 
-    def _check(self, source: int, gate: int, iteration: int) -> None:
-        """Raise NetworkError when a part of an update is not the sum of all workers' gradients."""
-        tensor, elements, found = index_of(gate) % self._layers, self._elements(source), self._values[source][0]
-        expected = self._gradients.total(iteration, tensor, elements)
-        if wrong := wrong_element(found, expected, elements.start):
+    def _deliver(self, source: int, gate: int, iteration: int) -> None:
+        """Give a worker a part of an update; NetworkError when it is not the sum of all workers' gradients."""
+        worker, tensor = divmod(index_of(gate), self._layers)
+        first, found = self._elements(source).start, self._values[source][0]
+        if wrong := self._tensors.deliver(worker, iteration, tensor, first, found):
             raise NetworkError(
                 f"{self._station.name}: in iteration {iteration}, {self._plan.job.workload.layers[tensor].name} from "
                 f"{self._sender(source)} is not the sum of all gradients: {wrong}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,22 @@ _LARGEST = 512
 #: How far two workers read apart, and over how many places the parts of iterations and tensors are spread.
 _DISTANCE = 257
 _PLACES = 4099
+
+
+class Tensors(Protocol):
+    """Where the gradients of a job come from, and where their sums go."""
+
+    def of(self, worker: int, iteration: int, tensor: int, elements: slice) -> Floats:
+        """Return a part of one worker's gradient, which does not change before its next but one."""
+        ...
+
+    def deliver(self, worker: int, iteration: int, tensor: int, first: int, found: Floats) -> str | None:
+        """Give a worker a part of a sum, from an element on; return what is wrong with it."""
+        ...
+
+    def wrong(self, iteration: int, tensor: int, first: int, found: Floats) -> str | None:
+        """Return what is wrong with a part of a sum, from an element on, as far as that is known here."""
+        ...
 
 
 class Gradients:
@@ -56,6 +73,14 @@ class Gradients:
     def total(self, iteration: int, tensor: int, elements: slice) -> Floats:
         """Return a part of the sum over all workers."""
         return self._part(self._sums, self._place(iteration, tensor), elements)
+
+    def deliver(self, worker: int, iteration: int, tensor: int, first: int, found: Floats) -> str | None:
+        """Check a part of a sum, which nobody needs otherwise."""
+        return self.wrong(iteration, tensor, first, found)
+
+    def wrong(self, iteration: int, tensor: int, first: int, found: Floats) -> str | None:
+        """Return which element of a part of a sum is not that of all gradients."""
+        return wrong_element(found, self.total(iteration, tensor, slice(first, first + len(found))), first)
 
     def _place(self, iteration: int, tensor: int) -> int:
         return zlib.crc32(b"%d %d %d" % (self._seed, iteration, tensor)) % _PLACES

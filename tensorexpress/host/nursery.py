@@ -3,7 +3,8 @@
 A host that starts Python and imports everything anew takes a third of a second of a processor, and two seconds where
 it loads compiled code; a fork takes milliseconds. Whoever runs a plan has a `Nursery`, and tells it over a socket:
 
-    to it       a line of JSON, the namespace of a host; beside it its standard input and output, and its wire, if any
+    to it       a line of JSON: the namespace of a host, and under which numbers it finds the descriptors that are
+                beside it: standard input and output, its wire, if any, and what it shares with scripts
     from it     a line of JSON: {"pid": N} beside a pidfd when a host was forked, {"ended": N, "status": S} later on
 
 The nursery has one thread, or forking would not be safe, and it ends with the process that started it.
@@ -23,17 +24,22 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn
 
 from tensorexpress import tied
 from tensorexpress.errors import NetworkError
 
-#: The descriptor under which a host finds its wire.
+#: The descriptor under which a host finds its wire, and the first of those that it shares with scripts.
 WIRE_DESCRIPTOR = 3
+SCRIPT_DESCRIPTOR = 4
+
+#: The most descriptors that Linux hands over at once.
+_MOST_AT_ONCE = 253
 
 _LONGEST_MESSAGE = 4096
 _NAMESPACES = Path("/run/netns")
@@ -87,14 +93,16 @@ class Nursery:
         self._listener = threading.Thread(target=self._listen, name="nursery", daemon=True)
         self._listener.start()
 
-    def fork(self, namespace: str | None = None, wire: int | None = None) -> HostProcess:
-        """Return a new host, in a network namespace or at the end of a wire."""
+    def fork(self, namespace: str | None = None, wire: int | None = None, scripts: Sequence[int] = ()) -> HostProcess:
+        """Return a new host, in a network namespace or at the end of a wire; `scripts` is what it shares with them."""
         their_input, stdin = os.pipe()
         stdout, their_output = os.pipe()
         theirs = [their_input, their_output]
-        request = json.dumps(namespace).encode()
+        wires = [] if wire is None else [(WIRE_DESCRIPTOR, wire)]
+        places, handed = zip(*enumerate(theirs), *wires, *enumerate(scripts, SCRIPT_DESCRIPTOR), strict=True)
+        request = json.dumps([namespace, places]).encode()
         try:
-            socket.send_fds(self._socket, [request], theirs if wire is None else [*theirs, wire])
+            socket.send_fds(self._socket, [request], handed)
             forked = self._forked.get()
         except OSError:
             forked = None
@@ -155,12 +163,13 @@ def main(parent: int, descriptor: int, compiled: bool) -> None:
                     waiting.unregister(key.fileobj)
                     _bury(requests, key.data, key.fd)
                     continue
-                message, descriptors, _, _ = socket.recv_fds(requests, _LONGEST_MESSAGE, 3)
+                message, descriptors, _, _ = socket.recv_fds(requests, _LONGEST_MESSAGE, _MOST_AT_ONCE)
                 if not message:
                     return
                 pid = os.fork()
                 if pid == 0:
-                    _become_host(json.loads(message), descriptors, process.main)
+                    namespace, places = json.loads(message)
+                    _become_host(namespace, places, descriptors, process.main)
                 for each in descriptors:
                     os.close(each)
                 pidfd = os.pidfd_open(pid)
@@ -175,15 +184,14 @@ def _bury(requests: socket.socket, pid: int, pidfd: int) -> None:
     requests.send(json.dumps({"ended": pid, "status": os.waitstatus_to_exitcode(status)}).encode())
 
 
-def _become_host(namespace: str | None, descriptors: Sequence[int], run: Callable[[], None]) -> NoReturn:
+def _become_host(
+    namespace: str | None, places: Sequence[int], descriptors: Sequence[int], run: Callable[[], None]
+) -> NoReturn:
     """Be a host in this process, and end with it; nothing of the nursery stays open."""
     status: object = 1
     try:
         os.setpgid(0, 0)
-        places = (0, 1, WIRE_DESCRIPTOR)[: len(descriptors)]
-        for place, descriptor in zip(places, descriptors, strict=True):
-            os.dup2(descriptor, place)
-        os.closerange(max(2, *places) + 1, _MOST_DESCRIPTORS)
+        _move(dict(zip(descriptors, places, strict=True)))
         if namespace is None or _enter(namespace):
             run()
             status = 0
@@ -193,6 +201,20 @@ def _become_host(namespace: str | None, descriptors: Sequence[int], run: Callabl
         traceback.print_exc()
     finally:
         os._exit(status if isinstance(status, int) else 1)
+
+
+def _move(places: Mapping[int, int]) -> None:
+    """Have descriptors under their numbers, beside standard error, and nothing else open."""
+    beyond = max(2, *places.values(), *places) + 1
+    # None may be overwritten before it was moved itself.
+    for number, (descriptor, _) in enumerate(places.items()):
+        os.dup2(descriptor, beyond + number)
+    for number, place in enumerate(places.values()):
+        os.dup2(beyond + number, place)
+    kept = [-1, *sorted({2, *places.values()}), _MOST_DESCRIPTORS]
+    for below, above in pairwise(kept):
+        if below + 1 < above:  # an empty range that starts at 0 would be taken for all
+            os.closerange(below + 1, above)
 
 
 def _enter(namespace: str) -> bool:

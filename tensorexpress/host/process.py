@@ -14,6 +14,7 @@ import dataclasses
 import io
 import json
 import os
+import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,12 +32,15 @@ from tensorexpress.errors import InputError, TensorExpressError
 from tensorexpress.fixed_point import MOST_WORKERS
 from tensorexpress.framing import Framing
 from tensorexpress.host.exchange import Exchange
+from tensorexpress.host.gradients import Tensors
 from tensorexpress.host.links import HostLink, KernelLink, WireLink
+from tensorexpress.host.script import ScriptTensors, ScriptWorker, layer_elements
 from tensorexpress.host.summing import PoolExchange, SumServing, WholeLayers
 from tensorexpress.host.training import Station, host_settings
 from tensorexpress.host.worker import Exchanging, Worker
 from tensorexpress.plan import JobPlan, Plan
 from tensorexpress.plan_file import plan_from_json, plan_to_json
+from tensorexpress.script_memory import ScriptMemory
 from tensorexpress.wire.frame import FrameEnd as Host
 from tensorexpress.wire.header import UDP_PORT
 from tensorexpress.wire.udp import take_wire
@@ -57,6 +61,18 @@ class Wire:
 
 
 @dataclass(frozen=True)
+class Scripts:
+    """Training scripts that make the gradients of a job, by descriptors in the host's process."""
+
+    #: The memory of workers, by number: those of this host, or of all where sums are checked.
+    memories: Mapping[int, int]
+    #: What leads to the scripts of this host's workers.
+    channels: Mapping[int, int]
+    #: Whether every sum is compared with that of all gradients.
+    checks: bool
+
+
+@dataclass(frozen=True)
 class Task:
     """What one host of a plan has to do."""
 
@@ -71,11 +87,16 @@ class Task:
     silence_ps: int
     #: Tells this run from those before it in switches that sum; grows from run to run, modulo 2**32.
     epoch: int = 0
+    #: None: gradients cost nothing, and compute is a timer.
+    scripts: Scripts | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the task as a JSON object."""
         rest = {name: getattr(self, name) for name in ("host", "addresses", "session", "silence_ps", "epoch")}
-        return {**rest, "plan": plan_to_json(self.plan), "wire": self.wire and dataclasses.asdict(self.wire)}
+        parts = {
+            name: part and dataclasses.asdict(part) for name, part in (("wire", self.wire), ("scripts", self.scripts))
+        }
+        return {**rest, "plan": plan_to_json(self.plan), **parts}
 
 
 def task_from_json(document: Mapping[str, Any]) -> Task:
@@ -89,7 +110,15 @@ def task_from_json(document: Mapping[str, Any]) -> Task:
         session=document["session"],
         silence_ps=document["silence_ps"],
         epoch=document["epoch"],
+        scripts=_scripts_from_json(document["scripts"]),
     )
+
+
+def _scripts_from_json(document: Mapping[str, Any] | None) -> Scripts | None:
+    if document is None:
+        return None
+    memories, channels = ({int(key): fd for key, fd in document[name].items()} for name in ("memories", "channels"))
+    return Scripts(memories, channels, document["checks"])
 
 
 def jobs_of(plan: Plan, host: int) -> list[int]:
@@ -118,23 +147,29 @@ def _watches(job: JobPlan) -> Iterator[tuple[int, int]]:
 
 
 def join_job(
-    plan: Plan, job: int, host: int, station: Station, addresses: Sequence[str], epoch: int
+    plan: Plan,
+    job: int,
+    host: int,
+    station: Station,
+    addresses: Sequence[str],
+    epoch: int,
+    tensors: Tensors | None = None,
 ) -> Exchanging | None:
     """Let a host take part in a job; return what makes parameters of gradients there, if it has workers."""
     planned, trees = plan.jobs[job], plan.jobs[job].sums
     placed = planned.job
     if not trees:
-        return Exchange(station, plan, job, host)
+        return Exchange(station, plan, job, host, tensors)
     # Not to itself: the kernel would not let that out.
     target = (addresses[next(worker for worker in placed.workers if worker != host)], UDP_PORT)
     if host in {tree.server for tree in trees}:
-        SumServing(station, plan, job, host, target=target, epoch=epoch)
+        SumServing(station, plan, job, host, target=target, epoch=epoch, tensors=tensors)
     parts: list[Exchanging] = []
     if host in {end for pair in planned.graph.pairs for end in pair}:
-        parts.append(Exchange(station, plan, job, host))
+        parts.append(Exchange(station, plan, job, host, tensors))
     if host not in placed.workers:
         return None
-    parts.append(PoolExchange(station, plan, job, host, target=target, epoch=epoch))
+    parts.append(PoolExchange(station, plan, job, host, target=target, epoch=epoch, tensors=tensors))
     return WholeLayers(planned, parts)
 
 
@@ -236,16 +271,26 @@ def _take_part(task: Task, parent: _Parent) -> None:
     peers = {names[peer]: (task.addresses[peer], UDP_PORT) for peer in peers_of(plan, task.host)}
     station = Station(names[task.host], link, peers, settings, session=task.session)
     _change_rates(plan, task.host, station, start_ps)
-    workers: list[tuple[int, Worker]] = []
+
+    def progress(iteration: int) -> None:
+        parent.tell({"iteration": iteration})
+
+    workers: list[tuple[int, Worker | ScriptWorker]] = []
     for job in jobs:
         placed = plan.scenario.jobs[job]
-        exchange = join_job(plan, job, task.host, station, task.addresses, task.epoch)
+        memories, tensors = _script_tensors(task, job)
+        exchange = join_job(plan, job, task.host, station, task.addresses, task.epoch, tensors)
         own = [index for index, host in enumerate(placed.workers) if host == task.host]
         for index in own:
             assert exchange is not None
-            worker = Worker(
-                station, plan, job, index, exchange, progress=lambda iteration: parent.tell({"iteration": iteration})
-            )
+            worker: Worker | ScriptWorker
+            if task.scripts is None:
+                worker = Worker(station, plan, job, index, exchange, progress=progress)
+            else:
+                channel = socket.socket(fileno=task.scripts.channels[index])
+                worker = ScriptWorker(
+                    station, plan, job, index, exchange, memory=memories[index], channel=channel, progress=progress
+                )
             worker.start(start_ps + placed.start_ps)
             workers.append((job, worker))
     with station.endpoint:
@@ -253,6 +298,18 @@ def _take_part(task: Task, parent: _Parent) -> None:
     content = io.BytesIO()
     np.savez(content, allow_pickle=False, **_observations(station, workers))
     parent.tell({"result": content.tell()}, content.getvalue())
+
+
+def _script_tensors(task: Task, job: int) -> tuple[dict[int, ScriptMemory], ScriptTensors | None]:
+    """Return the memory of workers by number, and the gradients in it; none where no script makes them."""
+    if task.scripts is None:
+        return {}, None
+    planned = task.plan.jobs[job]
+    elements, rounds = layer_elements(planned), task.plan.scenario.rounds
+    memories = {
+        worker: ScriptMemory(descriptor, elements, rounds) for worker, descriptor in task.scripts.memories.items()
+    }
+    return memories, ScriptTensors(planned, memories, task.scripts.checks)
 
 
 def _change_rates(plan: Plan, host: int, station: Station, start_ps: int) -> None:
@@ -264,7 +321,9 @@ def _change_rates(plan: Plan, host: int, station: Station, start_ps: int) -> Non
             station.call_at(start_ps + step.time_ps, partial(station.endpoint.set_rate, step.value))
 
 
-def _observations(station: Station, workers: Sequence[tuple[int, Worker]]) -> dict[str, NDArray[np.int64]]:
+def _observations(
+    station: Station, workers: Sequence[tuple[int, Worker | ScriptWorker]]
+) -> dict[str, NDArray[np.int64]]:
     """Return all that a host saw, by names such as "0/sent" and "0/3/updated": job, worker and what it is."""
     seen = {
         f"{job}/{name}": rows
@@ -272,9 +331,8 @@ def _observations(station: Station, workers: Sequence[tuple[int, Worker]]) -> di
         for name, rows in transfers.arrays().items()
     }
     for job, worker in workers:
-        seen[f"{job}/{worker.index}/forward_start"] = worker.forward_start_ps
-        seen[f"{job}/{worker.index}/backward_start"] = worker.backward_start_ps
-        seen[f"{job}/{worker.index}/updated"] = worker.updated_ps
+        for name, times in {**worker.times_ps(), "updated": worker.updated_ps}.items():
+            seen[f"{job}/{worker.index}/{name}"] = times
     endpoint = station.endpoint
     servers = tuple(endpoint.sum_servers())
     counts = (

@@ -8,7 +8,7 @@ which some slices are messages is complete when both parts of the exchange have 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from tensorexpress.errors import NetworkError
 from tensorexpress.fixed_point import FLOAT_TYPES, Floats
 from tensorexpress.graph import delays_ps
 from tensorexpress.host.exchange import Updated
-from tensorexpress.host.gradients import elements_of, gradients_of, wrong_element
+from tensorexpress.host.gradients import Tensors, elements_of, gradients_of
 from tensorexpress.host.links import Address
 from tensorexpress.host.pool import Membership, PoolSender, Summed
 from tensorexpress.host.sum_server import Service, SumServer
@@ -44,15 +44,42 @@ class _Update:
         self.ready_ps, self.first_sum_ps = ready_ps, -1
 
 
+class _PoolOrder:
+    """Whose turn it is in a pool: tensors go through it in one order, in whichever they become ready."""
+
+    def __init__(self, pool: PoolSender):
+        self.pool = pool
+        self._offered = 0
+        self._ready: dict[int, tuple[Tag, int]] = {}
+
+    def ready(self, tag: Tag, ready_ps: int) -> Iterator[tuple[Tag, int]]:
+        """Take a tensor that is ready; yield those whose turn it now is, with when they were."""
+        self._ready[tag.tensor] = tag, ready_ps
+        tensors = self.pool.pool.tensors
+        while (tensor := tensors[self._offered % len(tensors)]) in self._ready:
+            self._offered += 1
+            yield self._ready.pop(tensor)
+
+
 class PoolExchange:
     """What one worker's host does for one job between gradients and parameters, where switches sum."""
 
-    def __init__(self, station: Station, plan: Plan, job: int, host: int, *, target: Address, epoch: int):
+    def __init__(
+        self,
+        station: Station,
+        plan: Plan,
+        job: int,
+        host: int,
+        *,
+        target: Address,
+        epoch: int,
+        tensors: Tensors | None = None,
+    ):
         """Send to any address beyond the switch; `epoch` tells this run of the job from those before."""
         self._station, self._plan, self._job = station, plan.jobs[job], job
         layers, workers = self._plan.job.workload.layers, self._plan.job.workers
         self._elements = _summed_elements(self._plan)
-        self._gradients = gradients_of(self._plan, plan.scenario.seed)
+        self._tensors = tensors or gradients_of(self._plan, plan.scenario.seed)
         member = Membership(
             job=job,
             worker=workers.index(host),
@@ -69,10 +96,10 @@ class PoolExchange:
             for pool in tree.pools
         ]
         #: Several where a tensor is split over servers.
-        self._pools_of: dict[int, list[PoolSender]] = defaultdict(list)
-        for pool in self.pools:
-            for tensor in pool.pool.tensors:
-                self._pools_of[tensor].append(pool)
+        self._orders_of: dict[int, list[_PoolOrder]] = defaultdict(list)
+        for order in map(_PoolOrder, self.pools):
+            for tensor in order.pool.pool.tensors:
+                self._orders_of[tensor].append(order)
         self._sent, self._received = self._own_messages(host)
         self._iterations = [0] * len(self._plan.ranks)
         self._updates: dict[tuple[int, int], _Update] = {}
@@ -88,23 +115,27 @@ class PoolExchange:
 
     def join(self, worker: int, tagger: Tagger, updated: Updated) -> None:
         """Let the worker of this host take part: its tagger knows deadlines, and it is told of updates."""
-        self._tagger, self._updated = tagger, updated
+        self._worker, self._tagger, self._updated = worker, tagger, updated
 
     def gradient_ready(self, worker: int, tensor: int, ready_ps: int) -> None:
         """Send what switches sum of a worker's gradient, if there is any."""
         if tensor not in self._elements:
             return
-        iteration, pools = self._iterations[tensor], self._pools_of[tensor]
+        iteration, own = self._iterations[tensor], self._orders_of[tensor]
         self._iterations[tensor] += 1
-        packets = sum(pool.packets_of(tensor) for pool in pools)
+        packets = sum(order.pool.packets_of(tensor) for order in own)
         self._updates[iteration, tensor] = _Update(self._elements[tensor], packets, ready_ps)
         tag = self._tags[tensor]
         tag = replace(tag, iteration=iteration, deadline_ps=self._tagger.deadline_ps(tag.message))
-        for pool in pools:
-            first, count = pool.pool.start_of(tensor), pool.packets_of(tensor)
-            own = slice(first * VALUES, min((first + count) * VALUES, self._elements[tensor]))
-            gradient = self._gradients.of(worker, iteration, tensor, own)
-            self._station.endpoint.contribute(pool, replace(tag, chunks=count), gradient, ready_ps)
+        for order in own:
+            for ready, its_ready_ps in order.ready(tag, ready_ps):
+                self._contribute(worker, order.pool, ready, its_ready_ps)
+
+    def _contribute(self, worker: int, pool: PoolSender, tag: Tag, ready_ps: int) -> None:
+        first, count = pool.pool.start_of(tag.tensor), pool.packets_of(tag.tensor)
+        own = slice(first * VALUES, min((first + count) * VALUES, self._elements[tag.tensor]))
+        gradient = self._tensors.of(worker, tag.iteration, tag.tensor, own)
+        self._station.endpoint.contribute(pool, replace(tag, chunks=count), gradient, ready_ps)
 
     # As a role of its station: no messages come for it
 
@@ -130,21 +161,20 @@ class PoolExchange:
         if update.missing:
             return
         del self._updates[iteration, tensor]
-        self._check(iteration, tensor, update.elements)
+        self._deliver(iteration, tensor, update.elements)
         self._note(iteration, tensor, update, summed.first_sent_ps, now_ps)
         self._left -= 1
         self._updated(tensor, now_ps)
 
-    def _check(self, iteration: int, tensor: int, found: Floats) -> None:
-        """Raise NetworkError when an update is not the sum of all workers' gradients, or no number at all."""
+    def _deliver(self, iteration: int, tensor: int, found: Floats) -> None:
+        """Give the worker an update; NetworkError if it is not the sum of all gradients, or no number at all."""
         name = self._plan.job.workload.layers[tensor].name
         if not np.isfinite(found).all():
             raise NetworkError(
                 f"{self._station.name}: in iteration {iteration}, the sum of {name} is too large for float32; "
                 "scale the loss down"
             )
-        expected = self._gradients.total(iteration, tensor, slice(0, len(found)))
-        if wrong := wrong_element(found, expected):
+        if wrong := self._tensors.deliver(self._worker, iteration, tensor, 0, found):
             raise NetworkError(
                 f"{self._station.name}: in iteration {iteration}, {name} from the switch is not the sum of all "
                 f"gradients: {wrong}"
@@ -233,12 +263,22 @@ class WholeLayers:
 class SumServing:
     """What a server's host does for one job where the sums of switches end at it: it checks them, and answers."""
 
-    def __init__(self, station: Station, plan: Plan, job: int, host: int, *, target: Address, epoch: int):
+    def __init__(
+        self,
+        station: Station,
+        plan: Plan,
+        job: int,
+        host: int,
+        *,
+        target: Address,
+        epoch: int,
+        tensors: Tensors | None = None,
+    ):
         """Answer to any address beyond the switch; `epoch` tells this run of the job from those before."""
         self._station, self._job = station, plan.jobs[job].job
         (tree,) = [tree for tree in plan.jobs[job].sums if tree.server == host]
         self._elements = _summed_elements(plan.jobs[job])
-        self._gradients = gradients_of(plan.jobs[job], plan.scenario.seed)
+        self._tensors = tensors or gradients_of(plan.jobs[job], plan.scenario.seed)
         service = Service(
             job=job,
             workers=len(self._job.workers),
@@ -256,12 +296,9 @@ class SumServing:
     def _check(self, summed: Summed) -> None:
         """Raise NetworkError when what came is not the sum of all workers' gradients."""
         tensor, first = summed.tensor, summed.packet * VALUES
-        expected = self._gradients.total(
-            summed.iteration, tensor, slice(first, min(first + VALUES, self._elements[tensor]))
-        )
-        found: Floats = np.empty(len(expected), dtype=np.float32)
-        found[:] = FLOAT_TYPES["fp32"].rounded(summed.values)[: len(expected)]
-        if np.isfinite(found).all() and (wrong := wrong_element(found, expected, first)):
+        found: Floats = np.empty(min(VALUES, self._elements[tensor] - first), dtype=np.float32)
+        found[:] = FLOAT_TYPES["fp32"].rounded(summed.values)[: len(found)]
+        if np.isfinite(found).all() and (wrong := self._tensors.wrong(summed.iteration, tensor, first, found)):
             raise NetworkError(
                 f"{self._station.name}: in iteration {summed.iteration}, what came of "
                 f"{self._job.workload.layers[tensor].name} is not the sum of all gradients: {wrong}"

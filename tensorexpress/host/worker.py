@@ -78,6 +78,10 @@ class Worker:
         self._began_ps = at_ps - self._job_start_ps
         self._station.call_at(at_ps, lambda: self._begin_pass(at_ps))
 
+    def times_ps(self) -> dict[str, NDArray[np.int64]]:
+        """Return when layers started, by names that a run has for these; what they took follows from the scenario."""
+        return {"forward_start": self.forward_start_ps, "backward_start": self.backward_start_ps}
+
     def _begin_pass(self, at_ps: int) -> None:
         self._layer = 0
         self._tagger.begin(self._pass, at_ps)

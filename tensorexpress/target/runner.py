@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import io
-import json
-import queue
-import secrets
-import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorexpress.changes import rate_steps
 from tensorexpress.cluster import Cluster
-from tensorexpress.errors import InputError, NetworkError, TensorExpressError
+from tensorexpress.errors import InputError, TensorExpressError
 from tensorexpress.framing import ETHERNET_BYTES
-from tensorexpress.host.nursery import WIRE_DESCRIPTOR, HostProcess, Nursery
-from tensorexpress.host.process import Task, Wire, check_runnable, is_fast, jobs_of
+from tensorexpress.host.nursery import Nursery
+from tensorexpress.host.process import check_runnable, is_fast
 from tensorexpress.observed import ObservedJob, ObservedNetwork, make_trace
 from tensorexpress.plan import Plan
 from tensorexpress.policy import Policy
@@ -30,8 +25,10 @@ from tensorexpress.scaling import factor_for
 from tensorexpress.scenario import Scenario
 from tensorexpress.sums import SUM_FRAMING
 from tensorexpress.switch.counted import INGRESS_DROP, NOT_TAKEN
-from tensorexpress.target import NO_ROOM, HostAccess, Network, PortReport, Target, WireAccess
+from tensorexpress.target import NO_ROOM, Network, PortReport, Target
 from tensorexpress.target.machine import MachineWatch
+from tensorexpress.target.processes import running_hosts
+from tensorexpress.target.scripts import TrainingScript, running_scripts
 from tensorexpress.trace import LINK, Trace
 from tensorexpress.units import PS_PER_SECOND, format_rate, serialisation_ps
 
@@ -48,9 +45,6 @@ _SUM_PACKET_WORTH = 4
 #: Between the last process that is ready and the start of the first iteration: all of them have heard of it by then.
 _LEAD_NS = 200 * 10**6
 
-#: How long all processes together may take to start.
-_READY_S = 60.0
-
 
 @dataclass(frozen=True)
 class Run:
@@ -63,6 +57,8 @@ class Run:
     machine: MachineWatch
     #: How often the plan was run until the machine was calm, or patience over; this is the calmest of these runs.
     attempts: int = 1
+    #: Of every step of a training script, the mean of the losses that all workers found; none without one.
+    losses: tuple[float, ...] = ()
 
 
 def fastest_bps(scenario: Scenario, target: Target, policies: Iterable[Policy] = ()) -> int:
@@ -133,20 +129,23 @@ def run_plan(
     silence_s: float = SILENCE_S,
     progress: Callable[[], None] = lambda: None,
     started: Callable[[Network, Mapping[str, int]], None] = lambda network, pids: None,
+    script: TrainingScript | None = None,
 ) -> Run:
     """Run a plan on a target and return what was measured.
 
     `progress` is called once for every iteration. `started` is given the network, and the pid of every host by name,
     when the first iteration is about to begin. Whether the target keeps up with the plan is for `check_speed` to say.
+    A training script makes real gradients; without one they cost nothing, and compute is a timer.
     """
     check_runnable(plan)
     check_sums(plan, target)
     check_changes(plan, target)
     target.check()
     with (
+        running_scripts(plan, script) if script is not None else nullcontext() as scripts,
         closing(Nursery(is_fast(plan))) as nursery,
         target.start(plan) as network,
-        _processes(plan, network, nursery, silence_s) as hosts,
+        running_hosts(plan, network, nursery, silence_s, scripts) as hosts,
     ):
         hosts.wait_until_ready()
         ports_before = network.report()
@@ -157,7 +156,8 @@ def run_plan(
             with _changing_rates(plan, network, start_ns):
                 observed = hosts.collect(progress)
         ports = _difference(ports_before, network.report())
-    return Run(plan, _trace(plan, observed, ports, start_ns * 1000), ports, machine)
+    losses = () if scripts is None else scripts.losses
+    return Run(plan, _trace(plan, observed, ports, start_ns * 1000), ports, machine, losses=losses)
 
 
 def run_calmly(run_once: Callable[[str], Run], attempts: int) -> Run:
@@ -199,164 +199,6 @@ def _changing_rates(plan: Plan, network: Network, start_ns: int) -> Iterator[Non
         thread.join()
     for failure in failures:
         raise failure
-
-
-# Processes
-
-
-@dataclass(frozen=True)
-class _Event:
-    """What a host said, or that it has ended."""
-
-    host: str
-    message: Mapping[str, Any]
-    content: bytes = b""
-
-    def failure(self) -> NetworkError:
-        """Return why a host could not do its part."""
-        if "error" in self.message:
-            return NetworkError(self.message["error"])
-        status = self.message["ended"]
-        how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-        return NetworkError(f"{self.host} {how} before the run was over; the other hosts were stopped")
-
-
-class _Host:
-    """A host's process. A thread reads what it says, so that no process waits for another to be heard."""
-
-    def __init__(self, called: str, task: Task, process: HostProcess, events: queue.SimpleQueue[_Event]):
-        self.called = called
-        self.process = process
-        self._events = events
-        self._reader = threading.Thread(target=self._read, name=f"reader of {called}", daemon=True)
-        self._reader.start()
-        self.say(task.to_json())
-
-    def say(self, message: object) -> None:
-        """Write one line; that a process is gone is for the reader to notice."""
-        with suppress(OSError):
-            self.process.stdin.write(json.dumps(message).encode() + b"\n")
-            self.process.stdin.flush()
-
-    def _read(self) -> None:
-        for line in self.process.stdout:
-            message = json.loads(line)
-            content = self.process.stdout.read(message["result"]) if "result" in message else b""
-            self._events.put(_Event(self.called, message, content))
-        self._events.put(_Event(self.called, {"ended": self.process.wait()}))
-
-    def end(self) -> None:
-        """End the process, if it has not ended by itself."""
-        self.process.kill()
-        self._reader.join()
-        self.process.close()
-
-
-class _Hosts:
-    """The processes of all hosts that take part in a run."""
-
-    def __init__(self) -> None:
-        self.events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
-        #: By name of the host.
-        self.processes: dict[str, _Host] = {}
-
-    @property
-    def pids(self) -> dict[str, int]:
-        """Return the pid of every host by its name."""
-        return {name: each.process.pid for name, each in self.processes.items()}
-
-    def wait_until_ready(self) -> None:
-        """Wait until all have opened the network."""
-        missing = {each.called for each in self.processes.values()}
-        while missing:
-            try:
-                event = self.events.get(timeout=_READY_S)
-            except queue.Empty:
-                raise NetworkError(
-                    f"{', '.join(sorted(missing))} did not start within {_READY_S:g} s; is the machine overloaded?"
-                ) from None
-            if "ready" not in event.message:
-                raise event.failure()
-            missing.remove(event.host)
-
-    def say(self, message: object) -> None:
-        """Tell all the same."""
-        for each in self.processes.values():
-            each.say(message)
-
-    def collect(self, progress: Callable[[], None]) -> list[dict[str, NDArray[np.int64]]]:
-        """Wait for what every host has seen; the first one that fails ends the run."""
-        results: dict[str, bytes] = {}
-        iterations = 0
-        while len(results) < len(self.processes):
-            event = self.events.get()
-            if "result" in event.message:
-                results[event.host] = event.content
-            elif "iteration" in event.message:
-                for _ in range(iterations, event.message["iteration"]):
-                    progress()
-                iterations = max(iterations, event.message["iteration"])
-            elif event.host not in results:
-                raise event.failure()
-        return [_arrays(content) for content in results.values()]
-
-
-def _arrays(content: bytes) -> dict[str, NDArray[np.int64]]:
-    with np.load(io.BytesIO(content)) as archive:
-        return dict(archive)
-
-
-@contextmanager
-def _processes(plan: Plan, network: Network, nursery: Nursery, silence_s: float) -> Iterator[_Hosts]:
-    """Start a process for every host that takes part; none outlives the block."""
-    names = plan.scenario.cluster.hosts
-    session, silence_ps, epoch = secrets.randbits(32), int(silence_s * PS_PER_SECOND), _epoch()
-    addresses = tuple(network.hosts[name].address for name in names)
-    hosts = _Hosts()
-    try:
-        for index, name in enumerate(names):
-            if jobs_of(plan, index):
-                access = network.hosts[name]
-                task = Task(plan, index, addresses, _wire(access), session, silence_ps, epoch)
-                if isinstance(access, WireAccess):
-                    process = nursery.fork(wire=access.descriptor)
-                else:
-                    process = nursery.fork(namespace=access.namespace)
-                hosts.processes[name] = _Host(_called(plan, index), task, process, hosts.events)
-        yield hosts
-    finally:
-        for each in hosts.processes.values():
-            each.end()
-
-
-def _epoch() -> int:
-    """Return a number that is greater than those of all earlier runs, as RFC 1982 compares: sixteenths of a second.
-
-    Two runs of a job are further apart, because it takes longer to start one.
-    """
-    return time.time_ns() * 16 // 10**9 % 2**32
-
-
-def _called(plan: Plan, host: int) -> str:
-    """Return what a host is called in messages: its name and what it does.
-
-    >>> from tensorexpress.plan import make_plan
-    >>> from tensorexpress.policy import POLICIES
-    >>> from tensorexpress.scenario import read_scenario
-    >>> _called(make_plan(read_scenario(), POLICIES["fifo"]), 8)
-    'h8 (server of job0)'
-    """
-    roles = []
-    for job in plan.scenario.jobs:
-        roles += [f"worker {index} of {job.name}" for index, worker in enumerate(job.workers) if worker == host]
-        roles += [f"server of {job.name}"] if host in job.servers else []
-    return f"{plan.scenario.cluster.hosts[host]} ({', '.join(roles)})"
-
-
-def _wire(access: HostAccess) -> Wire | None:
-    if isinstance(access, WireAccess):
-        return Wire(WIRE_DESCRIPTOR, access.mac.hex(), access.gateway_mac.hex())
-    return None
 
 
 # What was seen
@@ -405,16 +247,21 @@ def _trace(
 
 def _job(plan: Plan, number: int, observed: Sequence[Mapping[str, NDArray[np.int64]]], start_ps: int) -> ObservedJob:
     seen = {name: rows for each in observed for name, rows in each.items() if name.startswith(f"{number}/")}
-    times_of_workers = (
-        np.stack([seen[f"{number}/{worker}/{name}"] for worker in range(len(plan.jobs[number].job.workers))], axis=1)
-        for name in ("forward_start", "backward_start", "updated")
-    )
+
+    def of_workers(name: str) -> NDArray[np.int64]:
+        workers = range(len(plan.jobs[number].job.workers))
+        return np.stack([seen[f"{number}/{worker}/{name}"] for worker in workers], axis=1)
+
+    starts = (of_workers(name) - start_ps for name in ("forward_start", "backward_start", "updated"))
     times = np.zeros((3, plan.scenario.rounds, len(plan.jobs[number].graph.kind)), dtype=np.int64)
     for each in observed:
         for index, name in enumerate(("ready", "sent", "delivered")):
             iteration, message, time_ps = each.get(f"{number}/{name}", np.zeros((0, 3), dtype=np.int64)).T
             times[index, iteration, message] = time_ps - start_ps
-    return ObservedJob(*(each - start_ps for each in times_of_workers), *times)
+    observed_job = ObservedJob(*starts, *times)
+    if f"{number}/0/forward" not in seen:
+        return observed_job
+    return replace(observed_job, forward_ps=of_workers("forward"), backward_ps=of_workers("backward"))
 
 
 def _links(cluster: Cluster, ports: Sequence[PortReport], no_losses: Collection[str] = ()) -> NDArray[np.void]:
