@@ -341,7 +341,7 @@ def test_the_layers_of_the_transformer_stand_in_the_order_of_their_first_uses() 
     block = ("norm1", "attention", "attention.out_proj", "norm2", "wide", "narrow")
     blocks = [f"blocks.{number}.{part}" for number in (0, 1) for part in block]
     assert [layer.name for layer in found.workload.layers] == ["embed", "positions", *blocks, "norm"]
-    assert found.workload.batch == 16
+    assert found.workload.batch == 8
 
 
 @pytest.mark.parametrize("example", [convnet, transformer])

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +173,8 @@ def test_what_does_not_go_with_a_script_is_refused_before_anything_is_started(sm
 @pytest.mark.parametrize("model", ["transformer", "convnet"])
 def test_200_steps_of_the_examples_have_the_losses_of_one_process(model: str, how: tuple[str, ...]) -> None:
     arguments = ["--set", "iterations=199", "--set", "warmup=1", "--policy", "tensorexpress", "--wires", *how]
-    command = ["tensorexpress", "run", f"{model}.toml", "--script", f"train_{model}.py", "--reference", "--check-sums"]
+    installed = str(Path(sys.executable).with_name("tensorexpress"))
+    command = [installed, "run", f"{model}.toml", "--script", f"train_{model}.py", "--reference", "--check-sums"]
     result = subprocess.run([*command, *arguments], cwd=EXAMPLES, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     if "--policy" in how:

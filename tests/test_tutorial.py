@@ -21,7 +21,7 @@ def script() -> str:
     blocks = [
         block
         for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
-        if HAS_TORCH or not any(name in block for name in ("examples/torch", "layers.csv"))
+        if HAS_TORCH or not any(name in block for name in ("examples/torch", "layers.csv", "trained"))
     ]
     # Job control gives background processes a number and their own signals, as in a terminal.
     return "\n".join(["set -em", *(f"{block}\n{wait}" if "switch --rate" in block else block for block in blocks)])
@@ -45,6 +45,8 @@ def test_the_commands_of_the_tutorial_lead_where_it_says(tmp_path: Path) -> None
     assert gain is not None, ran.stdout
     assert float(gain[1]) > 0
     if HAS_TORCH:
-        assert "transformer on the CPU with 1 thread, batch 16" in ran.stdout
+        assert "transformer on the CPU with 1 thread, batch 8" in ran.stdout
         assert "layers, 4 workers, 2 servers; compute " in ran.stdout
+        assert ran.stdout.count("all of them are those of one process, bit for bit") == 2
+        assert (tmp_path / "trained.html").stat().st_size > 10_000
     assert (tmp_path / "comparison.png").stat().st_size > 10_000

@@ -14,6 +14,8 @@ from torch.nn import functional
 
 CLASSES = 8
 SIZE = 16
+#: Of all workers together.
+BATCH = 32
 
 
 class Residual(nn.Module):
@@ -57,7 +59,7 @@ def model(seed: int = 1) -> ConvNet:
     return ConvNet()
 
 
-def batch(seed: int, size: int = 32) -> tuple[torch.Tensor, torch.Tensor]:
+def batch(seed: int, size: int = BATCH) -> tuple[torch.Tensor, torch.Tensor]:
     """Return pictures with noise and what they show, the same for the same seed."""
     random = torch.Generator().manual_seed(seed)
     labels = torch.randint(CLASSES, (size,), generator=random)
@@ -71,6 +73,6 @@ def batch(seed: int, size: int = 32) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def build() -> tuple[nn.Module, tuple[torch.Tensor], Callable[[torch.Tensor], torch.Tensor]]:
-    """Return the model, what it is called with, and the loss of what it returns."""
-    pictures, labels = batch(seed=1)
+    """Return the model, what each of two workers calls it with, and the loss of what it returns."""
+    pictures, labels = batch(seed=1, size=BATCH // 2)
     return model(), (pictures,), lambda scores: functional.cross_entropy(scores, labels.to(scores.device))

@@ -16,6 +16,8 @@ from torch.nn import functional
 
 TOKENS = 64
 LENGTH = 32
+#: Of all workers together.
+BATCH = 16
 
 
 class Block(nn.Module):
@@ -67,7 +69,7 @@ def model(seed: int = 1) -> Transformer:
     return Transformer()
 
 
-def batch(seed: int, size: int = 16) -> tuple[torch.Tensor, torch.Tensor]:
+def batch(seed: int, size: int = BATCH) -> tuple[torch.Tensor, torch.Tensor]:
     """Return texts and what comes next at every place of them, the same for the same seed."""
     random = torch.Generator().manual_seed(seed)
     text = torch.randint(TOKENS, (size, LENGTH + 1), generator=random)
@@ -79,8 +81,8 @@ def batch(seed: int, size: int = 16) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def build() -> tuple[nn.Module, tuple[torch.Tensor], Callable[[torch.Tensor], torch.Tensor]]:
-    """Return the model, what it is called with, and the loss of what it returns."""
-    tokens, following = batch(seed=1)
+    """Return the model, what each of two workers calls it with, and the loss of what it returns."""
+    tokens, following = batch(seed=1, size=BATCH // 2)
 
     def loss(scores: torch.Tensor) -> torch.Tensor:
         return functional.cross_entropy(scores.flatten(0, 1), following.to(scores.device).flatten())
