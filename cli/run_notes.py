@@ -28,6 +28,8 @@ def notes_on(runs: Sequence[Run], target: Target) -> list[str]:
         notes.append("- The scenario's software path is for predictions; here hosts took the time that they take.")
     if runs[0].plan.scenario.cluster.switch_rate_bps:
         notes.append("- cluster.switch_rate is for predictions; here switches took the time that they take.")
+    # A script computes as fast as it does, whatever the scale.
+    remedy = f"close other programs, or give {'slower links' if runs[0].losses else 'a larger --scale'}"
     for run in runs:
         harmed = sum((Counter(report.faults) for report in run.ports), Counter[str]())
         if harmed:
@@ -37,12 +39,12 @@ def notes_on(runs: Sequence[Run], target: Target) -> list[str]:
         if not_taken:
             notes.append(
                 f"- Under {run.plan.policy.name} switches lost {counted(not_taken, 'frame')} that came faster than "
-                "they could take; close other programs, or give a larger --scale."
+                f"they could take; {remedy}."
             )
         if run.machine.busy > _BUSY:
             notes.append(
                 f"- Under {run.plan.policy.name} the machine was {run.machine.busy:.0%} busy: its times are partly "
-                "those of the machine; close other programs, or give a larger --scale."
+                f"those of the machine; {remedy}."
             )
         if run.attempts > 1:
             notes.append(
