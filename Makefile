@@ -35,8 +35,8 @@ test: $(READY) torch
 	$(BIN)/python -m pytest $(PYTEST)
 
 # All cases of large sets, of which `make test` tries a part.
-thorough: $(READY) torch
-	TENSOREXPRESS_THOROUGH=1 $(BIN)/python -m pytest $(PYTEST)
+thorough: export TENSOREXPRESS_THOROUGH = 1
+thorough: test
 
 test-current: $(CURRENT)/.ready
 	$(CURRENT)/bin/python -m pytest tests/test_control.py tests/test_deploy.py tests/test_device.py \

@@ -22,7 +22,7 @@ WITHOUT_SUMS: Mapping[str, str | None] = {"sum": "none"}
 
 
 @dataclass(frozen=True)
-class Case:
+class TuningCase:
     """A scenario to tune."""
 
     name: str
@@ -34,19 +34,19 @@ class Case:
 
 
 CASES = (
-    Case("colocated", "colocated.toml", ("cluster.bandwidth=5 Gbps", "compute.jitter=0.05"), WITHOUT_SUMS),
-    Case("racks, 4:1", "leaf-spine.toml", ("cluster.bandwidth=10 Gbps",), WITHOUT_SUMS),
-    Case("ring", "bert-ring.toml", ("compute.jitter=0.05",), WITHOUT_SUMS),
-    Case("sums, little memory", "switchml.toml", ("cluster.switch_memory=100 KB",), budget=60),
-    Case("one server", "loop.toml", ("iterations=3",), WITHOUT_SUMS),
-    Case("two jobs", "two-jobs.toml", (), WITHOUT_SUMS),
-    Case(
+    TuningCase("colocated", "colocated.toml", ("cluster.bandwidth=5 Gbps", "compute.jitter=0.05"), WITHOUT_SUMS),
+    TuningCase("racks, 4:1", "leaf-spine.toml", ("cluster.bandwidth=10 Gbps",), WITHOUT_SUMS),
+    TuningCase("ring", "bert-ring.toml", ("compute.jitter=0.05",), WITHOUT_SUMS),
+    TuningCase("sums, little memory", "switchml.toml", ("cluster.switch_memory=100 KB",), budget=60),
+    TuningCase("one server", "loop.toml", ("iterations=3",), WITHOUT_SUMS),
+    TuningCase("two jobs", "two-jobs.toml", (), WITHOUT_SUMS),
+    TuningCase(
         "gpt2-xl",
         None,
         ("job.model=gpt2-xl", "job.workers=2", "job.servers=2", "cluster.bandwidth=100 Gbps", "iterations=1"),
         budget=30,
     ),
-    Case(
+    TuningCase(
         "llama2-70b",
         None,
         ("job.model=llama2-70b", "job.device=h100", "job.workers=4", "cluster.bandwidth=400 Gbps"),
@@ -56,7 +56,7 @@ CASES = (
 )
 
 
-def row(case: Case, tuned: Tuned, seconds: float) -> str:
+def row(case: TuningCase, tuned: Tuned, seconds: float) -> str:
     """Return what came out as a row of a Markdown table."""
     best, named, fifo = tuned.best, tuned.best_named, tuned.baseline
     assert best is not None, "the search came to an end"
