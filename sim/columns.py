@@ -10,12 +10,16 @@ from tensorexpress.sim.flat_plan import NEVER as NEVER
 NONE = -1
 
 # Fields at the start of the memory.
-(NOW, EVENTS, EVENT_COUNT, TOP_IS_FREE, TIMERS, TIMER_COUNT, STACK, FREE, FREE_COUNT, LOGGED, RUNNING,
- RETRANSMISSIONS, TIMEOUTS, TRANSMISSIONS, SEQUENCE, STATUS, DISCIPLINE, QUEUES, OWN, COMMON, SLACK_MODE, ECN, LOSS,
- SEED, HOST_ORDER, CREDIT, PAYLOAD, HEADER, ACK_SIZE, ACKS, ACK_EVERY, LARGEST_WINDOW, RTO_MIN, REORDERING, NEWER_SUMS,
- ROUNDS, OTHER_RANK, OTHER_SLACK, LOGGING, SOURCES, TRAINS, QUEUE_SHARE, CHUNK, HEAD_BYTES, SPARE, CELLS, CHECKSUMS,
- PREEMPTS, SUM_PACKET, SERVER_SUMS, WHOLE_SUMS, SERVER_PACKETS, COLLISIONS, EVICTIONS, WEIGHS_TURNS,
- HEAD) = range(56)  # fmt: skip
+(NOW, EVENTS, EVENT_COUNT, TOP_IS_FREE, SLEEPERS, SLEEPER_COUNT, OPEN_UNTIL, BUCKETS, BUCKET_SHIFT, BUCKETED,
+ FREE_EVENT, STACK, FREE, FREE_COUNT, LOGGED, RUNNING, RETRANSMISSIONS, TIMEOUTS, TRANSMISSIONS, SEQUENCE, STATUS,
+ DISCIPLINE, QUEUES, OWN, COMMON, SLACK_MODE, ECN, LOSS, SEED, HOST_ORDER, CREDIT, PAYLOAD, HEADER, ACK_SIZE, ACKS,
+ ACK_EVERY, LARGEST_WINDOW, RTO_MIN, REORDERING, NEWER_SUMS, ROUNDS, OTHER_RANK, OTHER_SLACK, LOGGING, SOURCES,
+ TRAINS, QUEUE_SHARE, CHUNK, HEAD_BYTES, SPARE, CELLS, CHECKSUMS, PREEMPTS, SUM_PACKET, SERVER_SUMS, WHOLE_SUMS,
+ SERVER_PACKETS, COLLISIONS, EVICTIONS, WEIGHS_TURNS, HEAD) = range(61)  # fmt: skip
+
+# Events that wait in buckets, of each of which the first is known.
+Y_TIME, Y_PLACE, Y_NEXT, EVENT_COLUMNS = range(4)
+BUCKET_COUNT = 1024
 
 # Words of a cache line. Rows that are many, and that every packet touches, start with one.
 LINE = 8
@@ -33,11 +37,13 @@ P_NUMBER, P_ADDER, P_ORIGIN, P_WORKERS = P_TRANSMISSION, P_ACKED_TO, P_MARKED, P
 # Behind a packet if the discipline is a PIFO.
 P_RIGHT, P_SEQUENCE, PIFO_COLUMNS = PACKET_COLUMNS, PACKET_COLUMNS + 1, PACKET_COLUMNS + LINE
 
-# Ports, one per directed link; the columns from CONTROL on are a host's.
-(L_INDEX, L_RATE, L_DELAY, L_IS_PACED, L_IS_HOST, L_IDLE, L_BUSY_UNTIL, L_HEAD, L_TAIL, L_CARRIED, L_BACKLOG, L_COMMON,
- L_WAITING, L_QUEUES, L_ROOT, L_BYTES, L_BUSY, L_DROPS, L_OTHER_DROPS, L_LOSSES, L_MARKS, L_PEAK, L_CONTROL,
- L_CONTROL_TAIL, L_SERVED, L_IN_FLIGHT, L_READY, L_READY_COUNT, L_OUT_LANE, L_SERVER_BUSY,
- PORT_COLUMNS) = range(31)  # fmt: skip
+# Ports, one per directed link, a cache line each for the link, the buffer of a switch and the flows of a host; then the
+# rest. A packet on a link knows when the NEXT one on it ARRIVES.
+(L_HEAD, L_TAIL, L_BUSY_UNTIL, L_IDLE, L_RATE, L_DELAY, L_BYTES, L_BUSY,
+ L_IS_HOST, L_IS_PACED, L_CARRIED, L_QUEUES, L_COMMON, L_WAITING, L_BACKLOG, L_PEAK,
+ L_CONTROL, L_CONTROL_TAIL, L_SERVED, L_IN_FLIGHT, L_READY, L_READY_COUNT, L_OUT_LANE, L_SERVER_BUSY,
+ L_INDEX, L_ROOT, L_DROPS, L_OTHER_DROPS, L_LOSSES, L_MARKS) = range(30)  # fmt: skip
+PORT_COLUMNS = 4 * LINE
 
 # Lanes of hosts: what is under way, and what waits.
 S_NODE, S_BUSY, S_IS_OUT, S_TAKEN, S_HEAP, S_WAITING, LANE_COLUMNS = range(7)
@@ -46,12 +52,17 @@ Q_HEAD, Q_TAIL, Q_BYTES, Q_BOUND, QUEUE_COLUMNS = range(5)
 
 # Flows, a cache line each for what is touched to choose the next one to serve, to send, to find the way there and
 # back, and by an acknowledgement; then the rest. OLDEST and NEWEST are the rows of their list of transmissions.
-(F_CURRENT, F_KEY, F_SERVED, F_PLACE, F_AT, F_IN_FLIGHT, F_WINDOW, F_SRC,
+(F_CURRENT, F_TURN, F_SERVED, F_PLACE, F_AT, F_IN_FLIGHT, F_WINDOW, F_SRC,
  F_PENDING, F_PENDING_COUNT, F_TRANSMISSIONS, F_NEWEST, F_UNASKED, F_DEADLINE, F_TIMEOUT, F_ARMED,
  F_STREAM, F_PATH, F_PATH_END, F_BACK, F_BACK_END, F_DST, F_INDEX, F_ACK,
  F_OLDEST, F_UNSETTLED, F_SLOW_UNTIL, F_ROUND, F_RTT, F_RTT_DEVIATION, F_PROBE, F_STOOD,
- F_CUT_AGAIN, F_ALPHA, F_ROUND_MARKED, F_LAST_ACK, F_TURN) = range(37)  # fmt: skip
+ F_CUT_AGAIN, F_ALPHA, F_ROUND_MARKED, F_LAST_ACK) = range(36)  # fmt: skip
 FLOW_COLUMNS = 5 * LINE
+
+# A host's flows that may send, an entry each. What is under way has a smaller URGENCY than all that is not: keys are
+# times, and what is NEVER due is 2^60.
+E_URGENCY, E_SERVED, E_PLACE, E_FLOW, ENTRY_COLUMNS = range(5)
+UNDER_WAY_FIRST = 2 * NEVER
 
 # What a flow has beside where it is a stream, whose packets switches sum; its slots, of which those under way are
 # linked in the order of sending; the adders of switches, their children and what they hold of every slot and set.

@@ -20,6 +20,7 @@ from tensorexpress.sim.kernel.loop import kernel
 from tensorexpress.sim.model import loss_threshold
 from tensorexpress.sim.record import PACKET, Record, empty_record
 from tensorexpress.software import IN, LANES, OUT
+from tensorexpress.units import PS_PER_SECOND
 
 #: Events between two looks at whether to stop.
 BUDGET = 2_000_000
@@ -142,7 +143,10 @@ class _Layout:
         ports[:, L_IS_HOST], ports[:, L_IDLE] = p.link_source < p.hosts, 1
         for column in (L_HEAD, L_TAIL, L_ROOT, L_CONTROL, L_CONTROL_TAIL):
             ports[:, column] = NONE
-        ports[p.host_port, L_READY] = memory.room(len(p.host_flows)) + p.host_flows_start[:-1]
+        # The two children of an entry in one cache line, which the first has half of to itself.
+        words = LINE * -(-ENTRY_COLUMNS * (np.diff(p.host_flows_start) + 1) // LINE)
+        ports[p.host_port, L_READY] = memory.align() + ENTRY_COLUMNS + np.cumsum(words) - words
+        memory.room(int(words.sum()))
 
     def _fill_lanes(self) -> None:
         p, lanes = self.program, self.lanes.rows
@@ -293,15 +297,19 @@ class _Layout:
         events = 2 * len(self.ports.at) + len(self.flows.at) + len(self.lanes.at) + p.workers + p.joins
         events += len(self.sources.at) + len(self.adders.at) + len(self.changes.at) + 1
         checksums_at = memory.place(np.array([_checksum_step(byte) for byte in range(256)], dtype=np.int64))
-        timers_at = memory.room(2 * (len(self.flows.at) + 1))
-        events_at, stack_at = memory.room(2 * events), memory.room(2 * (p.messages + p.joins + 1))
+        events_at, waiting = memory.room(2 * events), memory.table(events, EVENT_COLUMNS)
+        sleepers_at = memory.room(2 * (len(self.flows.at) + events))
+        waiting.rows[:-1, Y_NEXT], waiting.rows[-1, Y_NEXT] = waiting.at[1:], NONE
+        buckets_at = memory.place(np.full(BUCKET_COUNT, NONE, dtype=np.int64))
+        stack_at = memory.room(2 * (p.messages + p.joins + 1))
         m = memory.filled()
         discipline, host_order = DISCIPLINES[p.discipline].code, HOST_ORDERS[p.host_order].code
         own_bytes, common_bytes = shares(p.buffer_bytes, p.queues if DISCIPLINES[p.discipline].has_queues else 1)
         assert discipline is not None
         assert host_order is not None
         for field, value in {
-            EVENTS: events_at, TIMERS: timers_at, STACK: stack_at, FREE: NONE, RUNNING: p.workers, QUEUES: p.queues,
+            EVENTS: events_at, SLEEPERS: sleepers_at, BUCKETS: buckets_at, FREE_EVENT: waiting.at[0],
+            BUCKET_SHIFT: self._bucket_shift(), STACK: stack_at, FREE: NONE, RUNNING: p.workers, QUEUES: p.queues,
             DISCIPLINE: discipline, OWN: own_bytes, COMMON: common_bytes, SLACK_MODE: p.slack_mode,
             ECN: p.ecn_bytes, LOSS: loss_threshold(p.loss), SEED: p.seed, HOST_ORDER: host_order,
             CREDIT: p.credit_bytes, PAYLOAD: p.payload_bytes, HEADER: p.header_bytes, ACK_SIZE: p.ack_bytes,
@@ -323,9 +331,16 @@ class _Layout:
             ]
             + [(time, CHANGE * PHASE + at) for at, time in zip(self.changes.at, p.change_ps, strict=True)]
         )
-        m[EVENT_COUNT] = len(first_events)
-        m[events_at : events_at + 2 * len(first_events)] = np.ravel(first_events)
+        m[SLEEPER_COUNT] = len(first_events)
+        m[sleepers_at : sleepers_at + 2 * len(first_events)] = np.ravel(first_events)
         return m
+
+    def _bucket_shift(self) -> int:
+        """Return the length of a bucket, as a power of two: long enough for some ten events while links are busy."""
+        p = self.program
+        packet_ps = (p.chunk_bytes + p.header_bytes) * 8 * PS_PER_SECOND // int(p.link_rate_bps.max())
+        longest = NO_LIMIT // BUCKET_COUNT << 20  # so that no time overflows
+        return min(longest, max(1, 8 * packet_ps // len(p.link_source))).bit_length() - 1
 
     def _first_due_ps(self) -> Ints:
         """Return when every background source sends first."""

@@ -1,7 +1,9 @@
-"""Events, binary heaps of (time, place inside the instant), no two of which share both; and packets.
+"""Events, each a pair of time and place inside the instant, no two of which share both; and packets.
 
-Timers have a heap of their own: there is one for every flow, and almost all sleep while packets come and go. So the
-heap of all other events is as small as the network.
+What happens before OPEN_UNTIL is in a binary heap. What happens soon after that waits in buckets of equal length,
+without an order, and all else (timers, layers that compute) in a heap of its own: most of it sleeps while packets come
+and go. When the first heap is empty the next bucket is opened. So that heap stays small however large the cluster is,
+and what events will need can be fetched before it is their turn.
 """
 
 from __future__ import annotations
@@ -23,6 +25,12 @@ def serialisation(size: int, rate: int) -> int:
 
 @compiled
 def schedule(m: Memory, time: int, place: int) -> None:
+    if time >= m[OPEN_UNTIL]:
+        if time - m[OPEN_UNTIL] < BUCKET_COUNT - 1 << m[BUCKET_SHIFT]:
+            put_into_bucket(m, time, place)
+        else:
+            schedule_sleeper(m, time, place)
+        return
     n = m[EVENT_COUNT]
     if m[TOP_IS_FREE]:
         # The event being handled still has the first place: one that follows from it takes it over.
@@ -34,9 +42,47 @@ def schedule(m: Memory, time: int, place: int) -> None:
 
 
 @compiled
-def schedule_timer(m: Memory, time: int, place: int) -> None:
-    m[TIMER_COUNT] += 1
-    sift_up(m, m[TIMERS], m[TIMER_COUNT] - 1, time, place)
+def schedule_sleeper(m: Memory, time: int, place: int) -> None:
+    m[SLEEPER_COUNT] += 1
+    sift_up(m, m[SLEEPERS], m[SLEEPER_COUNT] - 1, time, place)
+
+
+@compiled
+def bucket_of(m: Memory, time: int) -> int:
+    return m[BUCKETS] + ((time >> m[BUCKET_SHIFT]) & (BUCKET_COUNT - 1))
+
+
+@compiled
+def put_into_bucket(m: Memory, time: int, place: int) -> None:
+    event, bucket = m[FREE_EVENT], bucket_of(m, time)
+    m[FREE_EVENT] = m[event + Y_NEXT]
+    m[event + Y_TIME], m[event + Y_PLACE], m[event + Y_NEXT] = time, place, m[bucket]
+    m[bucket] = event
+    m[BUCKETED] += 1
+
+
+@compiled
+def open_bucket(m: Memory) -> None:
+    """Open the next bucket that has something in it, or none if only sleepers are left."""
+    width = 1 << m[BUCKET_SHIFT]
+    if m[BUCKETED] == 0:
+        m[OPEN_UNTIL] = (m[m[SLEEPERS]] >> m[BUCKET_SHIFT]) + 1 << m[BUCKET_SHIFT]
+        return
+    bucket = bucket_of(m, m[OPEN_UNTIL])
+    while m[bucket] == NONE:
+        m[OPEN_UNTIL] += width
+        bucket = bucket_of(m, m[OPEN_UNTIL])
+    m[OPEN_UNTIL] += width
+    event = m[bucket]
+    m[bucket] = NONE
+    while event != NONE:
+        sift_up(m, m[EVENTS], m[EVENT_COUNT], m[event + Y_TIME], m[event + Y_PLACE])
+        m[EVENT_COUNT] += 1
+        m[BUCKETED] -= 1
+        following = m[event + Y_NEXT]
+        m[event + Y_NEXT] = m[FREE_EVENT]
+        m[FREE_EVENT] = event
+        event = following
 
 
 @compiled

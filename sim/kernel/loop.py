@@ -27,9 +27,11 @@ from tensorexpress.sim.flat_plan import (
     WORK,
 )
 from tensorexpress.sim.kernel.events import (
+    bucket_of,
     drop_first_pair,
     free_row,
     new_packet,
+    open_bucket,
     schedule,
     send_control,
     serialisation,
@@ -139,14 +141,14 @@ def transmit(m: Memory, log: Memory, port: int) -> None:
         prefetch(m, m[packet + P_HOP] + 1)
     # Packets on one link arrive in the order of sending: only the first needs an event.
     arrives = now + m[port + L_DELAY] + passing_ps(m, port, packet, occupied)
-    m[packet + P_ARRIVES] = arrives
     m[packet + P_NEXT] = NONE
     if m[port + L_HEAD] == NONE:
         m[port + L_HEAD] = packet
         schedule(m, arrives, ARRIVE * PHASE + port)
     else:
-        m[m[port + L_TAIL] + P_NEXT] = packet
-        expect_chunk(m, m[port + L_TAIL])
+        before = m[port + L_TAIL]
+        m[before + P_NEXT], m[before + P_ARRIVES] = packet, arrives
+        expect_chunk(m, before)
     m[port + L_TAIL] = packet
     m[port + L_BUSY_UNTIL] = now + occupied
     schedule(m, now + occupied, TRANSMIT * PHASE + port)
@@ -170,7 +172,7 @@ def deliver(m: Memory, port: int) -> None:
     following = m[packet + P_NEXT]
     m[port + L_HEAD] = following
     if following != NONE:
-        schedule(m, m[following + P_ARRIVES], ARRIVE * PHASE + port)
+        schedule(m, m[packet + P_ARRIVES], ARRIVE * PHASE + port)
     m[port + L_CARRIED] += 1
     if m[LOSS] and is_lost(m[SEED], m[port + L_INDEX], m[port + L_CARRIED], m[LOSS]):
         m[port + L_LOSSES] += 1
@@ -208,19 +210,31 @@ def background(m: Memory, source: int) -> None:
 
 
 @compiled
-def timer_is_next(m: Memory) -> bool:
-    if m[TIMER_COUNT] == 0 or m[EVENT_COUNT] == 0:
-        return m[TIMER_COUNT] > 0
-    timers, events = m[TIMERS], m[EVENTS]
-    return m[timers] < m[events] or (m[timers] == m[events] and m[timers + 1] < m[events + 1])
+def sleeper_is_next(m: Memory) -> bool:
+    if m[SLEEPER_COUNT] == 0 or m[EVENT_COUNT] == 0:
+        return m[SLEEPER_COUNT] > 0
+    sleepers, events = m[SLEEPERS], m[EVENTS]
+    return m[sleepers] < m[events] or (m[sleepers] == m[events] and m[sleepers + 1] < m[events + 1])
 
 
 @compiled
-def take_timer(m: Memory) -> None:
-    flow = m[m[TIMERS] + 1] - TIMER * PHASE
-    m[TIMER_COUNT] -= 1
-    drop_first_pair(m, m[TIMERS], m[TIMER_COUNT])
-    timer(m, flow)
+def nothing_is_open(m: Memory) -> bool:
+    return m[EVENT_COUNT] == 0 and (m[SLEEPER_COUNT] == 0 or m[m[SLEEPERS]] >= m[OPEN_UNTIL])
+
+
+@compiled
+def foresee(m: Memory) -> None:
+    """Fetch what events of the next buckets will need, first what tells the rest."""
+    event = m[bucket_of(m, m[OPEN_UNTIL] + (1 << m[BUCKET_SHIFT]))]
+    while event != NONE:
+        thing = m[event + Y_PLACE] & (PHASE - 1)
+        prefetch(m, thing)
+        prefetch(m, thing + LINE)
+        event = m[event + Y_NEXT]
+    event = m[bucket_of(m, m[OPEN_UNTIL])]
+    while event != NONE:
+        prefetch(m, m[(m[event + Y_PLACE] & (PHASE - 1)) + L_HEAD])
+        event = m[event + Y_NEXT]
 
 
 def parts() -> list[Path]:
@@ -244,19 +258,23 @@ def _compiled_kernel(sources: int) -> Callable[[int, int, int, int], None]:
         events = m[EVENTS]
         m[STATUS], m[SOURCES] = RUN, sources
         for _ in range(budget):
-            if m[EVENT_COUNT] == 0 and m[TIMER_COUNT] == 0:
-                m[STATUS] = STUCK
-                return
+            if nothing_is_open(m):
+                if m[BUCKETED] == 0 and m[SLEEPER_COUNT] == 0:
+                    m[STATUS] = STUCK
+                    return
+                open_bucket(m)
+                foresee(m)
+                continue
             if m[FREE_COUNT] < m[SPARE] or (m[LOGGING] and m[LOGGED] == log_rows):
                 m[STATUS] = GROW
                 return
-            if timer_is_next(m):
-                m[NOW] = m[m[TIMERS]]
-                take_timer(m)
-                continue
-            m[NOW] = m[events]
-            place = m[events + 1]
-            m[TOP_IS_FREE] = 1
+            if sleeper_is_next(m):
+                m[NOW], place = m[m[SLEEPERS]], m[m[SLEEPERS] + 1]
+                m[SLEEPER_COUNT] -= 1
+                drop_first_pair(m, m[SLEEPERS], m[SLEEPER_COUNT])
+            else:
+                m[NOW], place = m[events], m[events + 1]
+                m[TOP_IS_FREE] = 1
             phase = place // PHASE
             thing = place - phase * PHASE
             if phase == TRANSMIT:
@@ -265,6 +283,8 @@ def _compiled_kernel(sources: int) -> Callable[[int, int, int, int], None]:
                 deliver(m, thing)
             elif phase == ACKNOWLEDGE:
                 acknowledge_beside(m, thing)
+            elif phase == TIMER:
+                timer(m, thing)
             elif phase == COMPUTE:
                 computed(m, thing)
                 if m[STATUS] == FINISHED:

@@ -6,46 +6,55 @@ from tensorexpress.sim.columns import *
 from tensorexpress.sim.kernel.events import drop_first_pair, sift_up
 from tensorexpress.sim.kernel.memory import Memory, compiled
 
-# A host's flows that may send: a binary heap of flows, each of which knows its place in it (F_AT).
+# A host's flows that may send: a binary heap whose entries have all that they are sorted by, so that no flow has to be
+# looked at to find another's place. A flow knows where its entry is (F_AT).
 
 
 @compiled
-def goes_before(m: Memory, a: int, b: int) -> bool:
-    """Whether flow a is served before flow b: slices under way first, then by key, then in turn."""
-    started_a, started_b = m[a + F_CURRENT] != NONE, m[b + F_CURRENT] != NONE
-    if started_a != started_b:
-        return started_a
-    if m[a + F_KEY] != m[b + F_KEY]:
-        return m[a + F_KEY] < m[b + F_KEY]
-    if m[a + F_SERVED] != m[b + F_SERVED]:
-        return m[a + F_SERVED] < m[b + F_SERVED]
-    return m[a + F_PLACE] < m[b + F_PLACE]
+def goes_before(m: Memory, urgency: int, served: int, turn: int, other: int) -> bool:
+    """Whether a flow is served before the one of another entry: slices under way first, then by key, then in turn."""
+    if urgency != m[other + E_URGENCY]:
+        return urgency < m[other + E_URGENCY]
+    if served != m[other + E_SERVED]:
+        return served < m[other + E_SERVED]
+    return turn < m[other + E_PLACE]
 
 
 @compiled
-def settle(m: Memory, heap: int, n: int, i: int, flow: int) -> None:
-    """Put a flow into the heap of n flows whose place i is free, wherever it belongs."""
+def move_entry(m: Memory, entry: int, to: int) -> None:
+    flow = m[entry + E_FLOW]
+    m[to + E_URGENCY], m[to + E_SERVED], m[to + E_PLACE] = m[entry + E_URGENCY], m[entry + E_SERVED], m[entry + E_PLACE]
+    m[to + E_FLOW] = flow
+    m[flow + F_AT] = to
+
+
+@compiled
+def settle(m: Memory, heap: int, n: int, at: int, flow: int, urgency: int, served: int, turn: int) -> None:
+    """Put a flow into the heap of n entries of which the one at an address is free, wherever it belongs."""
+    i = (at - heap) // ENTRY_COLUMNS
     while i > 0:
-        parent = m[heap + ((i - 1) >> 1)]
-        if not goes_before(m, flow, parent):
+        above = (i - 1) >> 1
+        parent = heap + above * ENTRY_COLUMNS
+        if not goes_before(m, urgency, served, turn, parent):
             break
-        m[heap + i] = parent
-        m[parent + F_AT] = i
-        i = (i - 1) >> 1
+        move_entry(m, parent, heap + i * ENTRY_COLUMNS)
+        i = above
     while True:
         child = 2 * i + 1
         if child >= n:
             break
-        if child + 1 < n and goes_before(m, m[heap + child + 1], m[heap + child]):
+        below = heap + child * ENTRY_COLUMNS
+        right = below + ENTRY_COLUMNS
+        if child + 1 < n and goes_before(m, m[right + E_URGENCY], m[right + E_SERVED], m[right + E_PLACE], below):
             child += 1
-        below = m[heap + child]
-        if not goes_before(m, below, flow):
+            below = right
+        if goes_before(m, urgency, served, turn, below):
             break
-        m[heap + i] = below
-        m[below + F_AT] = i
+        move_entry(m, below, heap + i * ENTRY_COLUMNS)
         i = child
-    m[heap + i] = flow
-    m[flow + F_AT] = i
+    entry = heap + i * ENTRY_COLUMNS
+    m[entry + E_URGENCY], m[entry + E_SERVED], m[entry + E_PLACE], m[entry + E_FLOW] = urgency, served, turn, flow
+    m[flow + F_AT] = entry
 
 
 @compiled
@@ -62,21 +71,25 @@ def refresh(m: Memory, flow: int) -> None:
 @compiled
 def place_ready(m: Memory, flow: int, key: int) -> None:
     """Enter, move or remove a flow among those that may send, by the key of what it sends next; NEVER is nothing."""
-    m[flow + F_KEY] = key
-    port, at = m[flow + F_SRC], m[flow + F_AT]
+    at = m[flow + F_AT]
+    if key == NEVER and at == NONE:
+        return
+    port, served = m[flow + F_SRC], m[flow + F_SERVED]
     heap, n = m[port + L_READY], m[port + L_READY_COUNT]
     if key != NEVER:
+        urgency = key if m[flow + F_CURRENT] == NONE else key - UNDER_WAY_FIRST
         if at == NONE:
             m[port + L_READY_COUNT] = n + 1
-            settle(m, heap, n + 1, n, flow)
-        else:
-            settle(m, heap, n, at, flow)
-    elif at != NONE:
+            settle(m, heap, n + 1, heap + n * ENTRY_COLUMNS, flow, urgency, served, m[flow + F_PLACE])
+        elif m[at + E_URGENCY] != urgency or m[at + E_SERVED] != served:
+            settle(m, heap, n, at, flow, urgency, served, m[flow + F_PLACE])
+    else:
         m[flow + F_AT] = NONE
         m[port + L_READY_COUNT] = n - 1
-        last = m[heap + n - 1]
-        if last != flow:
-            settle(m, heap, n - 1, at, last)
+        last = heap + (n - 1) * ENTRY_COLUMNS
+        if last != at:
+            moved = m[last + E_FLOW]
+            settle(m, heap, n - 1, at, moved, m[last + E_URGENCY], m[last + E_SERVED], m[last + E_PLACE])
 
 
 # A flow's pending slices: a binary heap of (key, message).

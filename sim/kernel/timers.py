@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensorexpress import recovery
 from tensorexpress.sim.columns import *
 from tensorexpress.sim.flat_plan import PHASE, TIMER
-from tensorexpress.sim.kernel.events import schedule_timer
+from tensorexpress.sim.kernel.events import schedule_sleeper
 from tensorexpress.sim.kernel.memory import Memory, compiled
 
 smoothed = compiled(recovery.smoothed)
@@ -18,7 +18,7 @@ timer_sleep_ps = compiled(recovery.timer_sleep_ps)
 @compiled
 def arm(m: Memory, flow: int, delay: int) -> None:
     m[flow + F_ARMED] = 1
-    schedule_timer(m, m[NOW] + timer_sleep_ps(delay, m[RTO_MIN]), TIMER * PHASE + flow)
+    schedule_sleeper(m, m[NOW] + timer_sleep_ps(delay, m[RTO_MIN]), TIMER * PHASE + flow)
 
 
 @compiled

@@ -38,7 +38,7 @@ def next_packet_of_host(m: Memory, port: int) -> int:
         return NONE
     if m[port + L_READY_COUNT] == 0:
         return NONE
-    flow = m[m[port + L_READY]]
+    flow = m[m[port + L_READY] + E_FLOW]
     if m[WEIGHS_TURNS]:
         m[port + L_SERVED] = max(m[port + L_SERVED], m[flow + F_SERVED])
         m[flow + F_SERVED] = m[port + L_SERVED] + m[flow + F_TURN]
@@ -54,7 +54,7 @@ def next_packet_of_host(m: Memory, port: int) -> int:
     if not has_unsent(m, message):
         m[flow + F_CURRENT] = NONE
     refresh(m, flow)
-    expect_flow(m, m[m[port + L_READY]])
+    expect_flow(m, m[m[port + L_READY] + E_FLOW])
     return packet
 
 
