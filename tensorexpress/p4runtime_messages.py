@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, message_factory
@@ -81,22 +82,27 @@ def is_repeated(field: Any) -> bool:
     return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED)
 
 
-class P4RuntimeStub:
-    """The methods of P4Runtime on a gRPC channel, as attributes."""
+def _serialised(request: Any) -> bytes:
+    return request if isinstance(request, bytes) else bytes(request.SerializeToString())
 
-    def __init__(self, channel: Any):
+
+class P4RuntimeStub:
+    """The methods of P4Runtime on a gRPC channel, as attributes; each takes a message, or a serialised one.
+
+    `readers` says how answers are read, by the name of the method, where that is not as messages.
+    """
+
+    def __init__(self, channel: Any, readers: Mapping[str, Callable[[bytes], Any]] = MappingProxyType({})):
         # Descriptors of an old protobuf do not say what is a stream; their serialised form does.
         file = descriptor_pb2.FileDescriptorProto.FromString(p4runtime_pb2.DESCRIPTOR.serialized_pb)
         (service,) = file.service
         for method in service.method:
             arity = "_".join("stream" if one else "unary" for one in (method.client_streaming, method.server_streaming))
-            takes, returns = (
-                getattr(p4runtime_pb2, name.rpartition(".")[2]) for name in (method.input_type, method.output_type)
-            )
+            returns = getattr(p4runtime_pb2, method.output_type.rpartition(".")[2])
             call = getattr(channel, arity)(
                 f"/{file.package}.{service.name}/{method.name}",
-                request_serializer=takes.SerializeToString,
-                response_deserializer=returns.FromString,
+                request_serializer=_serialised,
+                response_deserializer=readers.get(method.name, returns.FromString),
             )
             setattr(self, method.name, call)
 

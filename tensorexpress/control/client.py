@@ -10,6 +10,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import grpc
@@ -19,6 +20,7 @@ from tensorexpress.control.messages import decode, encode
 from tensorexpress.control_address import parse_address
 from tensorexpress.errors import InputError, NetworkError, ProgramError
 from tensorexpress.p4runtime_messages import P4RuntimeStub, code_pb2, p4runtime_pb2, status_pb2
+from tensorexpress.plain_messages import read_message, write_message
 
 #: How long a switch may take: to answer at all, to answer a question, to load a program, to say goodbye.
 CONNECT_S = 5.0
@@ -96,7 +98,7 @@ class Connection:
         self.target = target
         self._election_id = target.election_id
         self._channel = _open_channel(target)
-        self._stub = P4RuntimeStub(self._channel)
+        self._stub = P4RuntimeStub(self._channel, {"Read": partial(read_message, p4runtime_pb2.ReadResponse)})
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._messages: queue.Queue[Standing | ReceivedPacket | NetworkError | None] = queue.Queue()
         self._stream: Any = None
@@ -292,11 +294,19 @@ class Connection:
             raise self._error(f"reading {query.WhichOneof('entity')}", error) from None
 
     def write(self, updates: Sequence[Any], show: Callable[[Any], str] = str) -> None:
-        """Make updates, which must not depend on each other; NetworkError names the first that was refused."""
+        """Make updates, which must not depend on each other; NetworkError names the first that was refused.
+
+        An update is a message or the content of one, as in plain_messages.py.
+        """
         for start in range(0, len(updates), BATCH):
             part = updates[start : start + BATCH]
-            request = p4runtime_pb2.WriteRequest(
-                device_id=self.target.device_id, election_id=_uint128(self._election_id), updates=part
+            request = write_message(
+                p4runtime_pb2.WriteRequest,
+                {
+                    "device_id": self.target.device_id,
+                    "election_id": _uint128(self._election_id),
+                    "updates": part,
+                },
             )
             try:
                 self._stub.Write(request, timeout=REQUEST_S)

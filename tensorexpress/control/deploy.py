@@ -57,7 +57,7 @@ def prepare(plan: Plan, switches: Sequence[str], options: Options, program: P4Pr
     for switch, entities in wanted.items():
         check_room(switch, entities, schema)
         for entity in entities:
-            entity.encode(schema)
+            entity.content(schema)
     return PlannedDeployment(program, schema, wanted)
 
 

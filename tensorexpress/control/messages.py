@@ -6,8 +6,9 @@ affair, so "Ingress.inner.table" is "inner.table" here.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf import text_format
 
@@ -77,6 +78,21 @@ def short(name: str) -> str:
     return name.partition(".")[2] or name
 
 
+class SchemaPart(NamedTuple):
+    """A field of a table's key, or a parameter of an action."""
+
+    id: int
+    name: str
+    #: Bits.
+    width: int
+    #: Whether it is matched by its longest prefix, and not exactly.
+    is_prefix: bool = False
+
+
+#: Kinds of what is made of parts -> where P4Info lists these.
+_PARTS = {"table": "match_fields", "action": "params"}
+
+
 class ProgramSchema:
     """What P4Info says about a program, by name.
 
@@ -89,6 +105,15 @@ class ProgramSchema:
             kind: {short(one.preamble.name): one for one in getattr(p4info, field)} for kind, field in _LISTS.items()
         }
         self._by_id = {one.preamble.id: one for those in self._by_name.values() for one in those.values()}
+        # What is looked up for every entry is kept as plain values, since those of messages are slow to get.
+        self._names = {number: short(one.preamble.name) for number, one in self._by_id.items()}
+        self._numbers = {
+            kind: {name: int(one.preamble.id) for name, one in those.items()} for kind, those in self._by_name.items()
+        }
+        self._parts = {
+            kind: {name: _parts(getattr(one, field)) for name, one in self._by_name[kind].items()}
+            for kind, field in _PARTS.items()
+        }
 
     @classmethod
     def of(cls, program: P4Program) -> ProgramSchema:
@@ -108,7 +133,15 @@ class ProgramSchema:
 
     def number(self, kind: str, name: str) -> int:
         """Return the id of a table, action, meter and so on."""
-        return int(self.find(kind, name).preamble.id)
+        number = self._numbers[kind].get(name)
+        return int(self.find(kind, name).preamble.id) if number is None else number
+
+    def parts(self, kind: str, name: str) -> dict[str, SchemaPart]:
+        """Return the fields of a table's key, or the parameters of an action, by name, in the order of the program."""
+        parts = self._parts[kind].get(name)
+        if parts is None:
+            self.find(kind, name)
+        return parts or {}
 
     def numbered(self, number: int) -> Any:
         """Return the P4Info of what has this id."""
@@ -119,8 +152,16 @@ class ProgramSchema:
 
     def name(self, number: int) -> str:
         """Return the name of what has this id."""
-        return short(self.numbered(number).preamble.name)
+        return self._names.get(number) or short(self.numbered(number).preamble.name)
 
     def header_fields(self, header: str) -> dict[str, int]:
         """Return the fields of a controller's header, "packet_in" or "packet_out": name -> id."""
         return {field.name: field.id for field in self.find("header", header).metadata}
+
+
+def _parts(messages: Iterable[Any]) -> dict[str, SchemaPart]:
+    is_lpm = p4info_pb2.MatchField.LPM
+    return {
+        one.name: SchemaPart(one.id, one.name, one.bitwidth, getattr(one, "match_type", None) == is_lpm)
+        for one in messages
+    }

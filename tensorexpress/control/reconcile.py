@@ -177,13 +177,10 @@ def reconcile(
 def write_changes(connection: Connection, schema: ProgramSchema, changes: Changes) -> None:
     """Write what a difference asks for, step by step."""
     for step in steps(changes, schema):
-        connection.write([_update(schema, *change) for change in step], lambda update: _show(schema, update))
+        updates = [{"type": kind, "entity": entity.content(schema)} for kind, entity in step]
+        connection.write(updates, lambda update: _show(schema, update))
 
 
-def _update(schema: ProgramSchema, kind: int, entity: Entity) -> Any:
-    return p4runtime_pb2.Update(type=kind, entity=entity.encode(schema))
-
-
-def _show(schema: ProgramSchema, update: Any) -> str:
-    entity = decode_entity(schema, update.entity)
-    return f"{p4runtime_pb2.Update.Type.Name(update.type).lower()} of {entity.place} {entity.show(schema)}"
+def _show(schema: ProgramSchema, update: dict[str, Any]) -> str:
+    entity = decode_entity(schema, p4runtime_pb2.Entity(**update["entity"]))
+    return f"{p4runtime_pb2.Update.Type.Name(update['type']).lower()} of {entity.place} {entity.show(schema)}"

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, ClassVar
 
 from tensorexpress.control.messages import ProgramSchema
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 
 
 class Entity(ABC):
@@ -32,8 +33,15 @@ class Entity(ABC):
         """What two entities have in common when one of them takes the place of the other."""
 
     @abstractmethod
+    def content(self, schema: ProgramSchema) -> dict[str, Any]:
+        """Return the content of its message, as in plain_messages.py.
+
+        PlanError says that a value does not fit, ProgramError that a name is not there.
+        """
+
     def encode(self, schema: ProgramSchema) -> Any:
-        """Return it as a message; PlanError where a value does not fit, ProgramError where a name is not there."""
+        """Return it as a message; errors are those of `content`."""
+        return p4runtime_pb2.Entity(**self.content(schema))
 
     @classmethod
     @abstractmethod

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from tensorexpress.control.entities.base import Entity
@@ -32,19 +33,16 @@ class CellEntry(Entity):
     def identity(self) -> Hashable:
         return type(self), self.array, self.index
 
-    def encode(self, schema: ProgramSchema) -> Any:
-        size = schema.find(self.kind, self.array).size
-        if not 0 <= self.index < size:
-            raise PlanError(f"{self.kind} {self.array} has no cell {self.index}; accepted: 0 to {size - 1}")
-        message = self.query(schema, self.array)
-        entry = getattr(message, f"{self.kind}_entry")
-        entry.index.index = self.index
-        self._fill(schema, entry)
-        return message
+    def content(self, schema: ProgramSchema) -> dict[str, Any]:
+        array = schema.find(self.kind, self.array)
+        if not 0 <= self.index < array.size:
+            raise PlanError(f"{self.kind} {self.array} has no cell {self.index}; accepted: 0 to {array.size - 1}")
+        named = {f"{self.kind}_id": array.preamble.id, "index": {"index": self.index}}
+        return {f"{self.kind}_entry": {**named, **self._held(schema)}}
 
     @abstractmethod
-    def _fill(self, schema: ProgramSchema, entry: Any) -> None:
-        """Write what the cell holds."""
+    def _held(self, schema: ProgramSchema) -> dict[str, Any]:
+        """Return what a message says of what the cell holds."""
 
     @classmethod
     def is_in(cls, message: Any) -> bool:
@@ -99,10 +97,8 @@ class MeterEntry(CellEntry):
 
     rates: Rates | None = None
 
-    def _fill(self, schema: ProgramSchema, entry: Any) -> None:
-        if self.rates is not None:
-            for name in ("cir", "cburst", "pir", "pburst"):
-                setattr(entry.config, name, getattr(self.rates, name))
+    def _held(self, schema: ProgramSchema) -> dict[str, Any]:
+        return {} if self.rates is None else {"config": asdict(self.rates)}
 
     @classmethod
     def decode(cls, schema: ProgramSchema, message: Any) -> MeterEntry:
@@ -136,9 +132,8 @@ class CounterEntry(CellEntry):
     packets: int = 0
     octets: int = 0
 
-    def _fill(self, schema: ProgramSchema, entry: Any) -> None:
-        entry.data.packet_count = self.packets
-        entry.data.byte_count = self.octets
+    def _held(self, schema: ProgramSchema) -> dict[str, Any]:
+        return {"data": {"byte_count": self.octets, "packet_count": self.packets}}
 
     @classmethod
     def decode(cls, schema: ProgramSchema, message: Any) -> CounterEntry:
@@ -161,15 +156,14 @@ class RegisterEntry(CellEntry):
 
     value: int = 0
 
-    def _fill(self, schema: ProgramSchema, entry: Any) -> None:
+    def _held(self, schema: ProgramSchema) -> dict[str, Any]:
         where, (width, is_signed) = f"{self.array} cell {self.index}", _number_type(schema, self.array)
         if not is_signed:
-            entry.data.bitstring = fitting(where, self.value, width)
-            return
+            return {"data": {"bitstring": fitting(where, self.value, width)}}
         most = (1 << width - 1) - 1
         if not ~most <= self.value <= most:
             raise PlanError(f"{where} is {self.value}; accepted: {~most} to {most}, which {width} bits hold")
-        entry.data.bitstring = encode_signed(self.value)
+        return {"data": {"bitstring": encode_signed(self.value)}}
 
     @classmethod
     def decode(cls, schema: ProgramSchema, message: Any) -> RegisterEntry:
@@ -182,6 +176,7 @@ class RegisterEntry(CellEntry):
         return str(self.value)
 
 
+@lru_cache(maxsize=64)  # asked for every cell
 def _number_type(schema: ProgramSchema, register: str) -> tuple[int, bool]:
     """Return the bits of a register's cells, and whether they are signed."""
     kind = schema.find("register", register).type_spec

@@ -37,17 +37,14 @@ class CopiesEntry(Entity):
     def identity(self) -> Hashable:
         return type(self), self.number
 
-    def encode(self, schema: ProgramSchema) -> Any:
-        message = p4runtime_pb2.Entity()
-        entry = self._entry(message)
-        setattr(entry, self.number_field, self.number)
-        for port, instance in sorted(self.replicas):
-            entry.replicas.add(egress_port=port, instance=instance)
-        self._fill(entry)
-        return message
+    def content(self, schema: ProgramSchema) -> dict[str, Any]:
+        replicas = [{"egress_port": port, "instance": instance} for port, instance in sorted(self.replicas)]
+        entry = {self.number_field: self.number, "replicas": replicas, **self._rest()}
+        return {"packet_replication_engine_entry": {self.kind: entry}}
 
-    def _fill(self, entry: Any) -> None:
-        """Write what this kind says beside number and ports."""
+    def _rest(self) -> dict[str, Any]:
+        """Return what this kind says beside number and ports."""
+        return {}
 
     @classmethod
     def _entry(cls, message: Any) -> Any:
@@ -98,9 +95,8 @@ class CloneEntry(CopiesEntry):
     class_of_service: int = 0
     packet_length_bytes: int = 0
 
-    def _fill(self, entry: Any) -> None:
-        entry.class_of_service = self.class_of_service
-        entry.packet_length_bytes = self.packet_length_bytes
+    def _rest(self) -> dict[str, Any]:
+        return {"class_of_service": self.class_of_service, "packet_length_bytes": self.packet_length_bytes}
 
     @classmethod
     def decode(cls, schema: ProgramSchema, message: Any) -> CloneEntry:

@@ -9,14 +9,12 @@ from typing import Any, ClassVar, TypeAlias
 
 from tensorexpress.addresses import format_mac
 from tensorexpress.control.entities.base import Entity
-from tensorexpress.control.messages import ProgramSchema, decode, fitting, short
+from tensorexpress.control.messages import ProgramSchema, SchemaPart, decode, fitting, short
 from tensorexpress.errors import ProgramError
-from tensorexpress.p4runtime_messages import p4info_pb2, p4runtime_pb2
+from tensorexpress.p4runtime_messages import p4runtime_pb2
 
 #: One field of a key: a value where it must match exactly, (value, prefix length) for a longest prefix.
 Match: TypeAlias = int | tuple[int, int]
-
-_LPM = p4info_pb2.MatchField.LPM
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +43,17 @@ class TableEntry(Entity):
     def identity(self) -> Hashable:
         return TableEntry, self.table, self.key
 
-    def encode(self, schema: ProgramSchema) -> Any:
-        message = p4runtime_pb2.Entity()
-        table = schema.find("table", self.table)
-        fields = {field.name: field for field in table.match_fields}
-        message.table_entry.table_id = table.preamble.id
+    def content(self, schema: ProgramSchema) -> dict[str, Any]:
+        fields = schema.parts("table", self.table)
+        match = []
         for name, value in self.key:
             if name not in fields:
                 raise ProgramError(f"table {self.table!r} has no field {name!r}")
-            _fill_match(message.table_entry, f"{self.table} {name}", fields[name], value)
-        _fill_call(schema, message.table_entry.action.action, self.action)
-        return message
+            # A prefix of no bits matches anything; P4Runtime then wants the field left out.
+            if isinstance(value, int) or value[1]:
+                match.append(_match(f"{self.table} {name}", fields[name], value))
+        number = schema.number("table", self.table)
+        return {"table_entry": {"table_id": number, "match": match, "action": _action(schema, self.action)}}
 
     @classmethod
     def is_in(cls, message: Any) -> bool:
@@ -64,10 +62,11 @@ class TableEntry(Entity):
     @classmethod
     def decode(cls, schema: ProgramSchema, message: Any) -> TableEntry:
         entry = message.table_entry
-        table = schema.numbered(entry.table_id)
+        table = schema.name(entry.table_id)
         given = {match.field_id: match for match in entry.match}
-        key = tuple((field.name, _read_match(field, given.get(field.id))) for field in table.match_fields)
-        return cls(short(table.preamble.name), key, _read_call(schema, entry.action.action))
+        fields = schema.parts("table", table).values()
+        key = tuple((field.name, _read_match(field, given.get(field.id))) for field in fields)
+        return cls(table, key, _read_call(schema, entry.action.action))
 
     @classmethod
     def query(cls, schema: ProgramSchema, table: str) -> Any:
@@ -81,8 +80,8 @@ class TableEntry(Entity):
         return (cls.query(schema, table) for table in schema.names("table"))
 
     def show(self, schema: ProgramSchema) -> str:
-        widths = {field.name: field.bitwidth for field in schema.find("table", self.table).match_fields}
-        shown = " ".join(f"{name}={_show_match(value, widths[name])}" for name, value in self.key)
+        fields = schema.parts("table", self.table)
+        shown = " ".join(f"{name}={_show_match(value, fields[name].width)}" for name, value in self.key)
         return f"{shown} -> {_show_call(schema, self.action)}"
 
     @classmethod
@@ -116,10 +115,10 @@ class DefaultEntry(Entity):
         """
         return DefaultEntry, self.table
 
-    def encode(self, schema: ProgramSchema) -> Any:
-        message = self.query(schema, self.table)
-        _fill_call(schema, message.table_entry.action.action, self.action)
-        return message
+    def content(self, schema: ProgramSchema) -> dict[str, Any]:
+        number = schema.number("table", self.table)
+        entry = {"table_id": number, "action": _action(schema, self.action), "is_default_action": True}
+        return {"table_entry": entry}
 
     @classmethod
     def is_in(cls, message: Any) -> bool:
@@ -160,32 +159,27 @@ def table_size(schema: ProgramSchema, table: str) -> int:
     return int(declared.size) if declared.match_fields else 0
 
 
-def _fill_match(message: Any, where: str, field: Any, value: Match) -> None:
+def _match(where: str, field: SchemaPart, value: Match) -> dict[str, Any]:
     if isinstance(value, int):
-        match = message.match.add(field_id=field.id)
-        match.exact.value = fitting(where, value, field.bitwidth)
-    elif value[1]:
-        # A prefix of no bits matches anything; P4Runtime then wants the field left out.
-        match = message.match.add(field_id=field.id)
-        match.lpm.value = fitting(where, value[0], field.bitwidth)
-        match.lpm.prefix_len = value[1]
+        return {"field_id": field.id, "exact": {"value": fitting(where, value, field.width)}}
+    return {"field_id": field.id, "lpm": {"value": fitting(where, value[0], field.width), "prefix_len": value[1]}}
 
 
-def _read_match(field: Any, message: Any) -> Match:
-    if field.match_type == _LPM:
+def _read_match(field: SchemaPart, message: Any) -> Match:
+    if field.is_prefix:
         return (decode(message.lpm.value), message.lpm.prefix_len) if message is not None else (0, 0)
     return decode(message.exact.value)
 
 
-def _fill_call(schema: ProgramSchema, message: Any, call: Call) -> None:
-    action = schema.find("action", call.action)
-    params = {param.name: param for param in action.params}
-    message.action_id = action.preamble.id
+def _action(schema: ProgramSchema, call: Call) -> dict[str, Any]:
+    """Return the content of a TableAction that makes a call."""
+    known, params = schema.parts("action", call.action), []
     for name, value in call.arguments:
-        if name not in params:
+        if name not in known:
             raise ProgramError(f"action {call.action!r} has no parameter {name!r}")
-        param = params[name]
-        message.params.add(param_id=param.id, value=fitting(f"{call.action} {name}", value, param.bitwidth))
+        param = known[name]
+        params.append({"param_id": param.id, "value": fitting(f"{call.action} {name}", value, param.width)})
+    return {"action": {"action_id": schema.number("action", call.action), "params": params}}
 
 
 def _read_call(schema: ProgramSchema, message: Any) -> Call:
@@ -193,13 +187,14 @@ def _read_call(schema: ProgramSchema, message: Any) -> Call:
 
 
 def _call(schema: ProgramSchema, number: int, given: Mapping[int, bytes]) -> Call:
-    action = schema.numbered(number)
-    return Call(short(action.preamble.name), tuple((param.name, decode(given[param.id])) for param in action.params))
+    action = schema.name(number)
+    params = schema.parts("action", action).values()
+    return Call(action, tuple((param.name, decode(given[param.id])) for param in params))
 
 
 def _show_call(schema: ProgramSchema, call: Call) -> str:
-    widths = {param.name: param.bitwidth for param in schema.find("action", call.action).params}
-    shown = ", ".join(f"{name}={_show_value(value, widths[name])}" for name, value in call.arguments)
+    params = schema.parts("action", call.action)
+    shown = ", ".join(f"{name}={_show_value(value, params[name].width)}" for name, value in call.arguments)
     return f"{call.action.rpartition('.')[2]}({shown})"
 
 

@@ -54,7 +54,10 @@ Writer = Callable[[Batch, int, Any], None]
 
 @dataclass(frozen=True)
 class Found:
-    """What a read selects: how much that is, and the contents of the Entity messages, made as they are taken."""
+    """What a read selects: how much that is, and the contents of the Entity messages, made as they are taken.
+
+    A content is as in plain_messages.py.
+    """
 
     count: int
     contents: Iterable[dict[str, Any]]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.operations import ActionCall, Key, MatchValue
 from tensorexpress.switch.p4runtime.p4info import ActionUse, MatchField, P4Action, P4Field, P4Schema, P4Table
 from tensorexpress.switch.p4runtime.status import Code, Refused, invalid
@@ -59,8 +58,8 @@ def _read_exact(what: str, width: int, match: Any) -> MatchValue:
     return decode_bits(match.value, width, what)
 
 
-def _write_exact(value: Any, match: Any) -> None:
-    match.value = encode_bits(value)
+def _write_exact(value: Any) -> dict[str, Any]:
+    return {"value": encode_bits(value)}
 
 
 def _read_lpm(what: str, width: int, match: Any) -> MatchValue:
@@ -72,8 +71,8 @@ def _read_lpm(what: str, width: int, match: Any) -> MatchValue:
     return value, length
 
 
-def _write_lpm(value: Any, match: Any) -> None:
-    match.value, match.prefix_len = encode_bits(value[0]), value[1]
+def _write_lpm(value: Any) -> dict[str, Any]:
+    return {"value": encode_bits(value[0]), "prefix_len": value[1]}
 
 
 def _read_ternary(what: str, width: int, match: Any) -> MatchValue:
@@ -85,8 +84,8 @@ def _read_ternary(what: str, width: int, match: Any) -> MatchValue:
     return value, mask
 
 
-def _write_ternary(value: Any, match: Any) -> None:
-    match.value, match.mask = encode_bits(value[0]), encode_bits(value[1])
+def _write_ternary(value: Any) -> dict[str, Any]:
+    return {"value": encode_bits(value[0]), "mask": encode_bits(value[1])}
 
 
 def _read_range(what: str, width: int, match: Any) -> MatchValue:
@@ -98,8 +97,8 @@ def _read_range(what: str, width: int, match: Any) -> MatchValue:
     return low, high
 
 
-def _write_range(value: Any, match: Any) -> None:
-    match.low, match.high = encode_bits(value[0]), encode_bits(value[1])
+def _write_range(value: Any) -> dict[str, Any]:
+    return {"low": encode_bits(value[0]), "high": encode_bits(value[1])}
 
 
 class _Form(NamedTuple):
@@ -107,8 +106,8 @@ class _Form(NamedTuple):
 
     #: (what it is called in a refusal, width, message) -> value
     read: Callable[[str, int, Any], MatchValue]
-    #: (value, message to fill in)
-    write: Callable[[Any, Any], None]
+    #: value -> content of a message
+    write: Callable[[Any], dict[str, Any]]
 
 
 _FORMS = {
@@ -120,19 +119,13 @@ _FORMS = {
 }
 
 
-def write_key(fields: tuple[MatchField, ...], key: Key) -> list[Any]:
-    """Return the FieldMatch messages of a key, in the order of the fields."""
+def write_key(fields: tuple[MatchField, ...], key: Key) -> list[dict[str, Any]]:
+    """Return the contents of the FieldMatch messages of a key, in the order of the fields."""
     return [
-        _write_match(field, value)
+        {"field_id": field.id, field.kind: _FORMS[field.kind].write(value)}
         for field, value in zip(fields, key, strict=True)
         if not MATCH_KINDS[field.kind].may_be_left_out or value != MATCH_KINDS[field.kind].anything(field.width)
     ]
-
-
-def _write_match(field: MatchField, value: MatchValue) -> Any:
-    match = p4runtime_pb2.FieldMatch(field_id=field.id)
-    _FORMS[field.kind].write(value, getattr(match, field.kind))
-    return match
 
 
 def read_priority(table: P4Table, priority: int) -> int:
@@ -176,11 +169,12 @@ def _read_arguments(owner: str, action: P4Action, params: Iterable[Any]) -> tupl
     )
 
 
-def write_action(schema: P4Schema, call: ActionCall) -> Any:
-    """Return the Action message of a call."""
+def write_action(schema: P4Schema, call: ActionCall) -> dict[str, Any]:
+    """Return the content of the Action message of a call."""
     action = schema.action_named(call.action)
     assert action is not None
-    message = p4runtime_pb2.Action(action_id=action.id)
-    for parameter, value in zip(action.parameters, call.arguments, strict=True):
-        message.params.add(param_id=parameter.id, value=encode_bits(value))
-    return message
+    params = [
+        {"param_id": parameter.id, "value": encode_bits(value)}
+        for parameter, value in zip(action.parameters, call.arguments, strict=True)
+    ]
+    return {"action_id": action.id, "params": params}

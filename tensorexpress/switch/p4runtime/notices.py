@@ -120,5 +120,6 @@ class Notices:
         assert self._pipelines.running is not None
         kind = self._pipelines.running.config.schema.digests[id].type
         digest = p4runtime_pb2.DigestList(digest_id=id, list_id=list_id, timestamp=time.time_ns())
-        digest.data.extend(encode_data(kind, iter(values)) for values in messages)
+        for values in messages:
+            digest.data.add(**encode_data(kind, iter(values)))
         self._clients.send_news(p4runtime_pb2.StreamMessageResponse(digest=digest))

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorexpress.errors import ProgramError
+from tensorexpress.plain_messages import varint
 from tensorexpress.switch.operations import DataPath
 from tensorexpress.switch.p4runtime.fitting import fit
 from tensorexpress.switch.p4runtime.p4info import P4Schema, read_p4info
 from tensorexpress.switch.p4runtime.rows import Initial
 from tensorexpress.switch.p4runtime.store import Store
-from tensorexpress.switch.p4runtime.wire_format import varint
 from tensorexpress.switch.program.budgets import LARGEST_DOCUMENT, beyond
 
 #: Field 3, length-delimited: the program in the message that PI's clients wrap it in (p4.tmp.P4DeviceConfig).

@@ -66,7 +66,7 @@ class Rows:
     def deleted_initial(self) -> list[Any]:
         """Return, as TableEntry messages, the entries that the program started with and a client deleted."""
         return [
-            table_entries.write_entry(self._schema.tables[id], row.entry)
+            p4runtime_pb2.TableEntry(**table_entries.write_entry(self._schema.tables[id], row.entry))
             for id, rows in self._initial.rows.items()
             for row in rows
             if row.entry not in self._rows[id]
@@ -74,7 +74,7 @@ class Rows:
 
     def changed_defaults(self) -> list[Any]:
         """Return, as TableEntry messages, the default entries that a client has set."""
-        return [self._default_message(self._schema.tables[id]) for id in self._defaults]
+        return [p4runtime_pb2.TableEntry(**self._default_content(self._schema.tables[id])) for id in self._defaults]
 
     def idle(self, entry: Entry) -> Any | None:
         """Return the TableEntry for the notification about an idle entry; None when it is gone."""
@@ -188,7 +188,7 @@ class Rows:
             raise unimplemented("meters count no colours here; leave meter_counter_data out")
         tables = [table for table in self._requested_tables(request) if not table.unusable]
         if request.is_default_action:
-            return Found(len(tables), [{"table_entry": self._default_message(table)} for table in tables])
+            return Found(len(tables), [{"table_entry": self._default_content(table)} for table in tables])
         is_about_idleness = bool(request.table_id) and request.HasField("time_since_last_hit")
         if is_about_idleness and tables and not tables[0].idle_timeout:
             raise invalid(f"{tables[0].name}: time_since_last_hit of a table without idle timeouts; leave it out")
@@ -198,7 +198,7 @@ class Rows:
         with_meter = request.HasField("meter_config")
         return Found(
             len(found),
-            ({"table_entry": _row_message(self._schema, table, row, counts, ages, with_meter)} for table, row in found),
+            ({"table_entry": _row_content(self._schema, table, row, counts, ages, with_meter)} for table, row in found),
         )
 
     def _requested_tables(self, request: Any) -> list[P4Table]:
@@ -210,19 +210,22 @@ class Rows:
 
     def _selected(self, table: P4Table, request: Any) -> list[ClientRow]:
         """Return the entries that pass all filters of a TableEntry; a filter at its default lets all pass."""
-        rows: Iterable[ClientRow] = self._rows[table.id].values()
-        if request.match:
-            rows = self._with_key(table, read_key(table.name, table.fields, request.match), request.priority)
+        rows = self._named(table, request)
         if request.HasField("action"):
             wanted = _filtered_action(table, request.action)
             rows = [row for row in rows if isinstance(row.action, ActionCall) and row.action.action == wanted]
         return [
             row
             for row in rows
-            if request.priority in (0, row.entry.priority)
-            and request.controller_metadata in (0, row.controller_metadata)
-            and request.metadata in (b"", row.metadata)
+            if request.controller_metadata in (0, row.controller_metadata) and request.metadata in (b"", row.metadata)
         ]
+
+    def _named(self, table: P4Table, request: Any) -> list[ClientRow]:
+        """Return the entries that have the key and the priority of a TableEntry, as far as it has any."""
+        rows: Iterable[ClientRow] = self._rows[table.id].values()
+        if request.match:
+            rows = self._with_key(table, read_key(table.name, table.fields, request.match), request.priority)
+        return [row for row in rows if request.priority in (0, row.entry.priority)]
 
     def _with_key(self, table: P4Table, key: Key, priority: int) -> list[ClientRow]:
         rows = self._rows[table.id]
@@ -231,15 +234,18 @@ class Rows:
         row = rows.get(Entry(table.name, key, priority))
         return [row] if row else []
 
-    def _default_message(self, table: P4Table) -> Any:
-        message = p4runtime_pb2.TableEntry(table_id=table.id, is_default_action=True, is_const=table.const_default)
+    def _default_content(self, table: P4Table) -> dict[str, Any]:
+        content = {"table_id": table.id, "is_default_action": True, "is_const": table.const_default}
         initial = self._initial.defaults.get(table.id)
         default = self._defaults.get(table.id) or (Default(initial) if initial else None)
-        if default:
-            table_entries.write_table_action(self._schema, default.action, message.action)
-            message.metadata = default.metadata
-            message.controller_metadata = default.controller_metadata
-        return message
+        if default is None:
+            return content
+        return {
+            **content,
+            "action": table_entries.write_table_action(self._schema, default.action),
+            "metadata": default.metadata,
+            "controller_metadata": default.controller_metadata,
+        }
 
     def _ask_counts(self, found: list[tuple[P4Table, ClientRow]]) -> dict[Entry, tuple[int, int]]:
         counted = [(table, row) for table, row in found if table.counter]
@@ -290,8 +296,7 @@ class Rows:
             return [(table, row) for table in tables for row in self._rows[table.id].values()]
         table = find_table(self._schema, asked.table_id)
         _check_direct_resource(table, what, resource(table))
-        key = p4runtime_pb2.TableEntry(match=asked.match, priority=asked.priority)
-        rows = self._selected(table, key)
+        rows = self._named(table, asked)
         if asked.match and not rows:
             raise Refused(Code.NOT_FOUND, f"{table.name}: the entry is not there")
         return [(table, row) for row in rows]
@@ -300,7 +305,7 @@ class Rows:
         """Return the direct counters that a request selects."""
         found = self._direct_rows(request, "counter", lambda table: table.counter)
         counts = self._ask_counts(found)
-        contents = ({"direct_counter_entry": _direct_counter_message(table, row, counts)} for table, row in found)
+        contents = ({"direct_counter_entry": _direct_counter_content(table, row, counts)} for table, row in found)
         return Found(len(found), contents)
 
     def write_meter(self, batch: Batch, kind: int, message: Any) -> None:
@@ -319,15 +324,16 @@ class Rows:
         if request.HasField("counter_data"):
             raise unimplemented("meters count no colours here; leave counter_data out")
         found = self._direct_rows(request, "meter", lambda table: table.meter)
-        return Found(len(found), ({"direct_meter_entry": _direct_meter_message(table, row)} for table, row in found))
+        return Found(len(found), ({"direct_meter_entry": _direct_meter_content(table, row)} for table, row in found))
 
 
 def _idle_message(table: P4Table, row: ClientRow) -> Any:
-    message = table_entries.write_entry(table, row.entry)
-    message.metadata = row.metadata
-    message.controller_metadata = row.controller_metadata
-    message.idle_timeout_ns = row.idle_timeout_ns
-    return message
+    return p4runtime_pb2.TableEntry(
+        **table_entries.write_entry(table, row.entry),
+        metadata=row.metadata,
+        controller_metadata=row.controller_metadata,
+        idle_timeout_ns=row.idle_timeout_ns,
+    )
 
 
 def _check_direct_resource(table: P4Table, what: str, resource: int) -> None:
@@ -353,32 +359,29 @@ def _filtered_action(table: P4Table, message: Any) -> str:
     return table.actions[message.action.action_id].action.name
 
 
-def _row_message(
+def _row_content(
     schema: P4Schema,
     table: P4Table,
     row: ClientRow,
     counts: Mapping[Entry, tuple[int, int]],
     ages: Mapping[Entry, int],
     with_meter: bool,
-) -> Any:
-    message = table_entries.write_row(schema, table, row)
-    if row.entry in counts:
-        cells.write_counts(counts[row.entry], message.counter_data)
-    if row.entry in ages:
-        message.time_since_last_hit.elapsed_ns = ages[row.entry]
+) -> dict[str, Any]:
+    content = table_entries.write_row(schema, table, row)
+    # Most reads ask for none of these.
+    if counts and row.entry in counts:
+        content["counter_data"] = cells.write_counts(counts[row.entry])
+    if ages and row.entry in ages:
+        content["time_since_last_hit"] = {"elapsed_ns": ages[row.entry]}
     if with_meter and row.meter:
-        message.meter_config.CopyFrom(cells.write_rates(row.meter))
-    return message
+        content["meter_config"] = cells.write_rates(row.meter)
+    return content
 
 
-def _direct_counter_message(table: P4Table, row: ClientRow, counts: Mapping[Entry, tuple[int, int]]) -> Any:
-    message = p4runtime_pb2.DirectCounterEntry(table_entry=table_entries.write_entry(table, row.entry))
-    cells.write_counts(counts[row.entry], message.data)
-    return message
+def _direct_counter_content(table: P4Table, row: ClientRow, counts: Mapping[Entry, tuple[int, int]]) -> dict[str, Any]:
+    return {"table_entry": table_entries.write_entry(table, row.entry), "data": cells.write_counts(counts[row.entry])}
 
 
-def _direct_meter_message(table: P4Table, row: ClientRow) -> Any:
-    message = p4runtime_pb2.DirectMeterEntry(table_entry=table_entries.write_entry(table, row.entry))
-    if row.meter:
-        message.config.CopyFrom(cells.write_rates(row.meter))
-    return message
+def _direct_meter_content(table: P4Table, row: ClientRow) -> dict[str, Any]:
+    content = {"table_entry": table_entries.write_entry(table, row.entry)}
+    return {**content, "config": cells.write_rates(row.meter)} if row.meter else content

@@ -16,13 +16,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain, islice
 from typing import Any
 
 from tensorexpress import lost_frames
 from tensorexpress.errors import TensorExpressError
 from tensorexpress.p4runtime_messages import p4runtime_pb2
+from tensorexpress.plain_messages import write_message
 from tensorexpress.switch.operations import DataPath, Notice
 from tensorexpress.switch.p4runtime.answers import abort_batch, refusing
+from tensorexpress.switch.p4runtime.batch import Found
 from tensorexpress.switch.p4runtime.clients import Clients
 from tensorexpress.switch.p4runtime.entities import write_entries
 from tensorexpress.switch.p4runtime.notices import Notices
@@ -152,7 +155,7 @@ class RuntimeService:
                 abort_batch(context, refusals)
             return p4runtime_pb2.WriteResponse()
 
-    def Read(self, requests: Iterator[bytes], context: Any) -> Iterator[Any]:
+    def Read(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         """Stream the entities that the requested ones, with wildcards, select."""
         with refusing(context), self._reads.take(context.cancel) as place:
             data = next(requests, None)
@@ -161,14 +164,14 @@ class RuntimeService:
             place.keep()
             yield from self._read(data, context, place)
 
-    def _read(self, data: bytes, context: Any, place: Place) -> Iterator[Any]:
+    def _read(self, data: bytes, context: Any, place: Place) -> Iterator[bytes]:
         request, asked = split(p4runtime_pb2.ReadRequest, data, "entities")
         if len(asked) > LARGEST_READ:
             raise Refused(
                 Code.RESOURCE_EXHAUSTED, f"a read of {len(asked)} entities; accepted: at most {LARGEST_READ} at a time"
             )
         refusals: list[Refused | None] = []
-        found: list[Iterator[Any]] = []
+        found: list[Found] = []
         with self._lock:
             self._clients.check_device(request)
             store = self._pipelines.current().store
@@ -176,17 +179,16 @@ class RuntimeService:
             for entity in Messages(p4runtime_pb2.Entity, asked):
                 refusals.append(None)
                 try:
-                    number, entities = store.select(entity)
+                    found.append(store.select(entity))
                 except Refused as refusal:
                     refusals[-1] = Refused(refusal.code, str(refusal))
                     continue
-                count += number
+                count += found[-1].count
                 if count > LARGEST_FOUND and len(asked) > 1:
                     raise Refused(
                         Code.RESOURCE_EXHAUSTED,
                         f"a read that finds more than {LARGEST_FOUND} entities; ask for one thing at a time",
                     )
-                found.append(entities)
         for response in _responses(found):
             with place.waiting(_READ_PATIENCE_S):
                 yield response
@@ -302,17 +304,11 @@ class RuntimeService:
         self._notices.restart_digests()
 
 
-def _responses(found: list[Iterator[Any]]) -> Iterator[Any]:
-    """Yield all entities, in messages of a size that clients take."""
-    response = p4runtime_pb2.ReadResponse()
-    for entities in found:
-        for entity in entities:
-            response.entities.append(entity)
-            if len(response.entities) >= _ENTITIES_PER_RESPONSE:
-                yield response
-                response = p4runtime_pb2.ReadResponse()
-    if response.entities:
-        yield response
+def _responses(found: list[Found]) -> Iterator[bytes]:
+    """Yield all entities, in serialised messages of a size that clients take."""
+    contents = chain.from_iterable(each.contents for each in found)
+    while entities := list(islice(contents, _ENTITIES_PER_RESPONSE)):
+        yield write_message(p4runtime_pb2.ReadResponse, {"entities": entities})
 
 
 def _is_atomic(atomicity: int, updates: int) -> bool:

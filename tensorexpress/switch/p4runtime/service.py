@@ -39,7 +39,7 @@ def _handlers(service: RuntimeService) -> Any:
         name: grpc.stream_unary_rpc_method_handler(getattr(service, name), response_serializer=_serialised)
         for name in ("Write", "SetForwardingPipelineConfig", "GetForwardingPipelineConfig", "Capabilities")
     }
-    methods["Read"] = grpc.stream_stream_rpc_method_handler(service.Read, response_serializer=_serialised)
+    methods["Read"] = grpc.stream_stream_rpc_method_handler(service.Read)
     methods["StreamChannel"] = grpc.stream_stream_rpc_method_handler(service.StreamChannel)
     return grpc.method_handlers_generic_handler("p4.v1.P4Runtime", methods)
 

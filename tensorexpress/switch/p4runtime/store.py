@@ -160,14 +160,13 @@ class Store:
 
         The state is looked at before this returns; the messages are made as they are taken.
         """
-        return self.select(request)[1]
+        return (p4runtime_pb2.Entity(**content) for content in self.select(request).contents)
 
-    def select(self, request: Any) -> tuple[int, Iterator[Any]]:
-        """Return how many Entity messages a request selects, and these."""
+    def select(self, request: Any) -> Found:
+        """Return the contents of what `read` returns."""
         kind = request.WhichOneof("entity")
         _check_entity_kind(kind, self._readers)
-        found = self._readers[kind](getattr(request, kind))
-        return found.count, (p4runtime_pb2.Entity(**content) for content in found.contents)
+        return self._readers[kind](getattr(request, kind))
 
     def run_on(self, data_path: DataPath) -> None:
         """Hand further operations to another data path, which has had all that were handed on so far."""

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tensorexpress.p4runtime_messages import p4data_pb2
 from tensorexpress.switch.p4runtime.status import Refused, invalid
 
 
@@ -100,31 +99,22 @@ def leaves(kind: DataType) -> int:
     return sum(map(leaves, kind.members)) if isinstance(kind, Members) else 1
 
 
-def encode_data(kind: DataType, values: Iterator[int]) -> Any:
-    """Return a P4Data of this type, taking as many of the values as it needs."""
-    data = p4data_pb2.P4Data()
+def encode_data(kind: DataType, values: Iterator[int]) -> dict[str, Any]:
+    """Return the content of a P4Data of this type, taking as many of the values as it needs."""
     if isinstance(kind, Members):
+        members = [encode_data(member, values) for member in kind.members]
         if kind.form == "header":
-            data.header.is_valid = True
-            data.header.bitstrings.extend(encode_data(member, values).bitstring for member in kind.members)
-        else:
-            parts = getattr(data, kind.form)
-            parts.SetInParent()
-            parts.members.extend(encode_data(member, values) for member in kind.members)
-        return data
+            return {"header": {"is_valid": True, "bitstrings": [member["bitstring"] for member in members]}}
+        return {kind.form: {"members": members}}
     value = next(values)
     if isinstance(kind, Bool):
-        data.bool = bool(value)
-    elif isinstance(kind, Names):
+        return {"bool": bool(value)}
+    if isinstance(kind, Names):
         name = kind.names[value] if value < len(kind.names) else str(value)
-        setattr(data, "error" if kind.is_error else "enum", name)
-    elif kind.is_enum:
-        data.enum_value = encode_bits(value)
-    elif kind.signed:
-        data.bitstring = encode_signed(_as_signed(value, kind.width))
-    else:
-        data.bitstring = encode_bits(value)
-    return data
+        return {"error" if kind.is_error else "enum": name}
+    if kind.signed and not kind.is_enum:
+        return {"bitstring": encode_signed(_as_signed(value, kind.width))}
+    return {"enum_value" if kind.is_enum else "bitstring": encode_bits(value)}
 
 
 def decode_data(kind: DataType, data: Any, what: str) -> int:

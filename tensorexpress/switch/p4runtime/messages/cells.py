@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.operations import MeterRates
 from tensorexpress.switch.p4runtime.p4info import P4Array, P4Meter, P4Register
 from tensorexpress.switch.p4runtime.status import Code, Refused, invalid, unimplemented
@@ -51,9 +50,9 @@ def read_rates(meter: P4Meter, message: Any) -> MeterRates:
     return rates
 
 
-def write_rates(rates: MeterRates) -> Any:
-    """Return the MeterConfig of rates."""
-    return p4runtime_pb2.MeterConfig(cir=rates.cir, cburst=rates.cburst, pir=rates.pir, pburst=rates.pburst)
+def write_rates(rates: MeterRates) -> dict[str, int]:
+    """Return the content of the MeterConfig of rates."""
+    return {"cir": rates.cir, "cburst": rates.cburst, "pir": rates.pir, "pburst": rates.pburst}
 
 
 def check_no_colours(array: P4Array, message: Any) -> None:
@@ -62,29 +61,22 @@ def check_no_colours(array: P4Array, message: Any) -> None:
         raise unimplemented(f"{array.name}: meters count no colours here; leave counter_data out")
 
 
-def write_counter(counter: P4Array, cell: int, counts: tuple[int, int]) -> Any:
-    """Return the CounterEntry of a cell; counts are (packets, bytes)."""
-    message = p4runtime_pb2.CounterEntry(counter_id=counter.id, index=p4runtime_pb2.Index(index=cell))
-    write_counts(counts, message.data)
-    return message
+def write_counter(counter: P4Array, cell: int, counts: tuple[int, int]) -> dict[str, Any]:
+    """Return the content of the CounterEntry of a cell; counts are (packets, bytes)."""
+    return {"counter_id": counter.id, "index": {"index": cell}, "data": write_counts(counts)}
 
 
-def write_counts(counts: tuple[int, int], message: Any) -> None:
-    """Fill in a CounterData with (packets, bytes)."""
-    message.SetInParent()
-    message.packet_count, message.byte_count = counts
+def write_counts(counts: tuple[int, int]) -> dict[str, int]:
+    """Return the content of a CounterData with (packets, bytes)."""
+    return {"byte_count": counts[1], "packet_count": counts[0]}
 
 
-def write_meter(meter: P4Meter, cell: int, rates: MeterRates | None) -> Any:
-    """Return the MeterEntry of a cell."""
-    message = p4runtime_pb2.MeterEntry(meter_id=meter.id, index=p4runtime_pb2.Index(index=cell))
-    if rates:
-        message.config.CopyFrom(write_rates(rates))
-    return message
+def write_meter(meter: P4Meter, cell: int, rates: MeterRates | None) -> dict[str, Any]:
+    """Return the content of the MeterEntry of a cell."""
+    content = {"meter_id": meter.id, "index": {"index": cell}}
+    return {**content, "config": write_rates(rates)} if rates else content
 
 
-def write_register(register: P4Register, cell: int, value: int) -> Any:
-    """Return the RegisterEntry of a cell."""
-    message = p4runtime_pb2.RegisterEntry(register_id=register.id, index=p4runtime_pb2.Index(index=cell))
-    message.data.CopyFrom(encode_data(register.type, iter((value,))))
-    return message
+def write_register(register: P4Register, cell: int, value: int) -> dict[str, Any]:
+    """Return the content of the RegisterEntry of a cell."""
+    return {"register_id": register.id, "index": {"index": cell}, "data": encode_data(register.type, iter((value,)))}

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.operations import ActionCall
 from tensorexpress.switch.p4runtime.matching import read_action, write_action
 from tensorexpress.switch.p4runtime.messages.checks import LARGEST_PORT, above_zero
@@ -110,24 +109,19 @@ def read_watch(owner: str, message: Any) -> Watch:
     return message.watch_port if kind == "watch_port" else message.watch  # type: ignore[no-any-return]
 
 
-def write_member(schema: P4Schema, profile: P4Profile, id: int, call: ActionCall) -> Any:
-    """Return the ActionProfileMember of a member."""
-    return p4runtime_pb2.ActionProfileMember(
-        action_profile_id=profile.id, member_id=id, action=write_action(schema, call)
-    )
+def write_member(schema: P4Schema, profile: P4Profile, id: int, call: ActionCall) -> dict[str, Any]:
+    """Return the content of the ActionProfileMember of a member."""
+    return {"action_profile_id": profile.id, "member_id": id, "action": write_action(schema, call)}
 
 
-def write_group(profile: P4Profile, id: int, group: SelectorGroup) -> Any:
-    """Return the ActionProfileGroup of a group."""
-    message = p4runtime_pb2.ActionProfileGroup(action_profile_id=profile.id, group_id=id, max_size=group.max_size)
-    for one in group.members:
-        write_watch(one.watch, message.members.add(member_id=one.member, weight=one.weight))
-    return message
+def write_group(profile: P4Profile, id: int, group: SelectorGroup) -> dict[str, Any]:
+    """Return the content of the ActionProfileGroup of a group."""
+    members = [{"member_id": one.member, "weight": one.weight, **write_watch(one.watch)} for one in group.members]
+    return {"action_profile_id": profile.id, "group_id": id, "members": members, "max_size": group.max_size}
 
 
-def write_watch(watch: Watch, message: Any) -> None:
-    """Fill in the port that a member watches."""
+def write_watch(watch: Watch) -> dict[str, Any]:
+    """Return what a message says of the port that a member watches."""
     if isinstance(watch, bytes):
-        message.watch_port = encode_bits(int.from_bytes(watch, "big")) if watch else watch
-    elif watch is not None:
-        message.watch = watch
+        return {"watch_port": encode_bits(int.from_bytes(watch, "big")) if watch else watch}
+    return {} if watch is None else {"watch": watch}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.operations import ActionCall, Entry, MeterRates, UseGroup, UseMember
 from tensorexpress.switch.p4runtime.matching import read_action, read_key, read_priority, write_action, write_key
 from tensorexpress.switch.p4runtime.messages.cells import read_counts
@@ -123,35 +122,33 @@ def check_direct(table: P4Table, message: Any) -> None:
         raise invalid(f"{table.name}: meter_config for a table without a direct meter; leave it out")
 
 
-def write_entry(table: P4Table, entry: Entry) -> Any:
-    """Return a TableEntry with the fields that name the entry."""
-    message = p4runtime_pb2.TableEntry(table_id=table.id, priority=entry.priority)
-    message.match.extend(write_key(table.fields, entry.key))
-    return message
+def write_entry(table: P4Table, entry: Entry) -> dict[str, Any]:
+    """Return the content of a TableEntry with the fields that name the entry."""
+    return {"table_id": table.id, "match": write_key(table.fields, entry.key), "priority": entry.priority}
 
 
-def write_row(schema: P4Schema, table: P4Table, row: ClientRow) -> Any:
-    """Return the TableEntry of a row, without what is only given when it is asked for."""
-    message = write_entry(table, row.entry)
-    write_table_action(schema, row.action, message.action)
-    message.idle_timeout_ns = row.idle_timeout_ns
-    message.metadata = row.metadata
-    message.controller_metadata = row.controller_metadata
-    message.is_const = row.is_const
-    return message
+def write_row(schema: P4Schema, table: P4Table, row: ClientRow) -> dict[str, Any]:
+    """Return the content of the TableEntry of a row, without what is only given when it is asked for."""
+    return {
+        **write_entry(table, row.entry),
+        "action": write_table_action(schema, row.action),
+        "idle_timeout_ns": row.idle_timeout_ns,
+        "metadata": row.metadata,
+        "controller_metadata": row.controller_metadata,
+        "is_const": row.is_const,
+    }
 
 
-def write_table_action(schema: P4Schema, action: RowAction, message: Any) -> None:
-    """Fill in the TableAction of an entry."""
+def write_table_action(schema: P4Schema, action: RowAction) -> dict[str, Any]:
+    """Return the content of the TableAction of an entry."""
     if isinstance(action, ActionCall):
-        message.action.CopyFrom(write_action(schema, action))
-    elif isinstance(action, UseMember):
-        message.action_profile_member_id = action.member
-    elif isinstance(action, UseGroup):
-        message.action_profile_group_id = action.group
-    else:
-        message.action_profile_action_set.SetInParent()
-        for choice in action.choices:
-            one = message.action_profile_action_set.action_profile_actions.add(weight=choice.weight)
-            one.action.CopyFrom(write_action(schema, choice.call))
-            write_watch(choice.watch, one)
+        return {"action": write_action(schema, action)}
+    if isinstance(action, UseMember):
+        return {"action_profile_member_id": action.member}
+    if isinstance(action, UseGroup):
+        return {"action_profile_group_id": action.group}
+    choices = [
+        {"action": write_action(schema, choice.call), "weight": choice.weight, **write_watch(choice.watch)}
+        for choice in action.choices
+    ]
+    return {"action_profile_action_set": {"action_profile_actions": choices}}

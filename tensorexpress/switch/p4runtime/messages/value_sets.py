@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.operations import Key
 from tensorexpress.switch.p4runtime.matching import read_key, write_key
 from tensorexpress.switch.p4runtime.p4info import P4ValueSet
@@ -23,9 +22,7 @@ def read_value_set(value_set: P4ValueSet, message: Any) -> tuple[Key, ...]:
     return members
 
 
-def write_value_set(value_set: P4ValueSet, members: tuple[Key, ...]) -> Any:
-    """Return the ValueSetEntry of a value set."""
-    message = p4runtime_pb2.ValueSetEntry(value_set_id=value_set.id)
-    for member in members:
-        message.members.add().match.extend(write_key(value_set.fields, member))
-    return message
+def write_value_set(value_set: P4ValueSet, members: tuple[Key, ...]) -> dict[str, Any]:
+    """Return the content of the ValueSetEntry of a value set."""
+    written = [{"match": write_key(value_set.fields, member)} for member in members]
+    return {"value_set_id": value_set.id, "members": written}
