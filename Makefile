@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 demo: $(READY)
 	$(BIN)/tensorexpress predict --plot demo.png
-	$(BIN)/tensorexpress run examples/loop.toml --wires --attempts 3 -o demo
+	$(BIN)/tensorexpress run examples/loop.toml --set iterations=5 --wires --attempts 3 -o demo
 	$(BIN)/tensorexpress compare demo/fifo.trace demo/tensorexpress.trace --predict --plot demo-run.png
 	@echo "The prediction as a picture: demo.png; prediction and measurement side by side: demo-run.png"
 
@@ -29,9 +29,10 @@ torch: $(READY)
 
 # Four files at a time, on two cores as well, because many tests wait for links; one after another: make test PYTEST=
 PYTEST ?= -n 4 --dist loadfile --no-loadscope-reorder
-# The simulator is compiled before all of them want it at once.
+# The simulator and, the first time, the tests themselves are compiled before all of them want that at once.
 test: $(READY) torch
-	@$(BIN)/tensorexpress predict >/dev/null
+	@$(BIN)/tensorexpress predict >/dev/null & \
+		[ -d tests/__pycache__ ] || $(BIN)/python -m pytest --collect-only >/dev/null; wait
 	$(BIN)/python -m pytest $(PYTEST)
 
 # All cases of large sets, of which `make test` tries a part.
