@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensorexpress.changes import pace_steps
 from tensorexpress.commits.modes import CommitMode
-from tensorexpress.scenario import Scenario
+
+if TYPE_CHECKING:
+    # Every role is a process, and none needs more of scenarios than what its task says.
+    from tensorexpress.scenario import Scenario
 
 ROLES = ("scheduler", "server", "replica", "helper", "worker")
 
