@@ -6,19 +6,26 @@ A policy with a placement plans all jobs together, on what background traffic le
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from tensorexpress.fabric import Fabric, fabric_of
+import numpy as np
+
+from tensorexpress.fabric import LINK, SUM_RATE, Fabric, Resource, fabric_of
 from tensorexpress.framing import ETHERNET_BYTES
 from tensorexpress.paths import Path, Paths
 from tensorexpress.placement import Placement, place_together
 from tensorexpress.placement_programs import Parties
 from tensorexpress.placement_rounding import SumPlaces, UpTree
 from tensorexpress.scenario import Background, Job, Scenario
-from tensorexpress.slots import grow_trees, planned_trees, room_of
+from tensorexpress.slots import grow_trees, paced, planned_trees, room_of, round_trip_ps
 from tensorexpress.sums import SumPlan
+from tensorexpress.units import serialisation_ps
+
+#: How many of the longest round trips packets wait before whatever is used up, and which part counts as all of it.
+_WAITS = 2
+_USED_UP = 0.99
 
 
 @lru_cache(maxsize=8)
@@ -74,6 +81,47 @@ def trees_of_placement(scenario: Scenario, job: Job, placement: Placement, sums:
         if share > 0 and isinstance(choice.way, UpTree):
             roots[server] = (choice.way.root, choice.way.up)
     return planned_trees(scenario, job, roots, sums)
+
+
+def with_planned_slots(
+    trees: Sequence[Sequence[SumPlan]], placements: Sequence[Placement], scenario: Scenario
+) -> list[tuple[SumPlan, ...]]:
+    """Return the trees of all jobs with slots for what is planned for each, and no more than they have packets.
+
+    Trees that meet before something that is used up share it by what they have under way, and their packets wait there
+    for the same time. So a tree has slots for its planned rate at a round trip with the same wait before everything on
+    its way that is used up: then all reach their rates at once. With more, a tree would be through early, and leave
+    unused what others do not need.
+    """
+    directed = scenario.directed()
+    wait_ps = _WAITS * max((round_trip_ps(tree, directed) for own in trees for tree in own), default=0)
+    found = []
+    for own, placement in zip(trees, placements, strict=True):
+        share_of = dict(zip(placement.parties.servers, placement.shares, strict=True))
+        used_up = {placement.fabric.resources[place] for place in np.flatnonzero(placement.usage >= _USED_UP)}
+        trips_ps = (_longest_trip_ps(tree, scenario, used_up, wait_ps) for tree in own)
+        found.append(
+            tuple(
+                paced(tree, placement.rate_bps * share_of[tree.server], trip_ps)
+                for tree, trip_ps in zip(own, trips_ps, strict=True)
+            )
+        )
+    return found
+
+
+def _longest_trip_ps(tree: SumPlan, scenario: Scenario, used_up: Container[Resource], wait_ps: int) -> int:
+    """Return how long a packet is under way that waits so long before all that is used up, and at least once."""
+    directed, hosts = scenario.directed(), len(scenario.cluster.hosts)
+    adds, waits = Counter[int](), Counter[int]()
+    for link in tree.links:
+        source, target = directed.source[link], directed.target[link]
+        # At a worker's own link trees take turns: nobody waits there for others.
+        waits[link] += source >= hosts and Resource(LINK, link // 2) in used_up
+        if target >= hosts and scenario.cluster.switch_rate_bps:
+            adds[link] = serialisation_ps(tree.framing.full_packet_bytes, scenario.cluster.switch_rate_bps)
+            waits[link] += Resource(SUM_RATE, target - hosts) in used_up
+    with_waits = {link: adds[link] + wait_ps * waits[link] for link in tree.links}
+    return max(round_trip_ps(tree, directed, adds) + wait_ps, round_trip_ps(tree, directed, with_waits))
 
 
 def paths_of(placements: Sequence[Placement], usual: Paths) -> Paths:

@@ -33,11 +33,11 @@ from tensorexpress.graph import (
 from tensorexpress.hot_rows import hot_rows_of
 from tensorexpress.memory import check_memory
 from tensorexpress.paths import Paths, choose_paths
-from tensorexpress.placed import cut_by_shares, paths_of, placements_of, trees_of_placement
+from tensorexpress.placed import cut_by_shares, paths_of, placements_of, trees_of_placement, with_planned_slots
 from tensorexpress.placement import Placement
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Job, Scenario, policy_problems, sum_problems
-from tensorexpress.slots import grow_trees, needed_slots, numbered, paced, servers_of, share_out, wanted_pools
+from tensorexpress.slots import grow_trees, needed_slots, numbered, servers_of, share_out, wanted_pools
 from tensorexpress.sums import PART_FRAMING, SUM_FRAMING, VALUES, SumPlan, packets_of, packets_of_parts
 from tensorexpress.units import PS_PER_SECOND, serialisation_ps
 from tensorexpress.wire.dscp import check_dscps, default_dscps
@@ -597,13 +597,8 @@ def _with_pools(
         return tuple(jobs)
     wanted = [unlimited_sums(job, scenario, policy) for job in jobs]
     if policy.sums != "hashed":
-        for number, placement in enumerate(placements):
-            rates = {
-                server: placement.rate_bps * share
-                for server, share in zip(placement.parties.servers, placement.shares, strict=True)
-            }
-            own = wanted[number]
-            wanted[number] = tuple(paced(tree, rates[tree.server], scenario.directed()) for tree in own)
+        if placements:
+            wanted = with_planned_slots(wanted, placements, scenario)
         names = [job.job.name for job in jobs for _ in job.sums]
         trees = iter(share_out([tree for own in wanted for tree in own], scenario.cluster, names))
         wanted = [tuple(next(trees) for _ in own) for own in wanted]

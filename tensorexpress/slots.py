@@ -26,9 +26,6 @@ from tensorexpress.scenario import Job, Scenario
 from tensorexpress.sums import MOST_CHILDREN, SLOT_BYTES, VALUES, Pool, SummingSwitch, SumPlan, packets_of, slots_in
 from tensorexpress.units import PS_PER_SECOND, counted, format_size, serialisation_ps
 
-#: How many times the slots for its planned rate a tree has: sums wait in queues, too.
-_HEADROOM = 3
-
 #: Roots whose links are looked at, of those that are equally near.
 _MOST_ROOTS = 64
 
@@ -233,15 +230,21 @@ class _Forest:
         return tuple(SummingSwitch(node - self._hosts, tuple(children[node]), up.get(node, -1)) for node in ordered)
 
 
-def round_trip_ps(tree: SumPlan, directed: DirectedLinks) -> int:
-    """Return how long a packet takes from the farthest worker to where sums end and back where nothing else is sent."""
-    packet_bytes = tree.framing.full_packet_bytes
+def round_trip_ps(tree: SumPlan, directed: DirectedLinks, held_ps: Mapping[int, int] | None = None) -> int:
+    """Return how long a packet takes from the farthest worker to where sums end and back where nothing else is sent.
+
+    `held_ps` is what it is held up besides, by link that leads up.
+    """
+    packet_bytes, held = tree.framing.full_packet_bytes, held_ps or {}
 
     def passes_ps(link: int) -> int:
         occupied_ps = 0 if directed.paced[link] else serialisation_ps(packet_bytes, directed.rate_bps[link])
         return occupied_ps + directed.delay_ps[link]
 
-    return max(sum(passes_ps(link) + passes_ps(link ^ 1) for link in tree.way_up(first)) for first in tree.links)
+    return max(
+        sum(passes_ps(link) + passes_ps(link ^ 1) + held.get(link, 0) for link in tree.way_up(first))
+        for first in tree.links
+    )
 
 
 def needed_slots(tree: SumPlan, directed: DirectedLinks) -> int:
@@ -251,14 +254,10 @@ def needed_slots(tree: SumPlan, directed: DirectedLinks) -> int:
     return max(1, -(-round_trip_ps(tree, directed) * rate_bps // per_packet))
 
 
-def paced(tree: SumPlan, rate_bps: float, directed: DirectedLinks) -> SumPlan:
-    """Return a tree whose pools have slots for three times a planned rate, and no more than they have packets.
-
-    Trees that meet in a full link share it by what they have under way. With slots by planned rate each gets what is
-    planned for it; with slots for the slowest link, one gets more, is through earlier, and leaves other links idle.
-    """
+def paced(tree: SumPlan, rate_bps: float, round_trip_ps: int) -> SumPlan:
+    """Return a tree whose pools have slots for a rate at a round trip, and no more than they have packets."""
     per_packet = 8 * tree.framing.full_packet_bytes * PS_PER_SECOND
-    slots = max(2, math.ceil(_HEADROOM * rate_bps * round_trip_ps(tree, directed) / per_packet))
+    slots = max(2, math.ceil(rate_bps * round_trip_ps / per_packet))
     pools = (replace(pool, slots=min(slots, pool.packets_per_iteration)) for pool in tree.pools)
     return replace(tree, pools=tuple(pools))
 
