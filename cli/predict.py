@@ -21,12 +21,14 @@ from tensorexpress.cli.options import (
     read_inputs,
     say_if_long,
     scenario_options,
+    with_option,
     write_json,
     write_output,
 )
 from tensorexpress.cli.predict_commits import predict_commits, refuse_options
 from tensorexpress.cli.report import report_prediction
 from tensorexpress.cli.signals import INTERRUPTED
+from tensorexpress.errors import InputError
 
 if TYPE_CHECKING:
     from tensorexpress.policy import Policy
@@ -55,6 +57,11 @@ if TYPE_CHECKING:
 )
 @grain_option
 @click.option(
+    "--replan",
+    metavar="TIME",
+    help="Plan routes again when links or background traffic change, and send by them so long after the change.",
+)
+@click.option(
     "--json", "json_path", metavar="FILE", help="Write all metrics as JSON; - prints them instead of the table."
 )
 @click.option("--csv", "csv_path", metavar="FILE", help="Write one row per policy and job; - prints them instead.")
@@ -76,6 +83,7 @@ def predict(
     scale: int,
     seeds: int,
     grain: int | str,
+    replan: str | None,
     json_path: str | None,
     csv_path: str | None,
     plot_path: str | None,
@@ -95,6 +103,7 @@ def predict(
       tensorexpress predict --set loss=0.001 --seeds 5
       tensorexpress predict --set job.model=bert-base --open
       tensorexpress predict --policy fifo,p3,tensorexpress --json -
+      tensorexpress predict examples/inart-changing.toml --replan "500 ms" --set iterations=30
       tensorexpress predict --set job.architecture=async --seeds 5 --plot loss.png
 
     With job.architecture=async workers are not in step: it trains a small problem in every mode of commits.modes,
@@ -122,6 +131,7 @@ def predict(
             {name: value is not None for name, value in unused.items()}
             | {"--policy": bool(read.policies), "--scale": scale > 1, "--grain": grain != "auto"}
             | {"--engine": engine != "auto", "--report": report_path is not None, "--open": opens}
+            | {"--replan": replan is not None}
         )
         predict_commits(read.scenario, seeds, json_path, csv_path, plot_path)
         return
@@ -130,6 +140,7 @@ def predict(
     if calibration is not None:
         correction = read_calibration(calibration)
         inputs, calibrated_for = calibrate_scenario(inputs, correction), correction.target
+    replan_ps = None if replan is None else _reaction_ps(replan, inputs, saves=directory is not None)
     chosen = checked_policies(inputs, compared)
     packets = grain_of(inputs, chosen, grain)
     say_if_long(inputs, chosen, packets, engine)
@@ -143,6 +154,7 @@ def predict(
                 keeps_finished=True,
                 grain=packets,
                 advanced=lambda share: advance(0, f"{share:.0%}"),
+                replan_ps=replan_ps,
             )
             over_seeds = None
             if seeds > 1 and len(prediction.results) == len(compared):
@@ -185,9 +197,27 @@ def _with_other_seeds(
 
     scenario: Scenario = first.scenario
     others = (replace(scenario, seed=scenario.seed + number) for number in range(1, seeds))
-    return OverSeeds(
-        (first, *(simulate_all(each, policies, engine, lambda _: advance(), grain=grain) for each in others))
-    )
+
+    def simulated(each: Scenario) -> SideBySide:
+        return simulate_all(each, policies, engine, lambda _: advance(), grain=grain, replan_ps=first.replan_ps)
+
+    return OverSeeds((first, *map(simulated, others)))
+
+
+def _reaction_ps(replan: str, scenario: Scenario, *, saves: bool) -> int:
+    """Return how long after a change other routes are in force; refuse where nothing changes or traces are kept."""
+    from tensorexpress.replan import moments
+    from tensorexpress.units import parse_time
+
+    reaction_ps = with_option("--replan", parse_time, replan)
+    if not moments(scenario):
+        raise InputError(
+            "--replan: no link and no background traffic of the scenario changes; accepted: with [[change]] of a link, "
+            "or with background.at or background.until"
+        )
+    if saves:
+        raise InputError("--replan goes without --save: a trace file has one plan; leave one of them out")
+    return reaction_ps
 
 
 def _save(prediction: SideBySide, directory: str) -> None:

@@ -55,8 +55,7 @@ class Adder:
         children = slice(*program.adder_children_start[index : index + 2].tolist())
         #: Link, stream and adder of every child.
         self.children = [
-            tuple(column[children].tolist())
-            for column in (program.adder_links, program.adder_streams, program.adder_below)
+            column[children].tolist() for column in (program.adder_links, program.adder_streams, program.adder_below)
         ]
         #: Of every slot and set: the packet that it adds up, who has sent it, and when it was last answered.
         self.number = [-1] * (2 * self.slots)

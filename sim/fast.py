@@ -18,6 +18,7 @@ from tensorexpress.sim.columns import *
 from tensorexpress.sim.flat_plan import BACKGROUND, CHANGE, COMPUTE, GAPS, NO_LIMIT, PHASE, FlatPlan, Ints
 from tensorexpress.sim.kernel.loop import kernel
 from tensorexpress.sim.model import loss_threshold
+from tensorexpress.sim.program_changes import BACK, CHILD_BELOW, CHILD_LINK, PACE, PARENT, PATH, RATE, UP
 from tensorexpress.sim.record import PACKET, Record, empty_record
 from tensorexpress.software import IN, LANES, OUT
 from tensorexpress.units import PS_PER_SECOND
@@ -33,6 +34,9 @@ SPARE_PACKETS = 4
 
 #: Rows for packets at the start.
 FIRST_PACKETS = 4096
+
+#: Changes of two words in a row.
+_WAYS = (PATH, BACK)
 
 #: At which word of a cache line large arrays of numpy start, behind what malloc keeps there; only speed depends on it.
 START = 2
@@ -105,7 +109,8 @@ class _Layout:
         self.workers = memory.table(p.workers, WORKER_COLUMNS)
         self.gates = memory.table(p.gates, GATE_COLUMNS)
         self.sources = memory.table(len(p.background_flow), BACKGROUND_COLUMNS)
-        self.changes = memory.table(len(p.change_ps), CHANGE_COLUMNS)
+        # The way of a flow is two words: where it starts, and where it ends.
+        self.changes = memory.table(len(p.change_ps) + int(np.isin(p.change_what, _WAYS).sum()), CHANGE_COLUMNS)
         self.adders = memory.table(len(p.adder_slots), ADDER_COLUMNS)
         self.message_times = memory.table(p.messages, p.iterations * TIMES_COLUMNS)
         self.gate_times = memory.table(p.gates, (p.iterations + 1) * GATE_TIMES_COLUMNS)
@@ -195,7 +200,7 @@ class _Layout:
 
     def _fill_adders(self) -> None:
         p, memory, adders = self.program, self._layout, self.adders.rows
-        children = memory.table(len(p.adder_links), CHILD_COLUMNS)
+        self.children = children = memory.table(len(p.adder_links), CHILD_COLUMNS)
         children.rows[:, D_LINK] = self.ports.at[p.adder_links]
         children.rows[:, D_STREAM] = _at(self.flows.at, p.adder_streams)
         children.rows[:, D_BELOW] = _at(self.adders.at, p.adder_below)
@@ -286,9 +291,25 @@ class _Layout:
         sources[:, B_UNTIL] = p.background_until_ps
 
     def _fill_changes(self) -> None:
-        p, rows = self.program, self.changes.rows
-        rates, paces = _at(self.ports.at, p.change_link) + L_RATE, _at(self.workers.at, p.change_worker) + W_PACE
-        rows[:, X_WORD], rows[:, X_VALUE] = np.where(p.change_link >= 0, rates, paces), p.change_value
+        p = self.program
+        ways = self._layout.place(self.ports.at[p.later_way]) + p.later_way_start
+        # Of everything that changes: where things are, which of their words it is, and where values are.
+        fields = {
+            RATE: (self.ports.at, L_RATE, None), PACE: (self.workers.at, W_PACE, None),
+            UP: (self.adders.at, A_UP, self.ports.at), PARENT: (self.adders.at, A_PARENT, self.adders.at),
+            CHILD_LINK: (self.children.at, D_LINK, self.ports.at),
+            CHILD_BELOW: (self.children.at, D_BELOW, self.adders.at),
+            PATH: (self.flows.at, F_PATH, ways), BACK: (self.flows.at, F_BACK, ways),
+        }  # fmt: skip
+        rows = []
+        columns = (p.change_ps.tolist(), p.change_what.tolist(), p.change_thing.tolist(), p.change_value.tolist())
+        for time_ps, what, thing, value in zip(*columns, strict=True):
+            things, word, values = fields[what]
+            rows.append((time_ps, things[thing] + word, value if values is None else values[value]))
+            if what in _WAYS:
+                rows.append((time_ps, things[thing] + word + 1, ways[value + 1]))
+        self.change_ps, *words = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+        self.changes.rows[:, X_WORD], self.changes.rows[:, X_VALUE] = words
 
     def _start(self, log_rows: int) -> Ints:
         """Return the memory with the first events in it."""
@@ -329,7 +350,7 @@ class _Layout:
                 for at, due, until in zip(self.sources.at, self._first_due_ps(), p.background_until_ps, strict=True)
                 if due < until
             ]
-            + [(time, CHANGE * PHASE + at) for at, time in zip(self.changes.at, p.change_ps, strict=True)]
+            + [(time, CHANGE * PHASE + at) for at, time in zip(self.changes.at, self.change_ps, strict=True)]
         )
         m[SLEEPER_COUNT] = len(first_events)
         m[sleepers_at : sleepers_at + 2 * len(first_events)] = np.ravel(first_events)

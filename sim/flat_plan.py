@@ -23,6 +23,7 @@ from tensorexpress.recovery import newer_sums_of, reordering_of
 from tensorexpress.scenario import Scenario
 from tensorexpress.sim.flows import Ints as Ints
 from tensorexpress.sim.flows import flow_columns, flows_of_background, flows_of_messages, one_after_another
+from tensorexpress.sim.program_changes import PACE, RATE, LaterPlans, ProgramChange, change_columns, later_ways
 from tensorexpress.sim.streams import streams
 from tensorexpress.software import host_work
 from tensorexpress.units import PS_PER_SECOND
@@ -199,11 +200,13 @@ class FlatPlan:
     background_rank: int
     background_slack_ps: int
 
-    # Changes of the cluster: when, and the rate of a link or the pace of a worker from then on; the other one is -1.
+    # Changes: when what of which thing gets which value; those of flows' ways are rows of `later_way`.
     change_ps: Ints
-    change_link: Ints
-    change_worker: Ints
+    change_what: Ints
+    change_thing: Ints
     change_value: Ints
+    later_way_start: Ints
+    later_way: Ints
 
     @property
     def messages(self) -> int:
@@ -292,14 +295,14 @@ def _background_gaps(scenario: Scenario) -> Ints:
     return gaps
 
 
-def _changes(scenario: Scenario) -> dict[str, Any]:
+def _changes_of_cluster(scenario: Scenario) -> Iterator[ProgramChange]:
     hosts = [host for job in scenario.jobs for host in job.workers]
-    rows = [(step.time_ps, step.thing, -1, step.value) for step in scenario.rate_steps()]
+    for step in scenario.rate_steps():
+        yield ProgramChange(step.time_ps, RATE, step.thing, step.value)
     for step in pace_steps(scenario.changes):
-        own = (worker for worker, host in enumerate(hosts) if host == step.thing)
-        rows += [(step.time_ps, -1, worker, step.value) for worker in own]
-    columns = np.array(rows, dtype=np.int64).reshape(-1, 4).T
-    return dict(zip(("change_ps", "change_link", "change_worker", "change_value"), columns, strict=True))
+        for worker, host in enumerate(hosts):
+            if host == step.thing:
+                yield ProgramChange(step.time_ps, PACE, worker, step.value)
 
 
 def _network(scenario: Scenario) -> dict[str, Any]:
@@ -323,11 +326,13 @@ def _network(scenario: Scenario) -> dict[str, Any]:
     }
 
 
-def _hosts(plan: Plan, grain: int) -> dict[str, Any]:
+def _hosts(plan: Plan, grain: int, *, reroutes: bool) -> dict[str, Any]:
     policy, transport = plan.policy, plan.scenario.transport
-    # Where nothing can be lost, nothing times out; but parts of sums can be left where slots are found by hash.
+    # Where nothing can be lost, nothing times out; but parts of sums can be left where slots are found by hash, and in
+    # switches that sums no longer go over.
     buffer_bytes = plan.scenario.cluster.buffer_bytes if DISCIPLINES[policy.discipline].has_limit else 0
-    can_wait_forever = bool(buffer_bytes or plan.scenario.loss or policy.sums == "hashed")
+    leaves_parts = policy.sums == "hashed" or (reroutes and policy.in_switches)
+    can_wait_forever = bool(buffer_bytes or plan.scenario.loss or leaves_parts)
     # A window in which a second train cannot start would make a flow wait for every acknowledgement. Flows then have
     # more in flight than at packet level; so that buffers hold as many windows, they are larger by the same factor, and
     # so is the least time-out.
@@ -424,17 +429,20 @@ def _software(plan: Plan, graphs: Sequence[Graph], slices: Ints) -> dict[str, An
     }
 
 
-def _flows(plan: Plan, graphs: Sequence[Graph], message_class: Ints) -> dict[str, Any]:
-    """Return the flows of a program: streams, those of messages, and those of background traffic."""
+def _flows(plan: Plan, graphs: Sequence[Graph], message_class: Ints, routes: LaterPlans) -> dict[str, Any]:
+    """Return the flows of a program: streams, those of messages, and those of background traffic; and what changes."""
     scenario = plan.scenario
     of_messages = flows_of_messages(scenario, plan.paths, graphs, message_class)
     of_background = flows_of_background(scenario, plan.paths, len(message_class))
     others = len(of_messages.ends) + len(of_background.ends)
-    of_streams, stream_columns = streams(plan, others)
+    of_streams, stream_columns, moves = streams(plan, others, routes)
     first_background = len(of_streams.ends) + len(of_messages.ends)
+    flows = one_after_another([of_streams, of_messages, of_background])
+    reroutes, ways = later_ways(flows, len(of_streams.ends), [(time_ps, later.paths) for time_ps, later in routes])
     return {
-        **flow_columns(one_after_another([of_streams, of_messages, of_background])),
+        **flow_columns(flows),
         **stream_columns,
+        **change_columns([*_changes_of_cluster(scenario), *moves, *reroutes], ways),
         "background_flow": np.arange(first_background, len(of_streams.ends) + others),
     }
 
@@ -453,10 +461,11 @@ def _workers(plan: Plan, rounds: int) -> dict[str, Any]:
     }
 
 
-def build(plan: Plan, grain: int = 1, packet_level: Plan | None = None) -> FlatPlan:
+def build(plan: Plan, grain: int = 1, packet_level: Plan | None = None, routes: LaterPlans = ()) -> FlatPlan:
     """Turn a plan into the arrays that the engines execute, with so many packets moved as one.
 
-    Where the plan has larger slices than what it stands for (`grain.coarsened`), that is `packet_level`.
+    Where the plan has larger slices than what it stands for (`grain.coarsened`), that is `packet_level`. `routes` are
+    plans whose trees and paths hold from some times on, in order.
     """
     scenario, discipline = plan.scenario, DISCIPLINES[plan.policy.discipline]
     rounds = scenario.rounds
@@ -482,11 +491,10 @@ def build(plan: Plan, grain: int = 1, packet_level: Plan | None = None) -> FlatP
         # Best effort: less urgent than every tensor.
         background_rank=discipline.rank_of(scenario.cluster.queues - 1, int(tensors.max()) + 1),
         background_slack_ps=max(max(job.slack_ps) for job in plan.jobs),
-        **_changes(scenario),
         **_network(scenario),
-        **_hosts(plan, grain),
+        **_hosts(plan, grain, reroutes=bool(routes)),
         **messages,
         **_software(plan, graphs, messages["message_slices"]),
-        **_flows(plan, graphs, classes),
+        **_flows(plan, graphs, classes, routes),
         **_workers(plan, rounds),
     )

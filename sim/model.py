@@ -54,6 +54,7 @@ from tensorexpress.sim.flat_plan import (
     FlatPlan,
 )
 from tensorexpress.sim.packet import Packet
+from tensorexpress.sim.program_changes import CHILD_BELOW, CHILD_LINK, PACE, PARENT, PATH, RATE, UP
 from tensorexpress.sim.record import ACK, ADDEND, DATA, OTHER, PACKET, TOTAL, Record, empty_record
 from tensorexpress.software import IN, LANES, OUT
 from tensorexpress.units import serialisation_ps
@@ -810,15 +811,26 @@ class Model:
             self.hosts[flow.src].send(packet)
 
     def _change(self, index: int, _: simpy.Event) -> None:
-        """Give a link another rate, or a worker another pace, for all that it starts from now on."""
+        """Give a link, a worker, a flow or an adder what it has from now on."""
         program = self.program
-        link, worker, value = (
-            int(column[index]) for column in (program.change_link, program.change_worker, program.change_value)
+        what, thing, value = (
+            int(column[index]) for column in (program.change_what, program.change_thing, program.change_value)
         )
-        if link >= 0:
-            self.ports[link].rate_bps = value
+        if what == RATE:
+            self.ports[thing].rate_bps = value
+        elif what == PACE:
+            self.workers[thing].pace = value
+        elif what == UP:
+            self.adders[thing].up = value
+        elif what == PARENT:
+            self.adders[thing].parent = value
+        elif what in (CHILD_LINK, CHILD_BELOW):
+            adder = int(np.searchsorted(program.adder_children_start, thing, side="right")) - 1
+            links, _streams, below = self.adders[adder].children
+            (links if what == CHILD_LINK else below)[thing - int(program.adder_children_start[adder])] = value
         else:
-            self.workers[worker].pace = value
+            way = program.later_way[program.later_way_start[value] : program.later_way_start[value + 1]].tolist()
+            setattr(self.flows[thing], "path" if what == PATH else "back", way)
 
     # The graph
 

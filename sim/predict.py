@@ -13,6 +13,7 @@ from tensorexpress.errors import InputError, PolicyError
 from tensorexpress.memory import check_memory
 from tensorexpress.plan import make_plan
 from tensorexpress.policy import POLICIES, Policy, parse_policy
+from tensorexpress.replan import new_routes
 from tensorexpress.results.side_by_side import Result, SideBySide, side_by_side
 from tensorexpress.scenario import Scenario, policy_problems, read_scenario
 from tensorexpress.scenario_keys import USUAL_POLICIES
@@ -41,6 +42,7 @@ def predict(
     keeps_finished: bool = False,
     grain: int | str = AUTO,
     advanced: Callable[[float], None] | None = None,
+    replan_ps: int | None = None,
 ) -> SideBySide:
     """Simulate a scenario under each policy (by default the usual ones) and compare; they run on all cores at once.
 
@@ -49,6 +51,8 @@ def predict(
 
     `grain` packets are moved as one; "auto" is packet level, 1, unless that would take long. A coarse prediction is
     made again at twice the grain to tell what the grain costs. `advanced` is told now and then which share is done.
+
+    With `replan_ps`, routes are planned again that long after links or background traffic change (`replan.new_routes`).
 
     Ctrl-C is a KeyboardInterrupt as always; with `keeps_finished` it ends the simulation early, and what is returned
     holds the policies that are finished, if there is any.
@@ -60,11 +64,12 @@ def predict(
 
     def one(policy: Policy) -> tuple[Result, float | None]:
         plan = make_plan(scenario, policy)
+        routes = () if replan_ps is None else new_routes(plan, replan_ps)
         compares = 1 < packets <= most_packets(scenario) // 2
 
         def simulated(grain: int, before: float, share: float) -> Result:
             moved = partial(shares.note, policy.name, before, share)
-            return Result.of(*simulate_coarsely(plan, grain, engine, stop.is_set, moved))
+            return Result.of(*simulate_coarsely(plan, grain, engine, stop.is_set, moved, routes), routes)
 
         result = simulated(packets, 0.0, 2 / 3 if compares else 1.0)
         if not compares:
@@ -93,7 +98,8 @@ def predict(
             pool.shutdown(wait=True, cancel_futures=True)
             if not (keeps_finished and done and isinstance(error, KeyboardInterrupt)):
                 raise
-    return side_by_side([done[policy.name] for policy in compared if policy.name in done], packets, changes)
+    finished = [done[policy.name] for policy in compared if policy.name in done]
+    return side_by_side(finished, packets, changes, replan_ps)
 
 
 class _Shares:

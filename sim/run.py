@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from tensorexpress.graph import ARCHITECTURES
 from tensorexpress.memory import check_memory
 from tensorexpress.observed import ObservedJob, ObservedNetwork, make_trace
 from tensorexpress.plan import Plan, slice_counts
+from tensorexpress.replan import NewRoutes
 from tensorexpress.scenario import Scenario
 from tensorexpress.sim.flat_plan import FlatPlan, build, transmissions_of
 from tensorexpress.sim.grain import check_grain, coarsened
@@ -25,12 +26,18 @@ _BYTES_PER_CHUNK = 64
 _BYTES_PER_MESSAGE = 500
 
 
-def simulate(plan: Plan, engine: str = "auto", stopped: Callable[[], bool] = lambda: False) -> Trace:
+def simulate(
+    plan: Plan,
+    engine: str = "auto",
+    stopped: Callable[[], bool] = lambda: False,
+    routes: Sequence[NewRoutes] = (),
+) -> Trace:
     """Execute a plan and return its trace; both engines give the same one.
 
-    `stopped` is asked now and then whether to give up; then StoppedError is raised.
+    `stopped` is asked now and then whether to give up; then StoppedError is raised. `routes` are those that the plan
+    gets on the way (`replan.new_routes`).
     """
-    return simulate_coarsely(plan, 1, engine, stopped)[1]
+    return simulate_coarsely(plan, 1, engine, stopped, routes=routes)[1]
 
 
 def simulate_coarsely(
@@ -39,15 +46,16 @@ def simulate_coarsely(
     engine: str = "auto",
     stopped: Callable[[], bool] = lambda: False,
     advanced: Callable[[float], None] = lambda _: None,
+    routes: Sequence[NewRoutes] = (),
 ) -> tuple[Plan, Trace]:
     """Execute a plan with so many packets moved as one; return the plan with its larger slices, and its trace.
 
-    `advanced` is told now and then about which share is done.
+    `advanced` is told now and then about which share is done; `routes` are those that the plan gets on the way.
     """
     check_grain(plan.scenario, grain, [plan.policy])
     check_memory(plan.scenario.name, needed_bytes(plan.scenario, grain))
     coarse = coarsened(plan, grain)
-    program = build(coarse, grain, plan)
+    program = build(coarse, grain, plan, [(each.from_ps, each.replanned.plan) for each in routes])
     expected = max(1, transmissions_of(program))
     record = execute(program, engine, stopped=stopped, advanced=lambda done: advanced(min(1.0, done / expected)))
     return coarse, to_trace(coarse, program, record)

@@ -6,16 +6,17 @@ Demand.busiest_ps   for the mean of many iterations: what the busiest link carri
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorexpress.chain import Chain, make_chain, occupied_ps
+from tensorexpress.chain import NO_CHAIN, Chain, make_chain, occupied_ps
 from tensorexpress.changes import ChangeStep, Paces, carried_ps
 from tensorexpress.deadline import gradients_ready_ps, next_starts_ps
 from tensorexpress.graph import ARCHITECTURES
-from tensorexpress.plan import JobPlan, Plan, carried_bytes, early_ps
+from tensorexpress.plan import JobPlan, Plan, carried_bytes, changed_links, early_ps
 from tensorexpress.scenario import Scenario
 from tensorexpress.software import lane_work_ps
 from tensorexpress.trace import JobTrace
@@ -63,9 +64,14 @@ class Demand:
         return max(self.lane_ps, int((self.shared_ps + self.owned_ps + self.again_ps).max(initial=0)))
 
 
-def make_demand(plan: Plan, number: int) -> Demand:
-    """Return what a job of a plan asks for."""
+def make_demand(plan: Plan, number: int, later: Sequence[Plan] = ()) -> Demand:
+    """Return what a job of a plan asks for.
+
+    Where plans with other routes hold later, nobody knows what goes which way in an iteration in which they change:
+    then only links count over which the same goes by all routes, and no chain.
+    """
     planned, scenario = plan.jobs[number], plan.scenario
+    uncertain = changed_links(plan, later)
     # Where links change, no schedule can count on more than the fastest rate.
     rates = np.array(scenario.fastest().rate_bps, dtype=np.int64)
     layers = len(planned.ranks)
@@ -73,6 +79,8 @@ def make_demand(plan: Plan, number: int) -> Demand:
     own: dict[int, dict[int, Ints]] = {host: {} for host in planned.job.hosts}
     owned_bytes = np.zeros(len(rates), dtype=np.int64)
     for link, before, after, hosts in carried_bytes(planned, scenario, plan.paths):
+        if link in uncertain:
+            continue
         shared[link] += before
         owned_bytes[link] += after.sum()
         for host in hosts if after.any() else ():
@@ -97,7 +105,7 @@ def make_demand(plan: Plan, number: int) -> Demand:
         # It comes the same way as before.
         again_ps=owned_ps * ARCHITECTURES[planned.job.architecture].regathers,
         early_ps=spared_ps,
-        chain=make_chain(plan, number),
+        chain=NO_CHAIN if later else make_chain(plan, number),
         lane_ps=_busiest_lane_ps(planned, scenario),
         in_step=not planned.job.forward_only,
         changing=_changing_links(scenario, shared.sum(axis=1)),

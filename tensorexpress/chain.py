@@ -75,6 +75,10 @@ class Chain:
         return opened
 
 
+#: Of no layer: parameters are there when the slowest worker has their gradient.
+NO_CHAIN = Chain((), np.zeros(0, dtype=np.int64), slice(0), slice(0), ())
+
+
 def make_chain(plan: Plan, number: int) -> Chain:
     """Return the chain of a job: of every layer, or of as many as are quickly looked at, the largest slices.
 

@@ -257,6 +257,19 @@ def moved_bytes(plan: JobPlan, scenario: Scenario) -> Iterator[tuple[int, int, I
             yield src, dst, sizes
 
 
+def changed_links(plan: Plan, later: Iterable[Plan]) -> set[int]:
+    """Return the directed links over which something goes in a plan, or in one with other routes, and not in all."""
+    found: set[int] = set()
+    for other in later:
+        for job, its in zip(plan.jobs, other.jobs, strict=True):
+            for tree, moved in zip(job.sums, its.sums, strict=True):
+                up = set(tree.links) ^ set(moved.links)
+                found |= up | {link ^ 1 for link in up}
+        for path, another in zip(plan.paths, other.paths, strict=True):
+            found |= set(path.links) ^ set(another.links)
+    return found
+
+
 class Carried(NamedTuple):
     """What a job puts on a directed link in one iteration, in bytes by tensor."""
 

@@ -36,6 +36,7 @@ from tensorexpress.placement_rounding import (
     tree_choice,
 )
 from tensorexpress.plan import JobPlan, Plan
+from tensorexpress.scenario import Scenario
 from tensorexpress.slots import room_of
 from tensorexpress.sums import SumPlan
 
@@ -122,12 +123,35 @@ def replan(
     )
 
 
+@dataclass(frozen=True)
+class NewRoutes:
+    """Routes that were planned again, and from when on packets take them."""
+
+    #: When links or background traffic changed.
+    changed_ps: int
+    from_ps: int
+    replanned: Replanned
+
+
+def new_routes(plan: Plan, reaction_ps: int) -> tuple[NewRoutes, ...]:
+    """Return the other routes that a plan gets, each so long after links or background traffic of its scenario change.
+
+    PlanError says which plans have no routes to choose.
+    """
+    return tuple(NewRoutes(time_ps, time_ps + reaction_ps, found) for time_ps, found in follow(plan) if found.moved)
+
+
+def moments(scenario: Scenario) -> list[int]:
+    """Return when links or background traffic of a scenario change, in ps."""
+    ends = (end for source in scenario.background for end in (source.at_ps, source.until_ps) if end)
+    return sorted({*(step.time_ps for step in scenario.rate_steps()), *ends})
+
+
 def follow(plan: Plan) -> Iterator[tuple[int, Replanned]]:
     """Yield when links or background traffic of the plan's scenario change, in ps, and what is planned again then."""
     scenario, rates_bps = plan.scenario, list(plan.scenario.directed().rate_bps)
     steps, places = scenario.rate_steps(), places_of(plan)
-    ends = (end for source in scenario.background for end in (source.at_ps, source.until_ps) if end)
-    for time_ps in sorted({*(step.time_ps for step in steps), *ends}):
+    for time_ps in moments(scenario):
         for step in steps:
             if step.time_ps == time_ps:
                 rates_bps[step.thing] = step.value

@@ -13,6 +13,7 @@ from tensorexpress.policy import describe
 from tensorexpress.results.advice import notes
 from tensorexpress.results.columns import JOB_COLUMNS, TABLE_COLUMNS, Cells, JobResult
 from tensorexpress.results.heading import JOB_LINE, heading
+from tensorexpress.results.route_report import route_lines, routes_to_json
 from tensorexpress.results.side_by_side import SideBySide
 from tensorexpress.text import grid
 from tensorexpress.units import PS_PER_MS
@@ -33,12 +34,14 @@ def as_json(compared: SideBySide) -> dict[str, Any]:
             "utilisation": {"link": network.busiest_link, "share": network.utilisation},
             "drops": network.drops,
             "retransmissions": network.retransmissions,
+            **({"routes": routes_to_json(result)} if compared.replan_ps is not None else {}),
             "jobs": {each.job: row for each, row in zip(job_results, jobs, strict=True)},
         }
     return {
         "provenance": compared.provenance.to_json(),
         "scenario": scenarios.to_json(compared.scenario),
         "grain": {"packets": compared.grain, "changes_when_doubled": dict(compared.grain_changes)},
+        **({"replan_ps": compared.replan_ps} if compared.replan_ps is not None else {}),
         "policies": policies,
         "notes": notes(compared),
     }
@@ -99,4 +102,4 @@ def as_table(compared: SideBySide) -> str:
             *grid(rows),
             "",
         ]
-    return "\n".join([*lines, *(f"- {note}" for note in notes(compared))])
+    return "\n".join([*lines, *route_lines(compared), *(f"- {note}" for note in notes(compared))])

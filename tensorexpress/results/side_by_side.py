@@ -10,6 +10,7 @@ from tensorexpress.bound import make_demand, run_bound_ps
 from tensorexpress.errors import ScenarioError
 from tensorexpress.plan import Plan, make_plan
 from tensorexpress.policy import POLICIES
+from tensorexpress.replan import NewRoutes
 from tensorexpress.results.columns import Cells, JobResult, cells
 from tensorexpress.results.provenance import Provenance, provenance
 from tensorexpress.scenario import Scenario
@@ -23,11 +24,13 @@ class Result:
     plan: Plan
     trace: Trace
     jobs: tuple[JobMetrics, ...]
+    #: Routes that the plan got on the way.
+    routes: tuple[NewRoutes, ...] = ()
 
     @classmethod
-    def of(cls, plan: Plan, trace: Trace) -> Result:
+    def of(cls, plan: Plan, trace: Trace, routes: tuple[NewRoutes, ...] = ()) -> Result:
         """Return the result of a run of a plan, simulated or measured."""
-        return cls(plan, trace, tuple(measure_job(job, plan.scenario.warmup) for job in trace.jobs))
+        return cls(plan, trace, tuple(measure_job(job, plan.scenario.warmup) for job in trace.jobs), routes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +48,8 @@ class SideBySide:
     #: that was not tried.
     grain: int = 1
     grain_changes: Mapping[str, float] = field(default_factory=dict)
+    #: How long after links or background traffic change other routes are in force; None where routes stay.
+    replan_ps: int | None = None
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SideBySide):
@@ -96,7 +101,10 @@ class SideBySide:
 
 
 def side_by_side(
-    results: Sequence[Result], grain: int = 1, grain_changes: Mapping[str, float] | None = None
+    results: Sequence[Result],
+    grain: int = 1,
+    grain_changes: Mapping[str, float] | None = None,
+    replan_ps: int | None = None,
 ) -> SideBySide:
     """Put results of one scenario side by side."""
     scenario = results[0].plan.scenario
@@ -108,7 +116,8 @@ def side_by_side(
                     "of it crosses a link; give layers times, or hosts that talk to each other"
                 )
     by_name = {result.plan.policy.name: result for result in results}
-    return SideBySide(scenario, by_name, _optimal_ps(scenario, results, grain), grain, grain_changes or {})
+    optimal_ps = _optimal_ps(scenario, results, grain)
+    return SideBySide(scenario, by_name, optimal_ps, grain, grain_changes or {}, replan_ps)
 
 
 def _optimal_ps(scenario: Scenario, results: Sequence[Result], grain: int) -> tuple[float, ...]:
@@ -124,7 +133,7 @@ def _job_bound_ps(finest: Plan, number: int, results: Sequence[Result], grain: i
     least = make_demand(finest, number)
     of_run_ps, of_many_ps = [], [least.busiest_ps]
     for result in results:
-        own = make_demand(result.plan, number)
+        own = make_demand(result.plan, number, [each.replanned.plan for each in result.routes])
         of_many_ps.append(own.busiest_ps)
         for demand in (least, own):
             of_run_ps.append(run_bound_ps(demand, result.trace.jobs[number], result.plan.scenario.warmup, grain))
