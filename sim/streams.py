@@ -102,7 +102,7 @@ class _Streams:
         first_adder, first_stream = len(self.children), len(self.flows)
         stream_of = {link: first_stream + index for index, link in enumerate(nics.values())}
         # The server has the place behind all switches.
-        places = [*((place, each.switch) for place, each in enumerate(sums.switches))]
+        places = [(place, each.switch) for place, each in enumerate(sums.switches)]
         places += [(len(sums.switches), -1)] * (sums.server >= 0)
         places += [(place, each.switch) for _, tree in later for place, each in enumerate(tree.switches)]
         adder_at = {place: first_adder + index for index, place in enumerate(dict.fromkeys(places))}

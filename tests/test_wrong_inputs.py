@@ -107,6 +107,27 @@ PREDICT = [
     ("predict --grain 9999999", INPUT, "grain 9999999: found no number of packets from 1 to 1856"),
     ("predict --grain 2 --set loss=0.1", INPUT, "grain 2: default has loss: packets of a train would all be lost"),
     ("predict --grain 2 --set transport.ecn='30 KB'", INPUT, "grain 2: default has transport.ecn"),
+    (
+        "predict --replan 1s",
+        INPUT,
+        "--replan: no link and no background traffic of the scenario changes; accepted: with",
+    ),
+    (
+        "predict --set change.link=h0-s0 --set change.share=0.5 --replan soon",
+        INPUT,
+        "--replan: 'soon' is not a time; accepted: a number and one of ps",
+    ),
+    ("predict --set change.link=h0-s0 --set change.share=0.5 --replan -1s", INPUT, "--replan: '-1s' is negative"),
+    (
+        "predict --set change.link=h0-s0 --set change.share=0.5 --replan 1s --save d",
+        INPUT,
+        "--replan goes without --save: a trace file has one plan",
+    ),
+    (
+        "predict --set change.link=h0-s0 --set change.share=0.5 --replan 1s --policy switchml",
+        INPUT,
+        "policy 'switchml' has sums end in switches",
+    ),
     ("predict --scale 0", INPUT, "--scale: found 0; accepted: a whole number from 1 on"),
     ("predict --scale 1.5", INPUT, "--scale: found '1.5'; accepted: a whole number from 1 on"),
     ("predict --scale", INPUT, "option '--scale' requires an argument"),
