@@ -3,6 +3,7 @@
 Every way carries the same frames under the same plan, deployed by the same controller, in one run:
 
     in process    frames handed to the switch as bytes: no sockets, one core
+    packed        the same, with frames handed over and taken in one piece of memory
     UDP wire      frames in datagrams, from one process to another
     veth          a Linux interface; needs root
     BMv2          simple_switch_grpc on the same veth interfaces
@@ -29,7 +30,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -53,6 +54,7 @@ from tensorexpress.sums import VALUES, Pool, SummingSwitch, SumPlan
 from tensorexpress.switch.engines import make_switch
 from tensorexpress.switch.loop import LoopSettings
 from tensorexpress.switch.p4runtime.service import serve
+from tensorexpress.switch.packed import PackedFrames, PortFrame
 from tensorexpress.switch.ports import parse_port
 from tensorexpress.switch.running import RunningSwitch
 from tensorexpress.switch.traffic import PortSettings
@@ -64,6 +66,8 @@ from tensorexpress.wire.sum_header import SumFlag, SumHeader, check_of
 PAYLOADS = (64, 1400)
 #: What the embedded switch is measured in.
 SHOWN_ENGINES = (PYTHON, NATIVE)
+#: Ports that a packet can leave by, in v1model.
+PORTS = 2**9
 #: Frames that come again and again.
 FRAMES = 64
 #: Packets that have not come out after this time are lost.
@@ -182,29 +186,43 @@ def deploy_to(address: str, plan: Plan) -> None:
 # In process
 
 
-def in_process(plan: Plan, arrivals: list[tuple[int, bytes]], out: set[int], seconds: float, engine: str) -> Rate:
+def in_process(
+    plan: Plan, arrivals: list[tuple[int, bytes]], out: set[int], seconds: float, engine: str, *, packed: bool = False
+) -> Rate:
     """Return packets per second of processor time, which for one thread that never waits is time.
 
     `arrivals` are (port, frame) that come again and again, for each of which a packet leaves by one of some ports.
+    Frames are handed over and taken as bytes of Python, or packed.
     """
-    sent = 0
+    sent, counted = 0, np.zeros(PORTS, np.int64)
+    counted[list(out)] = 1
 
     def transmit(port: int, frame: bytes, time_ps: int) -> None:
         nonlocal sent
         sent += port in out
 
+    def take(frames: Sequence[PortFrame]) -> None:
+        nonlocal sent
+        sent += int(counted[PackedFrames.of(frames).ports].sum())
+
+    def arriving(now_ps: int) -> Sequence[PortFrame]:
+        if not packed:
+            return [(port, frame, now_ps) for port, frame in repeated]
+        return PackedFrames(memory.data, memory.starts, memory.lengths, memory.ports, [now_ps] * len(memory))
+
     switch = make_switch(transmit, engine=engine)
+    if packed:
+        switch.transmit_many(take)
     server = serve(switch, "127.0.0.1:0", cpu_port=255)
     deploy_to(server.address, plan)
     server.stop()
+    repeated = arrivals * max(1, 1000 // len(arrivals))
+    memory = PackedFrames.of([(port, frame, 0) for port, frame in repeated])
     rates, until = [], time.monotonic() + seconds
-    rounds = max(1, 1000 // len(arrivals))
     while time.monotonic() < until:
         sent, started = 0, time.process_time()
-        for _ in range(rounds):
-            now_ps = time.monotonic_ns() * 1000
-            switch.receive_many([(port, frame, now_ps) for port, frame in arrivals])
-        assert sent == rounds * len(arrivals)
+        switch.receive_many(arriving(time.monotonic_ns() * 1000))
+        assert sent == len(repeated)
         rates.append(sent / (time.process_time() - started))
     return Rate(median(rates), median(rates))
 
@@ -442,6 +460,8 @@ def measure_all(payload: int, seconds: float) -> dict[str, Rate]:
     rates = {}
     for engine in SHOWN_ENGINES:
         rates[f"{engine}, in process"] = in_process(make_bench_plan(), arrivals, {1}, seconds, engine)
+        if engine == NATIVE:
+            rates[f"{engine}, packed"] = in_process(make_bench_plan(), arrivals, {1}, seconds, engine, packed=True)
         rates[f"{engine}, UDP wire"] = through_wires(frames, seconds, engine)
     if not has_cables():
         return rates
@@ -464,6 +484,7 @@ def measure_sums(seconds: float) -> dict[str, Rate]:
     for engine in SHOWN_ENGINES:
         rates[f"{engine}, in process"] = in_process(make_sum_plan(HEAVY), arrivals, workers, seconds, engine)
         rates[f"{engine}, by hash"] = in_process(make_hashed_plan(), hashed, {*workers, WORKERS}, seconds, engine)
+    rates[f"{NATIVE}, packed"] = in_process(make_sum_plan(HEAVY), arrivals, workers, seconds, NATIVE, packed=True)
     if not has_cables():
         return rates
     with cables() as names:

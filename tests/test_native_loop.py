@@ -10,6 +10,7 @@ from functools import cache
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,6 +32,7 @@ from tensorexpress.switch.loop import LoopSettings
 from tensorexpress.switch.native import arena, words
 from tensorexpress.switch.native.device import NativeSwitch
 from tensorexpress.switch.operations import Notice, Operation, SetCloneSession, SetMulticastGroup
+from tensorexpress.switch.packed import PackedFrames
 from tensorexpress.switch.ports import InterfaceSpec
 from tensorexpress.switch.program.bmv2.reader import read_program
 from tensorexpress.switch.program.compiled import CompiledProgram, compile_program
@@ -61,17 +63,20 @@ def compiled(name: str, engine: str) -> CompiledProgram:
 class Loops:
     """A switch with the loop in Python and one with the loop in native code, asked the same things.
 
-    `engine` is what the program runs in beside the loop in Python; beside that in native code it is native.
+    `engine` is what the program runs in beside the loop in Python; beside that in native code it is native. `packed`
+    hands frames to that, and takes them from it, in one piece of memory.
     """
 
-    def __init__(self, name: str, engine: str = NATIVE, **options: Any):
-        self._engine = engine
+    def __init__(self, name: str, engine: str = NATIVE, *, packed: bool = False, **options: Any):
+        self._engine, self._packed = engine, packed
         self.sent: list[list[tuple[int, bytes, int]]] = [[], []]
         self.notices: list[list[Notice]] = [[], []]
         self.switches: list[Switch] = []
         for kind, sent, notices in zip((Switch, NativeSwitch), self.sent, self.notices, strict=True):
             switch: Switch = kind(lambda *left, sent=sent: sent.append(left), notices.append, **options)
             self.switches.append(switch)
+        if packed:
+            self.native.transmit_many(self.sent[1].extend)
         self.load(name)
 
     @property
@@ -90,7 +95,10 @@ class Loops:
     def do(self, what: str, *arguments: Any) -> None:
         """Let both do something, and demand that all is the same afterwards."""
         for switch in self.switches:
-            getattr(switch, what)(*arguments)
+            if self._packed and switch is self.native and what == "receive_many":
+                switch.receive_many(*map(scattered, arguments))
+            else:
+                getattr(switch, what)(*arguments)
         self.compare()
 
     def compare(self) -> None:
@@ -108,6 +116,15 @@ class Loops:
             while (due_ps := switch.next_event_ps()) is not None:
                 switch.advance(due_ps)
         self.compare()
+
+
+def scattered(arrivals: Arrivals) -> PackedFrames:
+    """Return frames packed in any order, with gaps between them."""
+    places, memory = [0] * len(arrivals), b"gap"
+    for at in Random(len(arrivals)).sample(range(len(arrivals)), len(arrivals)):
+        places[at], memory = len(memory), memory + arrivals[at][1] + b"gap"
+    columns = [[len(frame), port, time_ps] for port, frame, time_ps in arrivals]
+    return PackedFrames(memory, places, *np.array(columns, np.int64).reshape(-1, 3).T)
 
 
 def state_of(switch: Switch) -> Iterator[Any]:
@@ -152,14 +169,14 @@ def timed(choose: Random, frames: Iterable[bytes], now_ps: int = 0) -> Arrivals:
     return arrivals
 
 
-@pytest.mark.parametrize("given_ports", [False, True])
+@pytest.mark.parametrize(("given_ports", "packed"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_random_traffic_is_the_same_in_both_loops(name: str, given_ports: bool) -> None:
+def test_random_traffic_is_the_same_in_both_loops(name: str, given_ports: bool, packed: bool) -> None:
     program = read_program(DOCUMENTS[name])
     for seed, port in enumerate(SETTINGS):
         choose, draw = Random(seed), RandomTables(program, seed)
         given = dict.fromkeys(range(PORTS), port) if given_ports else None
-        loops = Loops(name, ports=given, default=port)
+        loops = Loops(name, packed=packed, ports=given, default=port)
         changes = [*draw.first(), *copies(choose)]
         loops.do("apply", changes)
         now_ps = 0
@@ -174,6 +191,29 @@ def test_random_traffic_is_the_same_in_both_loops(name: str, given_ports: bool) 
             loops.do("packet_out", arrivals[0][1])
         loops.run_out()
         assert_all_records_accounted_for(loops.native)
+
+
+def test_packed_frames_are_inside_their_memory_for_good() -> None:
+    starts, ports = np.array([0, 4]), [0, 1]
+    frames = PackedFrames(b"oneother", starts, [3, 4], ports, [5, 6])
+    starts += 10**9
+    assert list(frames) == [(0, b"one", 5), (1, b"ther", 6)] == [frames[0], *frames[1:]]
+    for start, length in [(0, 9), (8, 1), (-1, 3), (3, -1), (2**63 - 1, 2**63 - 1), (-(2**63), 0), (9, 0)]:
+        with pytest.raises(ValueError, match="not inside the 8 bytes"):
+            PackedFrames(b"oneother", [0, start], [3, length], ports, [5, 6])
+    with pytest.raises(ValueError, match="as many starts"):
+        PackedFrames(b"oneother", [0], [3], ports, [5, 6])
+    assert len(PackedFrames.of([])) == 0
+
+
+def test_more_packed_frames_than_a_batch_leave_in_order_some_of_them_for_python() -> None:
+    """A frame that is too long for native code, and times at which entries are looked at, divide a batch."""
+    loops = Loops("switchboard", packed=True)
+    sizes = [60] * 300 + [arena.LONGEST_FRAME_BYTES + 1] + [1400] * 300
+    arrivals = [(0, frame(1, size=size, name=at), at * IDLE_CHECK_PS // 200) for at, size in enumerate(sizes)]
+    loops.do("receive_many", arrivals)
+    loops.do("receive_many", [])
+    assert len(loops.sent[1]) == len(arrivals)
 
 
 def seeds_of(name: str) -> list[bytes]:

@@ -2,6 +2,7 @@
 
 program/                                                   BMv2 JSON compiled to Python functions, and their state
 packet.py  copies.py                                       one packet as the stages see it, and its copies
+packed.py                                                  many frames in one piece of memory
 traffic.py  counted.py                                     queues and rates; what ports count
 configuration.py  device.py                                what a controller has set; the whole switch on a clock
 pcap.py  replay.py                                         frames from and to files, in virtual time

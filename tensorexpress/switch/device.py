@@ -45,6 +45,7 @@ from tensorexpress.switch.operations import (
     Query,
     SetCloneSession,
 )
+from tensorexpress.switch.packed import PortFrame
 from tensorexpress.switch.packet import (
     DROP_PORT,
     EGRESS_CLONE,
@@ -144,11 +145,19 @@ class Switch:
         if self._again:
             self._go_round(now_ps)
 
-    def receive_many(self, arrivals: Sequence[tuple[int, bytes, int]]) -> None:
-        """Let frames arrive, in order of time: port, frame, and when its last bit is there."""
+    def receive_many(self, arrivals: Sequence[PortFrame]) -> None:
+        """Let frames arrive, in order of time; native code takes `PackedFrames` as they are, without copying any."""
         for port, frame, now_ps in arrivals:
             self.advance(now_ps)
             self.receive(port, frame, now_ps)
+
+    def transmit_many(self, take: Callable[[Sequence[PortFrame]], None]) -> None:
+        """Have frames handed over together from now on, in order, instead of one by one to `transmit`.
+
+        Those of native code are `PackedFrames` in memory that others get when `take` returns. It must not let frames
+        arrive here.
+        """
+        self._transmit = lambda port, frame, time_ps: take([(port, frame, time_ps)])
 
     def send_directly(self, descriptors: Mapping[int, int]) -> None:
         """Know the sockets that take the frames of ports, for who can do without `transmit`: native code."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 import ctypes
 import mmap
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tensorexpress.switch.native.words import *
 from tensorexpress.switch.ports import LONGEST_FRAME_BYTES
 
@@ -14,8 +17,6 @@ _LINE_BYTES = 64
 
 #: Bytes of one frame that the kernel hands over.
 _RX_BYTES = -(-LONGEST_FRAME_BYTES // _LINE_BYTES) * _LINE_BYTES
-#: Bytes of the frames of a batch.
-BATCH_BYTES = BATCH * _RX_BYTES
 
 
 class Arena:
@@ -28,7 +29,7 @@ class Arena:
         self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.region))
         self._end = 0
         self.head = self.take(WORD * HEAD_WORDS)
-        self.frames = self.take(BATCH_BYTES)
+        self.frames = self.take(BATCH * _RX_BYTES)
         for name, size in (
             (PORT_AT, PORTS),
             (PORT_LIST, MOST_PORTS),
@@ -71,6 +72,11 @@ class Arena:
         """Return bytes at an address."""
         start = address - self.base
         return self.region[start : start + size]
+
+    def rows(self, name: int, row_words: int, count: int) -> NDArray[np.int64]:
+        """Return the first rows of what the head points at."""
+        start = self[name] - self.base
+        return np.frombuffer(self.region, np.int64, row_words * count, start).reshape(count, row_words)
 
     def _messages(self, frames: list[int]) -> int:
         """Return the address of messages for the kernel, each of one piece."""

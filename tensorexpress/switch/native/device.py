@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import accumulate
 from typing import Any
+
+import numpy as np
 
 from tensorexpress.switch.configuration import Configuration
 from tensorexpress.switch.copies import replica_of
 from tensorexpress.switch.counted import CountedPort
 from tensorexpress.switch.device import PS_PER_US, Switch
-from tensorexpress.switch.native.arena import BATCH_BYTES, Arena
+from tensorexpress.switch.native.arena import Arena
 from tensorexpress.switch.native.build import functions
 from tensorexpress.switch.native.port import NativePort, told_packet
 from tensorexpress.switch.native.words import *
+from tensorexpress.switch.packed import PackedFrames, PortFrame
 from tensorexpress.switch.packet import REPLICATED, SwitchPacket
 from tensorexpress.switch.ports import LONGEST_FRAME_BYTES, DatagramPort, FramePort, InterfacePort
 from tensorexpress.switch.program.native.layout import SLOT_NAMES
@@ -170,43 +171,37 @@ class NativeSwitch(Switch):
         cells[ARRIVED], cells[ARRIVAL_COUNT] = 0, 1
         self.run(now_ps)
 
-    def receive_many(self, arrivals: Sequence[tuple[int, bytes, int]]) -> None:
-        """Let frames arrive, in order of time: port, frame, and when its last bit is there."""
+    def receive_many(self, arrivals: Sequence[PortFrame]) -> None:
+        """Let frames arrive, in order of time; packed ones pass from where they are."""
+        for start in range(0, len(arrivals), MOST_ARRIVALS):
+            self._receive_packed(PackedFrames.of(arrivals[start : start + MOST_ARRIVALS]))
+
+    def _receive_packed(self, frames: PackedFrames) -> None:
         start = 0
-        while start < len(arrivals):
-            port, frame, now_ps = arrivals[start]
+        while start < len(frames):
+            now_ps = int(frames.times_ps[start])
             if now_ps >= self._idle_check_ps or self.is_checking:
                 self.advance(now_ps)
-            if self._native is None or self.is_checking or len(frame) > LONGEST_FRAME_BYTES:
+            if self._native is None or self.is_checking or frames.lengths[start] > LONGEST_FRAME_BYTES:
                 self._let_leave(now_ps)
-                self.receive(port, frame, now_ps)
+                self.receive(*frames[start])
                 start += 1
             else:
-                start += self._receive_batch(arrivals[start : start + MOST_ARRIVALS])
+                start += self._receive_batch(frames[start:])
 
-    def _receive_batch(self, arrivals: Sequence[tuple[int, bytes, int]]) -> int:
-        """Let the first of some frames arrive, those that there is room for; return how many these are."""
-        ports, frames, times = zip(*arrivals, strict=True)
-        sizes = list(map(len, frames))
-        places = list(accumulate(sizes, initial=self._arena.frames))
-        count = self._batch_size(times, sizes, places)
-        data = b"".join(frames[:count])
-        start = self._arena.frames - self._arena.base
-        self._arena.region[start : start + len(data)] = data
-        cells, at = self._cells, self._arena.index(self._arena[ARRIVALS])
-        end = at + ARRIVAL_WORDS * count
-        for name, values in ((A_PORT, ports), (A_TIME, times), (A_FRAME, places), (A_LENGTH, sizes)):
-            cells[at + name : end : ARRIVAL_WORDS] = array("q", values[:count])
-        cells[ARRIVED], cells[ARRIVAL_COUNT] = 0, count
-        self.run(times[count - 1])
+    def _receive_batch(self, frames: PackedFrames) -> int:
+        """Let the first of some frames arrive, up to one that is for Python; return how many these are."""
+        # Entries are looked at again then.
+        count = int(np.searchsorted(frames.times_ps, self._idle_check_ps))
+        too_long = np.flatnonzero(frames.lengths > LONGEST_FRAME_BYTES)
+        if too_long.size:
+            count = min(count, int(too_long[0]))
+        rows = self._arena.rows(ARRIVALS, ARRIVAL_WORDS, count)
+        rows[:, A_PORT], rows[:, A_TIME] = frames.ports[:count], frames.times_ps[:count]
+        rows[:, A_FRAME], rows[:, A_LENGTH] = frames.addresses[:count], frames.lengths[:count]
+        self._cells[ARRIVED], self._cells[ARRIVAL_COUNT] = 0, count
+        self.run(int(frames.times_ps[count - 1]))
         return count
-
-    def _batch_size(self, times: Sequence[int], sizes: Sequence[int], places: Sequence[int]) -> int:
-        """Return how many of some frames there is room for, and how many come before entries are looked at again."""
-        count = bisect_left(times, self._idle_check_ps)
-        if max(sizes) > LONGEST_FRAME_BYTES:
-            count = min(count, next(at for at, size in enumerate(sizes) if size > LONGEST_FRAME_BYTES))
-        return min(count, bisect_right(places, self._arena.frames + BATCH_BYTES) - 1)
 
     def _let_leave(self, now_ps: int) -> None:
         self.run(now_ps)
@@ -238,20 +233,31 @@ class NativeSwitch(Switch):
             if self._again:
                 self._go_round(time_ps)
 
+    def transmit_many(self, take: Callable[[Sequence[PortFrame]], None]) -> None:
+        """Have frames handed over together from now on, in order; those of native code where they are."""
+        super().transmit_many(take)
+
+        def hand_over() -> None:
+            try:
+                take(self._sent_frames())
+            finally:
+                self._functions.free_sent(self._memory)
+
+        self._send_sent = hand_over
+
     def _transmit_sent(self) -> None:
         """Hand all frames that have left to whoever transmits them."""
-        cells, read = self._cells, self._arena.region
-        start = self._arena.index(self._arena[SENT])
-        entries = cells[start : start + SENT_WORDS * cells[SENT_COUNT]].tolist()
-        offset = RECORD_BYTES - self._arena.base
-        frames = [
-            (port, read[(at := record + offset) : at + length], time_ps)
-            for port, record, length, time_ps in zip(*[iter(entries)] * SENT_WORDS, strict=True)
-        ]
+        frames = list(self._sent_frames())
         self._functions.free_sent(self._memory)
         transmit = self._transmit
         for port, frame, time_ps in frames:
             transmit(port, frame, time_ps)
+
+    def _sent_frames(self) -> PackedFrames:
+        """Return all frames that have left, in the memory that they have until they are freed."""
+        rows = self._arena.rows(SENT, SENT_WORDS, self._cells[SENT_COUNT])
+        starts = rows[:, S_RECORD] + (RECORD_BYTES - self._arena.base)
+        return PackedFrames(self._arena.region, starts, rows[:, S_LENGTH], rows[:, S_PORT], rows[:, S_TIME])
 
     # What native code leaves to Python.
 
