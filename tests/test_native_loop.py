@@ -25,11 +25,12 @@ from test_pipeline_programs import changed
 from tensorexpress.control.deploy import entries
 from tensorexpress.control.intent import Intent, Options
 from tensorexpress.program_engines import NATIVE, PYTHON
-from tensorexpress.switch.counted import REFUSED
+from tensorexpress.switch.counted import BUFFER_FULL, REFUSED
 from tensorexpress.switch.device import IDLE_CHECK_PS, Switch
 from tensorexpress.switch.engines import make_switch
 from tensorexpress.switch.loop import LoopSettings
 from tensorexpress.switch.native import arena, words
+from tensorexpress.switch.native import device as native_device
 from tensorexpress.switch.native.device import NativeSwitch
 from tensorexpress.switch.operations import Notice, Operation, SetCloneSession, SetMulticastGroup
 from tensorexpress.switch.packed import PackedFrames
@@ -214,6 +215,27 @@ def test_more_packed_frames_than_a_batch_leave_in_order_some_of_them_for_python(
     loops.do("receive_many", arrivals)
     loops.do("receive_many", [])
     assert len(loops.sent[1]) == len(arrivals)
+
+
+@pytest.mark.parametrize("name", ["switchboard", "rounds", "tensorexpress"])
+def test_the_epoch_of_native_code_moves_without_anybody_seeing_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_device, "FARTHEST_PS", 3 * 10**6)
+    for packed in (False, True):
+        test_random_traffic_is_the_same_in_both_loops(name, given_ports=True, packed=packed)
+
+
+@pytest.mark.parametrize("days", [50, 60, 100, 120, 10**6])
+def test_frames_may_come_however_much_later(days: int) -> None:
+    """A picosecond of 53 days has 63 bits. Frames that have waited all the time leave when they would have."""
+    for port in (*SETTINGS, PortSettings(rate_bps=1, buffer_bytes=0)):
+        loops = Loops("switchboard", default=port)
+        late_ps = days * 24 * 3600 * 10**12
+        arrivals = [(0, frame(1, size=1400, name=name), now_ps) for name, now_ps in enumerate([0] * 9 + [late_ps] * 3)]
+        loops.do("receive_many", arrivals)
+        loops.do("receive", 0, frame(1, name=99), 2 * late_ps)
+        loops.run_out()
+        assert len(loops.sent[1]) + loops.native.statistics().ports[1].drops.get(BUFFER_FULL, 0) == 13
+        assert_all_records_accounted_for(loops.native)
 
 
 def seeds_of(name: str) -> list[bytes]:

@@ -139,6 +139,8 @@ GOOD = section() + interface() + packet("<", 1, b"frame") + packet("<", 2, b"fra
         (GOOD + block("<", 6, struct.pack("<IIIII", 0, 0, 0, 60, 60)), "claims 60 bytes of a frame of 60"),
         (GOOD + block("<", 6, b"tiny"), "has no whole header"),
         (GOOD + block("<", 1, b"tiny"), "the interface at byte 168 has 4 bytes"),
+        (section() + interface(resolution=0) + packet("<", 2**32, b"x"), "is of second 4294967296; accepted: 0 to"),
+        (section() + interface(offset_s=-1) + packet("<", 1, b"x"), "is of second -1; accepted: 0 to 4294967295"),
         (section() + interface() * 4097, "is interface 4096 and one more"),
         (section() + interface(link_type=127) + packet("<", 1, b"x"), "link type 127 at byte 72"),
     ],

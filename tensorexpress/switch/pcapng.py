@@ -31,6 +31,8 @@ _LONGEST_BLOCK_BYTES = LONGEST_FRAME_BYTES + 2**16
 _MOST_INTERFACES = 4096
 
 _NS_PER_SECOND = 10**9
+#: Seconds of a classic pcap file have 32 bits: who reads this format can write that one.
+_LATEST_NS = 2**32 * _NS_PER_SECOND
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,11 @@ def _frame(order: str, kind: int, body: bytes, at: int, interfaces: list[_Interf
     else:
         *_, high, low, kept, there_were = values
         time_ns = interface.time_ns(high, low)
+        if not 0 <= time_ns < _LATEST_NS:
+            seconds = time_ns // _NS_PER_SECOND
+            raise CaptureError(
+                f"the packet at byte {at} is of second {seconds}; accepted: 0 to {2**32 - 1}, since 1970"
+            )
     if kept > min(there_were, len(body) - form.size):
         raise CaptureError(
             f"the packet at byte {at} claims {kept} bytes of a frame of {there_were}; this is no pcapng there"

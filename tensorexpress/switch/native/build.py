@@ -20,6 +20,7 @@ class Functions(NamedTuple):
 
     run: Callable[[int, int], int]
     depart_at: Callable[[int, int, int], int]
+    move_departures: Callable[[int, int], int]
     enqueue: Callable[[int, int, int, int, int], int]
     dequeue: Callable[[int, int], int]
     free_record: Callable[[int, int], int]
@@ -34,6 +35,7 @@ class Functions(NamedTuple):
 _ARGUMENTS = {
     "run": 2,
     "depart_at": 3,
+    "move_departures": 2,
     "enqueue": 5,
     "dequeue": 2,
     "free_record": 2,

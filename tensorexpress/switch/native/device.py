@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -30,6 +31,9 @@ from tensorexpress.switch.program.native.memory import Block
 from tensorexpress.switch.program.native.pipeline import NativePipeline
 from tensorexpress.switch.traffic import PortSettings
 
+#: How far native code counts from its epoch, in whole microseconds: 26 days.
+FARTHEST_PS = 2**61 // PS_PER_US * PS_PER_US
+
 
 class NativeSwitch(Switch):
     """A switch whose ports are all in the memory of native code, but those of the controller and of nobody."""
@@ -45,6 +49,8 @@ class NativeSwitch(Switch):
         self._known_groups: dict[int, Block] = {}
         self._known_changes = 0
         self._saved = Block(0)
+        #: What native code counts time from.
+        self._epoch_ps = 0
         #: Sends what has left; Python does, frame by frame, until somebody else is given that.
         self._send_sent: Callable[[], object] = self._transmit_sent
         super().__init__(transmit, *arguments, **options)
@@ -89,14 +95,15 @@ class NativeSwitch(Switch):
             return self._take_from_ring(number, port, now_ps)
         if not isinstance(port, DatagramPort):  # faults strike every frame
             return False
-        if self._functions.take_datagrams(self._memory, number, port.fileno(), now_ps) > 0:
+        if self._functions.take_datagrams(self._memory, number, port.fileno(), self._since_epoch(now_ps)) > 0:
             self.run(now_ps)
         return True
 
     def _take_from_ring(self, number: int, port: InterfacePort, now_ps: int) -> bool:
         ring, position = port.ring, port.position
         where = ring.slot_bytes, ring.ring_bytes
-        taken = self._functions.take_slots(self._memory, number, ring.address, position, *where, now_ps)
+        since = self._since_epoch(now_ps)
+        taken = self._functions.take_slots(self._memory, number, ring.address, position, *where, since)
         if taken:
             self.run(now_ps)
             port.position = self._functions.release_slots(ring.address, position, *where, taken)
@@ -158,7 +165,8 @@ class NativeSwitch(Switch):
 
     def receive(self, port: int, frame: bytes, now_ps: int) -> None:
         """Let a frame arrive whose last bit is there at `now_ps`, after everything that leaves until then."""
-        if self._arena[DUE] <= now_ps:
+        since_epoch_ps = self._since_epoch(now_ps)
+        if self._arena[DUE] <= since_epoch_ps:
             self.advance(now_ps)
         if self._native is None or len(frame) > LONGEST_FRAME_BYTES:
             super().receive(port, frame, now_ps)
@@ -166,13 +174,16 @@ class NativeSwitch(Switch):
         cells, at = self._cells, self._arena.index(self._arena[ARRIVALS])
         start = self._arena.frames - self._arena.base
         self._arena.region[start : start + len(frame)] = frame
-        cells[at + A_PORT], cells[at + A_TIME] = port, now_ps
+        cells[at + A_PORT], cells[at + A_TIME] = port, since_epoch_ps
         cells[at + A_FRAME], cells[at + A_LENGTH] = self._arena.frames, len(frame)
         cells[ARRIVED], cells[ARRIVAL_COUNT] = 0, 1
         self.run(now_ps)
 
     def receive_many(self, arrivals: Sequence[PortFrame]) -> None:
         """Let frames arrive, in order of time; packed ones pass from where they are."""
+        if arrivals and arrivals[-1][2] >= NEVER:  # arrays may have no room for these times
+            super().receive_many(arrivals)
+            return
         for start in range(0, len(arrivals), MOST_ARRIVALS):
             self._receive_packed(PackedFrames.of(arrivals[start : start + MOST_ARRIVALS]))
 
@@ -192,15 +203,16 @@ class NativeSwitch(Switch):
     def _receive_batch(self, frames: PackedFrames) -> int:
         """Let the first of some frames arrive, up to one that is for Python; return how many these are."""
         # Entries are looked at again then.
-        count = int(np.searchsorted(frames.times_ps, self._idle_check_ps))
+        count = bisect_left(frames.times_ps, self._idle_check_ps)
+        self._since_epoch(int(frames.times_ps[0]))
         too_long = np.flatnonzero(frames.lengths > LONGEST_FRAME_BYTES)
         if too_long.size:
             count = min(count, int(too_long[0]))
         rows = self._arena.rows(ARRIVALS, ARRIVAL_WORDS, count)
-        rows[:, A_PORT], rows[:, A_TIME] = frames.ports[:count], frames.times_ps[:count]
+        rows[:, A_PORT], rows[:, A_TIME] = frames.ports[:count], frames.times_ps[:count] - self._epoch_ps
         rows[:, A_FRAME], rows[:, A_LENGTH] = frames.addresses[:count], frames.lengths[:count]
         self._cells[ARRIVED], self._cells[ARRIVAL_COUNT] = 0, count
-        self.run(int(frames.times_ps[count - 1]))
+        self._run(int(frames.times_ps[count - 1]) - self._epoch_ps)
         return count
 
     def _let_leave(self, now_ps: int) -> None:
@@ -209,26 +221,41 @@ class NativeSwitch(Switch):
     def next_event_ps(self) -> int | None:
         """Return when the next frame leaves; None while nothing is on a link."""
         due = self._arena[DUE]
-        return due if due < NEVER else None
+        return self._epoch_ps + due if due < NEVER else None
 
     def _put_on_wire(self, port: CountedPort, frame: bytes, now_ps: int) -> None:
         assert isinstance(port, NativePort)  # others have no rate
         port.in_flight = frame
-        self._functions.depart_at(self._memory, port.address, now_ps + port.wire_ps(len(frame)))
+        departs_ps = now_ps - self._epoch_ps + port.wire_ps(len(frame))
+        self._functions.depart_at(self._memory, port.address, departs_ps)
 
     def run(self, now_ps: int) -> None:
         """Let native code handle its arrivals and what leaves until now, and do what it leaves to Python."""
+        self._run(self._since_epoch(now_ps))
+
+    def _since_epoch(self, now_ps: int) -> int:
+        """Return a time as native code has it, whose epoch moves on before 64 bits are too few."""
+        while (ahead_ps := now_ps - self._epoch_ps) >= FARTHEST_PS:
+            self._run(FARTHEST_PS)
+            # With frames on links, only as far as they are known to be there.
+            by_us = (FARTHEST_PS if self._arena[DUE] < NEVER else ahead_ps) // PS_PER_US
+            self._epoch_ps += by_us * PS_PER_US
+            self._arena[EPOCH_US] += by_us
+            self._functions.move_departures(self._memory, by_us * PS_PER_US)
+        return ahead_ps
+
+    def _run(self, until_ps: int) -> None:
         if self.configuration.group_changes != self._known_changes:
             self._forget_groups()
         run, memory, cells = self._functions.run, self._memory, self._cells
         while True:
-            why = run(memory, now_ps)
+            why = run(memory, until_ps)
             if cells[SENT_COUNT]:
                 self._send_sent()
             if why == DONE:
-                self._now_ps = now_ps
+                self._now_ps = self._epoch_ps + until_ps
                 return
-            self._now_ps = time_ps = cells[AT_TIME]
+            self._now_ps = time_ps = self._epoch_ps + cells[AT_TIME]
             self._go_on_with[why](time_ps)
             if self._again:
                 self._go_round(time_ps)
@@ -239,7 +266,7 @@ class NativeSwitch(Switch):
 
         def hand_over() -> None:
             try:
-                take(self._sent_frames())
+                take(self._sent_frames(self._epoch_ps))
             finally:
                 self._functions.free_sent(self._memory)
 
@@ -247,17 +274,17 @@ class NativeSwitch(Switch):
 
     def _transmit_sent(self) -> None:
         """Hand all frames that have left to whoever transmits them."""
-        frames = list(self._sent_frames())
+        frames = list(self._sent_frames(0))
         self._functions.free_sent(self._memory)
-        transmit = self._transmit
+        transmit, epoch_ps = self._transmit, self._epoch_ps
         for port, frame, time_ps in frames:
-            transmit(port, frame, time_ps)
+            transmit(port, frame, epoch_ps + time_ps)
 
-    def _sent_frames(self) -> PackedFrames:
+    def _sent_frames(self, epoch_ps: int) -> PackedFrames:
         """Return all frames that have left, in the memory that they have until they are freed."""
         rows = self._arena.rows(SENT, SENT_WORDS, self._cells[SENT_COUNT])
         starts = rows[:, S_RECORD] + (RECORD_BYTES - self._arena.base)
-        return PackedFrames(self._arena.region, starts, rows[:, S_LENGTH], rows[:, S_PORT], rows[:, S_TIME])
+        return PackedFrames(self._arena.region, starts, rows[:, S_LENGTH], rows[:, S_PORT], rows[:, S_TIME] + epoch_ps)
 
     # What native code leaves to Python.
 

@@ -29,6 +29,12 @@ _NO_MEMORY = -1
 
 
 @compiled
+def _us(m: Cells, now_ps: int) -> int:
+    """Return a time as packets are told it."""
+    return m[EPOCH_US] + now_ps // _PS_PER_US
+
+
+@compiled
 def _note_departure(m: Cells, p: Cells, time_ps: int) -> None:
     """Note when the last bit of the frame on a link leaves; of several at once, those of the lowest port do first."""
     p[P_DEPARTS] = time_ps
@@ -85,7 +91,7 @@ def _hand_back(m: Cells, p: Cells, now_ps: int, result: int, record: int, output
 def _forward(m: Cells, p: Cells, frame: int, length: int, now_ps: int) -> int:
     """Take the packet that the context tells of to a port; return DONE or why Python is to go on."""
     c = words(m[CONTEXT] + WORD * C_TOLD)
-    now_us = now_ps // _PS_PER_US
+    now_us = _us(m, now_ps)
     if c[T_PRIORITY] < 0 or c[T_PRIORITY] > p[P_TOP_PRIORITY]:  # a field of 64 bits may be what is below 0 here
         p[P_NO_QUEUE] += 1
         return DONE
@@ -149,7 +155,7 @@ def state_in(record: int, length: int) -> int:
 @compiled
 def _serve(m: Cells, p: Cells, now_ps: int) -> int:
     """Put the next packet that survives egress on the idle link."""
-    now_us = now_ps // _PS_PER_US
+    now_us = _us(m, now_ps)
     while p[P_WAITING] != 0:
         record = first(p)
         r = words(record)
@@ -213,7 +219,7 @@ def _arrive(m: Cells, port: int, frame: int, length: int, now_ps: int) -> int:
     arrival[P_RX_BYTES] += length
     c[C_PRESERVED] = c[C_TRUNCATE] = c[C_RECIRCULATE] = -1
     told = words(m[CONTEXT] + WORD * C_TOLD)
-    told[T_INGRESS_PORT], told[T_INGRESS_US] = port, now_ps // _PS_PER_US
+    told[T_INGRESS_PORT], told[T_INGRESS_US] = port, _us(m, now_ps)
     told[T_INSTANCE_TYPE], told[T_EGRESS_RID], told[T_LENGTH] = NORMAL, 0, length
     result = run_stage(m[INGRESS], m[CONTEXT], frame, length)
     m[RESULT] = result
@@ -279,6 +285,18 @@ def run(memory: int, now_ps: int) -> int:
     why = _go_on(m, now_ps)
     c[C_OUTPUT] = output
     return why
+
+
+def move_departures(memory: int, by_ps: int) -> int:
+    """Let times of departures be counted from an epoch that is so much later; nothing leaves before it."""
+    m = words(memory)
+    for index in range(m[PORT_COUNT]):
+        p = words(words(m[PORT_LIST])[index])
+        if p[P_DEPARTS] < NEVER:
+            p[P_DEPARTS] -= by_ps
+    if m[DUE] < NEVER:
+        m[DUE] -= by_ps
+    return 0
 
 
 def depart_at(memory: int, port: int, time_ps: int) -> int:

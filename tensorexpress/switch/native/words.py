@@ -38,6 +38,7 @@ SIZES = 11
     PORT_AT,  # number of a port -> its address
     PORT_LIST,
     PORT_COUNT,
+    EPOCH_US,  # what native code counts picoseconds from
     DUE,  # when the next frame leaves, and at which port
     DUE_PORT,
     GROUP_AT,  # number of a group -> the address of its copies: how many, then port and replication id of each
@@ -61,7 +62,7 @@ SIZES = 11
     COPY_LENGTH,
     COPY_PRIORITY,
     FREE,  # the first free record of every size
-) = range(34)
+) = range(35)
 HEAD_WORDS = FREE + SIZES
 
 # An arrival, and a frame that has left.
