@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -90,11 +91,18 @@ def test_with_loss_duplicates_reordering_and_damage_every_sum_is_exact(tmp_path)
     assert not run.trace.links["drops"].any()
 
 
-def test_a_run_survives_the_switch(tmp_path):
-    killer = Killer("switch", signal.SIGKILL)
+# A crash of native code ends a switch by SIGSEGV.
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_run_survives_the_switch_and_leaves_nothing_behind(number, tmp_path, monkeypatch):
+    made = tmp_path / "made"
+    made.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(made))
+    killer = Killer("switch", number)
     plan = small_plan(tmp_path, "iterations=4", "transport.rto_min=20 ms", scale=0.1)
     check_consistent(run_plan(plan, WIRES, started=killer.started, progress=killer.progress))
     assert killer.iterations == 5
+    assert not [who for who, pid in killer.pids.items() if Path(f"/proc/{pid}").exists()]
+    assert not list(made.iterdir())
 
 
 @pytest.mark.parametrize(("who", "number", "message"), [

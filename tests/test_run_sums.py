@@ -108,11 +108,18 @@ def test_a_host_is_worker_and_server_at_once(policy: str, tmp_path: Path) -> Non
 
 @one_in(2)
 @pytest.mark.parametrize(
-    ("policy", "level"),
-    [("switchml", "one level"), ("libra", "one level"), ("atp", "one level"), ("atp", "two levels")],
+    ("policy", "level", "number"),
+    [
+        ("switchml", "one level", signal.SIGSEGV),  # as when native code crashes
+        ("libra", "one level", signal.SIGKILL),
+        ("atp", "one level", signal.SIGSEGV),
+        ("atp", "two levels", signal.SIGKILL),
+    ],
 )
-def test_a_run_survives_a_switch_that_was_killed(policy: str, level: str, tmp_path: Path) -> None:
-    killer = Killer("switch", signal.SIGKILL)
+def test_a_run_survives_a_switch_that_was_killed(
+    policy: str, level: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    killer = Killer("switch", number)
     changes = ("iterations=4", "transport.rto_min=20 ms", *BY_LEVEL[policy][level])
     plan = summed_plan(tmp_path, *changes, policy=policy)
     check_consistent(run_plan(plan, WIRES, started=killer.started, progress=killer.progress))
