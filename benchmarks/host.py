@@ -27,7 +27,6 @@ from tensorexpress.framing import Framing
 from tensorexpress.host.endpoint import Endpoint, EndpointSettings
 from tensorexpress.host.flow import FlowSettings
 from tensorexpress.host.links import KernelLink
-from tensorexpress.host.segments import use_compiled
 from tensorexpress.host.tagging import Tag
 from tensorexpress.wire.header import Header, pack_many
 
@@ -45,7 +44,6 @@ def main() -> None:
     parser.add_argument("--role", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.role:
-        use_compiled()
         gc.freeze()  # what is loaded by now stays, and need not be looked at again and again
         print(json.dumps(ROLES[arguments.role](json.loads(sys.stdin.readline()))), flush=True)
         return

@@ -41,7 +41,7 @@ IMPORTS: dict[str, set[str]] = {
     "switch.p4runtime.messages": {"switch", "switch.p4runtime"},
     "control": {"wire", "p4", "control.entities"},
     "control.entities": {"control"},
-    "host": {"wire", "switch"},
+    "host": {"wire", "switch", "switch.native"},
     "target": {"wire", "p4", "host", "switch", "control"},
     "cli": {
         "models",

@@ -19,7 +19,7 @@ from tensorexpress.host.nursery import WIRE_DESCRIPTOR, HostProcess, Nursery
 
 @pytest.fixture
 def nursery() -> Iterator[Nursery]:
-    with closing(Nursery(compiled=False)) as found:
+    with closing(Nursery()) as found:
         yield found
 
 

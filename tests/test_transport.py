@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.thorough import examples
 from support.virtual_network import FAULTLESS, Faults, VirtualLink, VirtualNetwork
@@ -485,34 +486,30 @@ def test_examples_in_the_page_hold() -> None:
     assert result.attempted > 0
 
 
-@pytest.fixture
-def compiled() -> Iterator[None]:
-    before = segments._codec
-    if not segments.use_compiled():
-        pytest.skip("this processor does not multiply without carries")
-    yield
-    segments._codec = before
-
-
 @given(
     run=runs(),
     size=st.sampled_from([0, 7, 80, 81, 200, 1408]),
     flags=st.integers(0, 15),
     damage=st.lists(st.integers(0, 2**20), max_size=3),
 )
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_compiled_code_writes_and_reads_the_same(
-    compiled: None, run: SegmentRun, size: int, flags: int, damage: list[int]
-) -> None:
+def test_machine_code_writes_and_reads_the_same(run: SegmentRun, size: int, flags: int, damage: list[int]) -> None:
+    native = pytest.importorskip("tensorexpress.host.native", exc_type=ImportError)
     run = run._replace(payload_bytes=size)
     payload = content(run.segments * size)
     results = []
-    fast = segments._codec
-    for codec in (segments._Codec(segments.fill, segments.check), fast):  # the fast one last, for the next example
-        segments._codec = codec
-        data = bytearray(SegmentBuffer(20_000).write(run, payload, flags))
-        results.append((bytes(data), None))
-        for at in damage:
-            data[at % len(data)] ^= 0x40
-        results.append(read(data, run.stride_bytes))
+    for codec in (segments.ArrayCodec, native.NativeCodec):
+        with using(codec):
+            data = bytearray(SegmentBuffer(20_000).write(run, payload, flags))
+            results.append((bytes(data), None))
+            for at in damage:
+                data[at % len(data)] ^= 0x40
+            results.append(read(data, run.stride_bytes))
     assert results[:2] == results[2:]
+
+
+@contextmanager
+def using(codec: Any) -> Iterator[None]:
+    """Have new buffers use a codec."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments, "fastest_codec", lambda: codec)
+        yield

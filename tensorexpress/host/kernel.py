@@ -1,250 +1,299 @@
-"""Filling and checking bursts of segments, compiled with numba: `fill` and `check` of segments.py, but faster.
+"""Filling and checking bursts of segments as machine code: `fill` and `check` of segments.py, but faster.
 
-The CRC-32 is computed by carry-less multiplication: a block of 16 bytes is folded into the next one, that is,
-multiplied by x^128 modulo the polynomial, which leaves the CRC of the whole as it is. The last block, and what
-follows it, goes through a table byte by byte. Four segments abreast keep the processor busy.
+The CRC-32 is computed by carry-less multiplication (PCLMULQDQ): a block is folded into one further on, that is,
+multiplied by a power of x modulo the polynomial, which leaves the CRC of the whole as it is. Blocks are as wide as the
+processor multiplies at once, and several are under way at a time.
+
+`native.py` loads what is made of this, mostly without numba.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
 
-import numba
-import numpy as np
 from llvmlite import ir
 from llvmlite.binding import get_host_cpu_features
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
-from numpy.typing import NDArray
 
-Bytes = NDArray[np.uint8]
+from tensorexpress.switch.native.machine import compiled, copy, octets
 
-types: Any = numba.types
 _cgutils: Any = cgutils
 
+_BYTE, _HALF, _WORD = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+
+#: Bytes of a block, and how many vectors of blocks are folded at a time: as many as a multiplication takes cycles.
 _BLOCK = 16
+_ABREAST = 4
 
-#: Blocks that are folded between two looks at a loop's end.
-_AT_ONCE = 8
-
-# x^160 and x^96 modulo the polynomial, bits in the order of the CRC of Ethernet and zlib.
-_FOLD_LOW, _FOLD_HIGH = 0x1751997D0, 0x0CCAA009E
-_POLYNOMIAL = 0xEDB88320
-
-# Places in a segment's headers: what counts up from one segment to the next, and what may differ.
+#: Places in a segment's headers: what counts up from one segment to the next, and what may differ.
 _HEADER_BYTES, _FLAGS, _SLACK, _CRC = 64, 3, 24, 32
 _CHUNK, _SEQUENCE, _TRANSMISSION, _OFFSET = 16, 44, 48, 56
 
-_WORD, _VECTOR, _BYTE = ir.IntType(64), ir.VectorType(ir.IntType(64), 2), ir.IntType(8)
-_PAIR: Any = types.UniTuple(types.uint64, 2)
+#: The polynomial of Ethernet and zlib: x^32 and below, the highest power first.
+_POLYNOMIAL = 0x104C11DB7
 
 
-def available() -> bool:
-    """Whether this processor multiplies without carries."""
-    return bool(get_host_cpu_features().get("pclmul", False))
+def _compared() -> tuple[int, ...]:
+    """Return the bits of every word of the headers that are the same in all segments of a run."""
+    same = bytearray(b"\xff" * _HEADER_BYTES)
+    same[_FLAGS] = 0
+    for at in (_SLACK, _CRC, _CHUNK, _SEQUENCE, _TRANSMISSION, _OFFSET):
+        same[at : at + 4] = bytes(4)
+    return tuple(int.from_bytes(same[at : at + 8], "little", signed=True) for at in range(0, _HEADER_BYTES, 8))
 
 
-def fill(memory: Bytes, stride: int, count: int, payload: Bytes, slack_us: int, last_flags: int) -> None:
-    """Do as `segments.fill`, for at least four segments."""
-    _fill(memory, stride, count, payload, slack_us & 0xFFFFFFFF, last_flags, _TABLE)
+_COMPARED = _compared()
 
 
-def check(memory: Bytes, stride: int, count: int) -> NDArray[np.bool_] | None:
-    """Do as `segments.check`, for at least four segments."""
-    right = np.empty(count, dtype=np.bool_)
-    return right if _check(memory, stride, _TABLE, right) else None
+def _reflected(value: int, bits: int) -> int:
+    return int(f"{value:0{bits}b}"[::-1], 2)
 
 
-def _table() -> NDArray[np.uint32]:
-    """Return by how much each value of a byte changes the CRC."""
-    table = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        table = np.where(table & 1, table >> 1 ^ _POLYNOMIAL, table >> 1).astype(np.uint32)
-    return table
+def _divided(power: int) -> tuple[int, int]:
+    """Return x^power divided by the polynomial: quotient and remainder."""
+    quotient, rest = 0, 1 << power
+    for shift in range(power - 32, -1, -1):
+        if rest >> shift + 32 & 1:
+            quotient |= 1 << shift
+            rest ^= _POLYNOMIAL << shift
+    return quotient, rest
 
 
-_TABLE = _table()
+def _factors(distance_bytes: int) -> list[int]:
+    """Return what the two words of a block are multiplied by to be folded into the block at a distance.
 
-
-def _load(builder: Any, address: Any) -> Any:
-    """Load a block from anywhere."""
-    block = builder.load(builder.inttoptr(address, _VECTOR.as_pointer()))
-    block.align = 1
-    return block
-
-
-def _as_pair(context: Any, builder: Any, vector: Any) -> Any:
-    words = [builder.extract_element(vector, ir.IntType(32)(index)) for index in (0, 1)]
-    return context.make_tuple(builder, _PAIR, words)
-
-
-def _block(typing: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _as_pair(context, builder, _load(builder, arguments[0]))
-
-    return _PAIR(types.int64), generate
-
-
-def _folding(blocks: int) -> Any:
-    """Return the intrinsic that folds a block into as many that follow each other at an address.
-
-    Many at a time stay in the processor's vector registers; numba's own values are scalars.
+    A product of words in which the first bit is the highest power is one bit short, so the factor has it.
     """
+    return [_reflected(_divided(8 * distance_bytes + bits)[1], 32) << 1 for bits in (32, -32)]
 
-    def typed(typing: Any, low: Any, high: Any, address: Any) -> Any:
-        return _PAIR(types.uint64, types.uint64, types.int64), generate
+
+#: To divide 32 bits by the polynomial without a division: what to multiply by for the quotient, and back.
+_QUOTIENT, _BACK = _reflected(_divided(64)[0], 33), _reflected(_POLYNOMIAL, 33)
+
+
+# What numba has no words for.
+
+
+def _pointer(builder: Any, address: Any, kind: Any) -> Any:
+    return builder.inttoptr(address, kind.as_pointer())
+
+
+def _load(builder: Any, address: Any, kind: Any) -> Any:
+    """Load from anywhere."""
+    loaded = builder.load(_pointer(builder, address, kind))
+    loaded.align = 1
+    return loaded
+
+
+def _lanes() -> int:
+    """Return how many words the processor multiplies at once."""
+    return 4 if get_host_cpu_features().get("vpclmulqdq", False) else 2
+
+
+def _multiplied(builder: Any, left: Any, right: Any, halves: int) -> Any:
+    """Return the products of one word of every block, the first or the second of each side, without carries."""
+    suffix = "" if left.type.count == 2 else f".{64 * left.type.count}"
+    kind = ir.FunctionType(left.type, [left.type, left.type, _BYTE])
+    multiply = _cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.pclmulqdq{suffix}")
+    return builder.call(multiply, [left, right, _BYTE(halves)])
+
+
+def _folded(builder: Any, state: Any, distance_bytes: int, here: Any) -> Any:
+    """Return blocks folded into those that are so far behind them."""
+    factors = ir.Constant(state.type, _factors(distance_bytes) * (state.type.count // 2))
+    low, high = (_multiplied(builder, state, factors, halves) for halves in (0x00, 0x11))
+    return builder.xor(builder.xor(low, high), here)
+
+
+@contextmanager
+def _while(builder: Any, condition: Callable[[], Any]) -> Iterator[None]:
+    """Repeat what is built inside as long as a condition holds, which is looked at before."""
+    look, work, end = (builder.append_basic_block(name) for name in ("look", "work", "end"))
+    builder.branch(look)
+    with builder.goto_block(look):
+        builder.cbranch(condition(), work, end)
+    with builder.goto_block(work):
+        yield
+        builder.branch(look)
+    builder.position_at_end(end)
+
+
+def _fold(context: Any, address: Any, size: Any) -> Any:
+    folded = types.UniTuple(types.int64, 4)  # type: ignore[no-untyped-call]
+    one, wide = ir.VectorType(_WORD, 2), ir.VectorType(_WORD, _lanes())
+    wide_bytes = 8 * wide.count
+    step = _ABREAST * wide_bytes
+
+    def starting(kind: Any) -> Any:
+        return ir.Constant(kind, [0xFFFFFFFF, *[0] * (kind.count - 1)])
+
+    def blocks_of(builder: Any, vectors: list[Any]) -> list[Any]:
+        places = [ir.Constant(ir.VectorType(_HALF, 2), [at, at + 1]) for at in range(0, wide.count, 2)]
+        return [builder.shuffle_vector(vector, vector, place) for vector in vectors for place in places]
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        multiply = _cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(_VECTOR, [_VECTOR, _VECTOR, _BYTE]), "llvm.x86.pclmulqdq"
-        )
-        state = ir.Constant(_VECTOR, ir.Undefined)
-        for index in (0, 1):
-            state = builder.insert_element(state, arguments[index], ir.IntType(32)(index))
-        factors = ir.Constant(_VECTOR, [_FOLD_LOW, _FOLD_HIGH])
-        for number in range(blocks):
-            low, high = (builder.call(multiply, [state, factors, _BYTE(which)]) for which in (0x00, 0x11))
-            here = _load(builder, builder.add(arguments[2], _WORD(number * _BLOCK)))
-            state = builder.xor(builder.xor(low, high), here)
-        return _as_pair(context, builder, state)
+        address, size = arguments
+        state, at = _cgutils.alloca_once(builder, one), _cgutils.alloca_once(builder, _WORD)
 
-    return intrinsic(typed)
+        def is_left(size_bytes: int) -> Any:
+            return builder.icmp_unsigned("<=", builder.add(builder.load(at), _WORD(size_bytes)), size)
+
+        def here(kind: Any, offset: int = 0) -> Any:
+            return _load(builder, builder.add(address, builder.add(builder.load(at), _WORD(offset))), kind)
+
+        def go_on(size_bytes: int) -> None:
+            builder.store(builder.add(builder.load(at), _WORD(size_bytes)), at)
+
+        builder.store(_WORD(0), at)
+        with builder.if_else(is_left(step)) as (is_long, is_short):
+            with is_long:
+                places = range(0, step, wide_bytes)
+                vectors = [_cgutils.alloca_once(builder, wide) for _ in places]
+                for vector, place in zip(vectors, places, strict=True):
+                    first = here(wide, place)
+                    builder.store(first if place else builder.xor(first, starting(wide)), vector)
+                go_on(step)
+                with _while(builder, lambda: is_left(step)):
+                    for vector, place in zip(vectors, places, strict=True):
+                        builder.store(_folded(builder, builder.load(vector), step, here(wide, place)), vector)
+                    go_on(step)
+                last, *others = blocks_of(builder, [builder.load(vector) for vector in vectors])
+                for other in others:
+                    last = _folded(builder, last, _BLOCK, other)
+                builder.store(last, state)
+            with is_short:
+                builder.store(builder.xor(here(one), starting(one)), state)
+                go_on(_BLOCK)
+        with _while(builder, lambda: is_left(_BLOCK)):
+            builder.store(_folded(builder, builder.load(state), _BLOCK, here(one)), state)
+            go_on(_BLOCK)
+        halves = builder.bitcast(builder.load(state), ir.VectorType(_HALF, 4))
+        found = [builder.zext(builder.extract_element(halves, _HALF(index)), _WORD) for index in range(4)]
+        return context.make_tuple(builder, folded, found)
+
+    return folded(types.int64, types.int64), generate
 
 
-def _copying(typing: Any, target: Any, source: Any, size: Any) -> Any:
+def _step(context: Any, crc: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        target, source = (builder.inttoptr(address, _BYTE.as_pointer()) for address in arguments[:2])
-        _cgutils.raw_memcpy(builder, target, source, arguments[2], 1)
+        empty = ir.Constant(ir.VectorType(_WORD, 2), [0, 0])
+
+        def product(value: Any, factor: int) -> Any:
+            left, right = (builder.insert_element(empty, word, _HALF(0)) for word in (value, _WORD(factor)))
+            return builder.extract_element(_multiplied(builder, left, right, 0x00), _HALF(0))
+
+        quotient = builder.and_(product(arguments[0], _QUOTIENT), _WORD(0xFFFFFFFF))
+        return builder.lshr(product(quotient, _BACK), _WORD(32))
+
+    return types.int64(types.int64), generate
+
+
+def _get(context: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.zext(builder.bswap(_load(builder, arguments[0], _HALF)), _WORD)
+
+    return types.int64(types.int64), generate
+
+
+def _put(context: Any, address: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        address, value = arguments
+        builder.store(builder.bswap(builder.trunc(value, _HALF)), _pointer(builder, address, _HALF)).align = 1
         return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64, types.int64), generate
+    return types.none(types.int64, types.int64), generate
 
 
-#: Copies bytes from the second address to the first.
-copy: Any = intrinsic(_copying)
-#: Returns the two words of the block at an address.
-block: Any = intrinsic(_block)
-fold_one: Any = _folding(1)
-fold_many: Any = _folding(_AT_ONCE)
+def _word(context: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _load(builder, arguments[0], _WORD)
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
+    return types.int64(types.int64), generate
 
 
-def _compiled(function: _Function) -> _Function:
-    """Compile on first use, keep the result on disk, and let other threads run meanwhile."""
-    return cast(_Function, numba.njit(cache=True, nogil=True)(function))
+#: Fold all whole blocks of some bytes at an address, at least one, into 32 bits each of the last one.
+fold: Callable[[int, int], tuple[int, int, int, int]] = cast(Any, intrinsic(_fold))
+#: What becomes of a CRC into which 32 bits were taken.
+step: Callable[[int], int] = cast(Any, intrinsic(_step))
+#: Read and write 32 bits in the order of the network.
+get: Callable[[int], int] = cast(Any, intrinsic(_get))
+put: Callable[[int, int], None] = cast(Any, intrinsic(_put))
+#: Read 64 bits from anywhere.
+word_at: Callable[[int], int] = cast(Any, intrinsic(_word))
 
 
-@_compiled
-def _begin(address: int) -> Any:
-    low, high = block(address)
-    return low ^ np.uint64(0xFFFFFFFF), high
+# The functions.
 
 
-@_compiled
-def _finish(low: Any, high: Any, memory: Any, start: int, end: int, table: Any) -> Any:
-    crc = np.uint32(0)
-    for word in (low, high):
-        for shift in range(0, 64, 8):
-            byte = np.uint32(word >> np.uint64(shift) & np.uint64(255))
-            crc = table[(crc ^ byte) & np.uint32(255)] ^ (crc >> np.uint32(8))
-    for at in range(start, end):
-        crc = table[(crc ^ np.uint32(memory[at])) & np.uint32(255)] ^ (crc >> np.uint32(8))
-    return ~crc
+@compiled
+def crc_of(address: int, size: int) -> int:
+    """Return the CRC-32 of at least 16 bytes at an address."""
+    crc = 0
+    for half in fold(address, size):
+        crc = step(crc ^ half)
+    memory = octets(address)
+    for at in range(size - size % _BLOCK, size):
+        crc = step(((crc ^ memory[at]) & 255) << 24) ^ crc >> 8
+    return crc ^ 0xFFFFFFFF
 
 
-@_compiled
-def _checksums(memory: Any, stride: int, table: Any, found: Any) -> None:
-    address, step = memory.ctypes.data, _AT_ONCE * _BLOCK
-    folded, count = stride // _BLOCK * _BLOCK, len(found)
-    abreast = (folded - _BLOCK) // step * step + _BLOCK
-    row = 0
-    while row < count:
-        # The last few go through once more with those before them, which is quicker than alone.
-        row = min(row, count - 4)
-        a = address + row * stride
-        b, c, d = a + stride, a + 2 * stride, a + 3 * stride
-        (a0, a1), (b0, b1), (c0, c1), (d0, d1) = _begin(a), _begin(b), _begin(c), _begin(d)
-        for at in range(_BLOCK, abreast, step):
-            a0, a1 = fold_many(a0, a1, a + at)
-            b0, b1 = fold_many(b0, b1, b + at)
-            c0, c1 = fold_many(c0, c1, c + at)
-            d0, d1 = fold_many(d0, d1, d + at)
-        for low, high in ((a0, a1), (b0, b1), (c0, c1), (d0, d1)):
-            start = row * stride
-            for at in range(abreast, folded, _BLOCK):
-                low, high = fold_one(low, high, address + start + at)
-            found[row] = _finish(low, high, memory, start + folded, start + stride, table)
-            row += 1
-
-
-@_compiled
-def _get(memory: Any, at: int) -> Any:
-    return (
-        np.uint32(memory[at]) << np.uint32(24)
-        | np.uint32(memory[at + 1]) << np.uint32(16)
-        | np.uint32(memory[at + 2]) << np.uint32(8)
-        | np.uint32(memory[at + 3])
-    )
-
-
-@_compiled
-def _put(memory: Any, at: int, value: Any) -> None:
-    for place in range(4):
-        memory[at + place] = np.uint8(np.uint32(value) >> np.uint32(24 - 8 * place) & np.uint32(255))
-
-
-@_compiled
-def _fill(memory: Any, stride: int, count: int, payload: Any, slack: int, last_flags: int, table: Any) -> None:
-    size, here, there = stride - _HEADER_BYTES, memory.ctypes.data, payload.ctypes.data
-    chunk, sequence = _get(memory, _CHUNK), _get(memory, _SEQUENCE)
-    transmission, offset = _get(memory, _TRANSMISSION), _get(memory, _OFFSET)
-    for row in range(count):
-        start = row * stride
+def fill(memory: int, stride: int, count: int, payload: int, slack: int, last_flags: int) -> int:
+    """Make a burst of the headers of its first segment, which are at `memory` with slack and CRC 0."""
+    size = stride - _HEADER_BYTES
+    chunk, sequence = get(memory + _CHUNK), get(memory + _SEQUENCE)
+    transmission, offset = get(memory + _TRANSMISSION), get(memory + _OFFSET)
+    # From the last one on, so that the first one is what the others are made from until its turn comes.
+    for row in range(count - 1, -1, -1):
+        start = memory + row * stride
         if row:
-            copy(here + start, here, _HEADER_BYTES)
-            _put(memory, start + _CHUNK, chunk + np.uint32(row))
-            _put(memory, start + _SEQUENCE, sequence + np.uint32(row))
-            _put(memory, start + _TRANSMISSION, transmission + np.uint32(row))
-            _put(memory, start + _OFFSET, offset + np.uint32(row * size))
-        copy(here + start + _HEADER_BYTES, there + row * size, size)
-    memory[(count - 1) * stride + _FLAGS] |= np.uint8(last_flags)
-    found = np.empty(count, dtype=np.uint32)
-    _checksums(memory, stride, table, found)
-    for row in range(count):
-        _put(memory, row * stride + _CRC, found[row])
-        _put(memory, row * stride + _SLACK, np.uint32(slack))
+            copy(start, memory, _HEADER_BYTES)
+            put(start + _CHUNK, chunk + row)
+            put(start + _SEQUENCE, sequence + row)
+            put(start + _TRANSMISSION, transmission + row)
+            put(start + _OFFSET, offset + row * size)
+        if row == count - 1:
+            octets(start)[_FLAGS] |= last_flags
+        copy(start + _HEADER_BYTES, payload + row * size, size)
+        put(start + _CRC, crc_of(start, stride))
+        put(start + _SLACK, slack)
+    return count
 
 
-@_compiled
-def _follows(memory: Any, start: int, row: int, size: int) -> Any:
-    """Whether the segment at `start` is the row-th after the first one."""
-    for at in range(_HEADER_BYTES):
-        may_differ = at == _FLAGS or _SLACK <= at < _SLACK + 4 or _CRC <= at < _CRC + 4
-        counts_up = _CHUNK <= at < _CHUNK + 4 or _SEQUENCE <= at < _TRANSMISSION + 4 or _OFFSET <= at < _OFFSET + 4
-        if not may_differ and not counts_up and memory[start + at] != memory[at]:
-            return False
+@compiled
+def follows(memory: int, start: int, row: int, size: int) -> bool:
+    """Whether the segment at `start` is the row-th after the first one, at `memory`."""
+    differs = 0
+    for index in range(len(_COMPARED)):
+        differs |= (word_at(memory + 8 * index) ^ word_at(start + 8 * index)) & _COMPARED[index]
+    mask = 0xFFFFFFFF
     return (
-        _get(memory, start + _CHUNK) == np.uint32(_get(memory, _CHUNK) + np.uint32(row))
-        and _get(memory, start + _SEQUENCE) == np.uint32(_get(memory, _SEQUENCE) + np.uint32(row))
-        and _get(memory, start + _TRANSMISSION) == np.uint32(_get(memory, _TRANSMISSION) + np.uint32(row))
-        and _get(memory, start + _OFFSET) == np.uint32(_get(memory, _OFFSET) + np.uint32(row * size))
+        differs == 0
+        and get(start + _CHUNK) == (get(memory + _CHUNK) + row) & mask
+        and get(start + _SEQUENCE) == (get(memory + _SEQUENCE) + row) & mask
+        and get(start + _TRANSMISSION) == (get(memory + _TRANSMISSION) + row) & mask
+        and get(start + _OFFSET) == (get(memory + _OFFSET) + row * size) & mask
     )
 
 
-@_compiled
-def _check(memory: Any, stride: int, table: Any, right: Any) -> Any:
-    count = len(right)
+def check(memory: int, stride: int, count: int, right: int) -> int:
+    """Say in a byte each which segments have the CRC of their bytes; return how many, or -1: they make no run.
+
+    Slack and CRC are set to 0 on the way, if they make one.
+    """
     for row in range(1, count):
-        if not _follows(memory, row * stride, row, stride - _HEADER_BYTES):
-            return False
-    said, found = np.empty(count, dtype=np.uint32), np.empty(count, dtype=np.uint32)
+        if not follows(memory, memory + row * stride, row, stride - _HEADER_BYTES):
+            return -1
+    found = 0
     for row in range(count):
-        said[row] = _get(memory, row * stride + _CRC)
-        _put(memory, row * stride + _CRC, np.uint32(0))
-        _put(memory, row * stride + _SLACK, np.uint32(0))
-    _checksums(memory, stride, table, found)
-    for row in range(count):
-        right[row] = said[row] == found[row]
-    return True
+        start = memory + row * stride
+        said = get(start + _CRC)
+        put(start + _CRC, 0)
+        put(start + _SLACK, 0)
+        is_right = int(crc_of(start, stride) == said)
+        octets(right)[row] = is_right
+        found += is_right
+    return found

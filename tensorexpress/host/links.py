@@ -24,11 +24,11 @@ Address = tuple[str, int]
 
 #: What the kernel joins at most, or the longest datagram; and what is received together, and the room for both.
 _KERNEL_BYTES = 2**16
-_JOINED_BYTES = 3 * _KERNEL_BYTES
+_JOINED_BYTES = 7 * _KERNEL_BYTES
 _BUFFER_BYTES = _JOINED_BYTES + _KERNEL_BYTES
 
 #: Calls of the kernel with as much as it takes that share the work of one burst in Python.
-_CALLS_TOGETHER = 4
+_CALLS_TOGETHER = 8
 
 #: Asked of the kernel for datagrams that wait; it gives less where the system's limit is lower.
 _SOCKET_BUFFER_BYTES = 4 * 2**20

@@ -1,7 +1,7 @@
 """Where hosts come from: a process that has imported what all of them need, and forks one after another.
 
-A host that starts Python and imports everything anew takes a third of a second of a processor, and two seconds where
-it loads compiled code; a fork takes milliseconds. Whoever runs a plan has a `Nursery`, and tells it over a socket:
+A host that starts Python, imports everything and loads compiled code anew takes half a second of a processor; a fork
+takes milliseconds. Whoever runs a plan has a `Nursery`, and tells it over a socket:
 
     to it       a line of JSON: the namespace of a host, and under which numbers it finds the descriptors that are
                 beside it: standard input and output, its wire, if any, and what it shares with scripts
@@ -73,11 +73,11 @@ class HostProcess:
 
 
 class Nursery:
-    """The nursery of whoever runs a plan. `compiled`: hosts are so fast that they need compiled code."""
+    """The nursery of whoever runs a plan."""
 
-    def __init__(self, compiled: bool):
+    def __init__(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        arguments = (os.getpid(), theirs.fileno(), compiled)
+        arguments = (os.getpid(), theirs.fileno())
         with theirs:
             self._process = tied.start(
                 [sys.executable, "-P", "-c", f"from tensorexpress.host.nursery import main; main{arguments}"],
@@ -144,14 +144,13 @@ class Nursery:
 # In the nursery.
 
 
-def main(parent: int, descriptor: int, compiled: bool) -> None:
+def main(parent: int, descriptor: int) -> None:
     """Fork hosts until nobody asks for any more."""
     tied.end_with_parent(parent)
     from tensorexpress.host import process
-    from tensorexpress.host.segments import use_compiled
+    from tensorexpress.host.segments import fastest_codec
 
-    if compiled:
-        use_compiled()
+    fastest_codec()
     # What is there now stays shared with all hosts.
     gc.freeze()
     requests = socket.socket(fileno=descriptor)

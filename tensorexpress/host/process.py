@@ -47,9 +47,6 @@ from tensorexpress.wire.udp import take_wire
 
 _PS_PER_NS = 1000
 
-#: The rate of a link from which on compiled code for segments saves more than the second or two that it takes to load.
-_COMPILED_FROM_BPS = 100 * 10**6
-
 
 @dataclass(frozen=True)
 class Wire:
@@ -214,11 +211,6 @@ def check_runnable(plan: Plan) -> None:
         if wrong:
             raise InputError(f"{scenario.name}: {message}")
     queue_map_of(plan)
-
-
-def is_fast(plan: Plan) -> bool:
-    """Return whether a link of a plan is so fast that compiled code pays, which hosts then start with."""
-    return max(plan.scenario.cluster.directed().rate_bps) >= _COMPILED_FROM_BPS
 
 
 def open_link(task: Task) -> HostLink:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from functools import lru_cache
-from typing import NamedTuple
+from functools import cache, lru_cache
+from typing import NamedTuple, Protocol
 from zlib import crc32
 
 import numpy as np
@@ -101,66 +101,68 @@ class Reading(NamedTuple):
     corrupt: int
 
 
-def fill(memory: Bytes, stride: int, count: int, payload: Bytes, slack_us: int, last_flags: int) -> None:
-    """Make a burst of the headers of its first segment, which are at the start of the memory with slack and CRC 0."""
-    words, datagrams = _layout(memory, stride, count)
-    words[1:] = words[0].astype(np.uint32) + _steps(stride - SEGMENT_HEADER_BYTES)[1:count]
-    words[-1, 0] |= last_flags
-    rows = memory[: count * stride].reshape(count, stride)
-    rows[:, SEGMENT_HEADER_BYTES:] = payload.reshape(count, stride - SEGMENT_HEADER_BYTES)
-    words[:, _CRC_WORD] = np.fromiter(map(crc32, datagrams), dtype=np.uint32, count=count)
-    words[:, _SLACK_WORD] = slack_us & 0xFFFFFFFF
+class Codec(Protocol):
+    """What fills and checks bursts of segments at the start of some memory."""
+
+    def fill(self, stride: int, count: int, payload: Bytes, slack_us: int, last_flags: int) -> None:
+        """Make a burst of the headers of its first segment, which are there already, with slack and CRC 0."""
+        ...
+
+    def check(self, stride: int, count: int) -> list[int] | None:
+        """Return which segments lack the CRC of their bytes; None: they make no run.
+
+        Slack and CRC are set to 0 on the way, if they make one.
+        """
+        ...
 
 
-def check(memory: Bytes, stride: int, count: int) -> NDArray[np.bool_] | None:
-    """Return which of the segments at the start of the memory have the CRC of their bytes; None: they make no run.
+class ArrayCodec:
+    """Arrays and zlib: what works everywhere."""
 
-    Slack and CRC are set to 0 on the way, if they make one.
+    def __init__(self, memory: Bytes):
+        self._memory = memory
+
+    def fill(self, stride: int, count: int, payload: Bytes, slack_us: int, last_flags: int) -> None:
+        """Make a burst of the headers of its first segment."""
+        words, datagrams = self._layout(stride, count)
+        words[1:] = words[0].astype(np.uint32) + _steps(stride - SEGMENT_HEADER_BYTES)[1:count]
+        words[-1, 0] |= last_flags
+        rows = self._memory[: count * stride].reshape(count, stride)
+        rows[:, SEGMENT_HEADER_BYTES:] = payload.reshape(count, stride - SEGMENT_HEADER_BYTES)
+        words[:, _CRC_WORD] = np.fromiter(map(crc32, datagrams), dtype=np.uint32, count=count)
+        words[:, _SLACK_WORD] = slack_us & 0xFFFFFFFF
+
+    def check(self, stride: int, count: int) -> list[int] | None:
+        """Return which segments lack the CRC of their bytes; None: they make no run."""
+        on_wire, datagrams = self._layout(stride, count)
+        words = on_wire.astype(np.uint32)
+        expected = words[0] + _steps(stride - SEGMENT_HEADER_BYTES)[:count]
+        if ((words ^ expected) & _COMPARED).any():
+            return None
+        on_wire[:, _SLACK_WORD] = 0
+        on_wire[:, _CRC_WORD] = 0
+        found = np.fromiter(map(crc32, datagrams), dtype=np.uint32, count=count)
+        wrong: list[int] = np.flatnonzero(found != words[:, _CRC_WORD]).tolist()
+        return wrong
+
+    def _layout(self, stride: int, count: int) -> tuple[_Words, Iterator[memoryview]]:
+        """Return the headers of datagrams as words, a row each, and the datagrams."""
+        words: _Words = np.ndarray((count, _WORDS), ">u4", self._memory, 0, (stride, 4))
+        view = self._memory.data
+        return words, (view[at : at + stride] for at in range(0, count * stride, stride))
+
+
+@cache
+def fastest_codec() -> Callable[[Bytes], Codec]:
+    """Return machine code where it can be had, else arrays; both write and read the same bytes.
+
+    To load it takes a fifth of a second; where none was kept, numba makes it in some seconds.
     """
-    on_wire, datagrams = _layout(memory, stride, count)
-    words = on_wire.astype(np.uint32)
-    expected = words[0] + _steps(stride - SEGMENT_HEADER_BYTES)[:count]
-    if ((words ^ expected) & _COMPARED).any():
-        return None
-    on_wire[:, _SLACK_WORD] = 0
-    on_wire[:, _CRC_WORD] = 0
-    right: NDArray[np.bool_] = np.fromiter(map(crc32, datagrams), dtype=np.uint32, count=count) == words[:, _CRC_WORD]
-    return right
-
-
-def _layout(memory: Bytes, stride: int, count: int) -> tuple[_Words, Iterator[memoryview]]:
-    """Return the headers of datagrams as words, a row each, and the datagrams."""
-    words: _Words = np.ndarray((count, _WORDS), ">u4", memory, 0, (stride, 4))
-    view = memory.data
-    return words, (view[at : at + stride] for at in range(0, count * stride, stride))
-
-
-class _Codec(NamedTuple):
-    """What fills and checks bursts."""
-
-    fill: Callable[[Bytes, int, int, Bytes, int, int], None]
-    check: Callable[[Bytes, int, int], NDArray[np.bool_] | None]
-
-
-_codec = _Codec(fill, check)
-
-
-def use_compiled() -> bool:
-    """Fill and check bursts with compiled code in this process from now on, if the processor can; return whether.
-
-    To load it takes a second or two, so it is for processes that move gigabits a second.
-    """
-    global _codec
-    from tensorexpress.host import kernel
-
-    if not kernel.available():
-        return False
-    _codec = _Codec(kernel.fill, kernel.check)
-    # Here and not when the first packets wait for it.
-    buffer, run = SegmentBuffer(_MANY * SEGMENT_HEADER_BYTES), SegmentRun._make([0] * 18 + [_MANY, 0])
-    for payload in (b"", memoryview(bytearray())):
-        buffer.read(0, len(buffer.write(run, payload)), SEGMENT_HEADER_BYTES)
-    return True
+    try:
+        from tensorexpress.host.native import NativeCodec
+    except ImportError:  # the processor does not multiply polynomials, or numba is not installed
+        return ArrayCodec
+    return NativeCodec
 
 
 class SegmentBuffer:
@@ -169,7 +171,7 @@ class SegmentBuffer:
     def __init__(self, size_bytes: int):
         self.memory = bytearray(size_bytes)
         self.view = memoryview(self.memory)
-        self._bytes: Bytes = np.frombuffer(self.memory, dtype=np.uint8)
+        self._codec = fastest_codec()(np.frombuffer(self.memory, dtype=np.uint8))
 
     # Writing
 
@@ -201,7 +203,7 @@ class SegmentBuffer:
     def _write_many(self, run: SegmentRun, payload: memoryview | bytes, last_flags: int) -> None:
         self._pack(run, 0)
         content = np.frombuffer(payload, dtype=np.uint8)
-        _codec.fill(self._bytes, run.stride_bytes, run.segments, content, run.slack_us, last_flags)
+        self._codec.fill(run.stride_bytes, run.segments, content, run.slack_us, last_flags)
 
     def _pack(self, run: SegmentRun, index: int) -> None:
         """Write the headers of one segment of a run; slack and CRC are still 0, as the CRC takes them to be."""
@@ -248,13 +250,12 @@ class SegmentBuffer:
 
     def _read_many(self, count: int, stride: int) -> Reading:
         first = self._unpack(0) if self._is_segment(0, stride) else None
-        right = None if first is None else _codec.check(self._bytes, stride, count)
-        if first is None or right is None:
+        wrong = None if first is None else self._codec.check(stride, count)
+        if first is None or wrong is None:
             return self._read_one_by_one(0, count * stride, stride)
         run = first._replace(flags=first.flags | self.memory[(count - 1) * stride + _FLAGS_BYTE], segments=count)
-        if right.all():
+        if not wrong:
             return Reading([run], 0, 0)
-        wrong = np.flatnonzero(~right).tolist()
         return Reading(list(_without(run, wrong)), 0, len(wrong))
 
     def _read_one_by_one(self, start: int, end: int, stride: int) -> Reading:

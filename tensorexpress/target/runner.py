@@ -17,7 +17,7 @@ from tensorexpress.cluster import Cluster
 from tensorexpress.errors import InputError, TensorExpressError
 from tensorexpress.framing import ETHERNET_BYTES
 from tensorexpress.host.nursery import Nursery
-from tensorexpress.host.process import check_runnable, is_fast
+from tensorexpress.host.process import check_runnable
 from tensorexpress.observed import ObservedJob, ObservedNetwork, make_trace
 from tensorexpress.plan import Plan
 from tensorexpress.policy import Policy
@@ -143,7 +143,7 @@ def run_plan(
     target.check()
     with (
         running_scripts(plan, script) if script is not None else nullcontext() as scripts,
-        closing(Nursery(is_fast(plan))) as nursery,
+        closing(Nursery()) as nursery,
         target.start(plan) as network,
         running_hosts(plan, network, nursery, silence_s, scripts) as hosts,
     ):

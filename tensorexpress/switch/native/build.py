@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,42 +48,60 @@ _ARGUMENTS = {
 }
 
 
+class Library(NamedTuple):
+    """Functions that numba compiles: what it is called, how many numbers each takes, and what they are made from."""
+
+    name: str
+    arguments: Mapping[str, int]
+    #: Modules that have these functions; they are imported only to be compiled.
+    modules: tuple[str, ...]
+    #: All files that have a word in what is compiled.
+    sources: tuple[Path, ...]
+
+    def functions(self) -> list[Callable[..., int]]:
+        """Return the functions; ImportError where they are not compiled yet and numba is not installed."""
+        library, addresses = load(self._machine_code(), tuple(self.arguments))
+        found = []
+        for count, address in zip(self.arguments.values(), addresses, strict=True):
+            function: Any = ctypes.PYFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * count)(address)
+            function.library = library  # it lasts as long
+            found.append(function)
+        return found
+
+    def _machine_code(self) -> bytes:
+        """Return an object file, which is made anew whenever anything changes that it is made from."""
+        key = hashlib.sha256(processor_key())
+        for path in self.sources:
+            key.update(path.read_bytes())
+        return cached("native", f"{self.name}-{key.hexdigest()}.o", lambda: compile_module(self._module()))
+
+    def _module(self) -> Any:
+        """Return all functions as one module of LLVM."""
+        owners = [import_module(name) for name in self.modules]
+        whole = llvm.parse_assembly("")
+        for name, count in self.arguments.items():
+            function = next(getattr(owner, name) for owner in owners if hasattr(owner, name))
+            whole.link_in(llvm.parse_assembly(_text(function, count)))
+        return whole
+
+
+_HERE = Path(__file__).parent
+
+_LOOP = Library(
+    "loop",
+    _ARGUMENTS,
+    tuple(f"tensorexpress.switch.native.{name}" for name in ("steps", "queues", "sockets")),
+    (
+        *sorted(_HERE.glob("*.py")),
+        *(_HERE.parent / name for name in ("packet.py", "traffic.py", "program/native/layout.py")),
+    ),
+)
+
+
 @cache
 def functions() -> Functions:
-    """Return the functions; ImportError where they are not compiled yet and numba is not installed."""
-    library, addresses = load(_machine_code(), tuple(_ARGUMENTS))
-    found = []
-    for count, address in zip(_ARGUMENTS.values(), addresses, strict=True):
-        function: Any = ctypes.PYFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * count)(address)
-        function.library = library  # it lasts as long
-        found.append(function)
-    return Functions(*found)
-
-
-def _machine_code() -> bytes:
-    """Return the functions as an object file, which is made anew whenever anything changes that they are made from."""
-    key = hashlib.sha256(processor_key())
-    for path in _sources():
-        key.update(path.read_bytes())
-    return cached("native", f"loop-{key.hexdigest()}.o", lambda: compile_module(_module()))
-
-
-def _sources() -> list[Path]:
-    """Return all files that have a word in what is compiled."""
-    here = Path(__file__).parent
-    around = [here.parent / name for name in ("packet.py", "traffic.py", "program/native/layout.py")]
-    return [*sorted(here.glob("*.py")), *around]
-
-
-def _module() -> Any:
-    """Return all functions as one module of LLVM."""
-    from tensorexpress.switch.native import queues, sockets, steps
-
-    whole = llvm.parse_assembly("")
-    for name, count in _ARGUMENTS.items():
-        owner = next(module for module in (steps, queues, sockets) if hasattr(module, name))
-        whole.link_in(llvm.parse_assembly(_text(getattr(owner, name), count)))
-    return whole
+    """Return the functions of the loop; ImportError where they are not compiled yet and numba is not installed."""
+    return Functions(*_LOOP.functions())
 
 
 def _text(function: Callable[..., int], count: int) -> str:
