@@ -33,6 +33,7 @@ from tensorexpress.wire.header import Header, pack_many
 MANY = 10_000
 MESSAGE_BYTES = 4_000_000
 WINDOW_BYTES = 2_000_000
+ACKS_PER_WINDOW = 8
 SENDER, RECEIVER = ("10.9.8.1", 21592), ("10.9.8.2", 21592)
 
 
@@ -216,7 +217,13 @@ def transport(cable: Cable, mtu: int, seconds: float) -> float:
 
 def settings(given: dict[str, float]) -> EndpointSettings:
     framing = Framing(int(given["mtu"]))
-    flow = FlowSettings(framing.payload_bytes, framing.header_bytes, window_bytes=WINDOW_BYTES)
+    full_bytes = framing.payload_bytes + framing.header_bytes
+    flow = FlowSettings(
+        framing.payload_bytes,
+        framing.header_bytes,
+        window_bytes=WINDOW_BYTES,
+        ack_every=WINDOW_BYTES // ACKS_PER_WINDOW // full_bytes,
+    )
     return EndpointSettings(flow, silence_ps=10 * 10**12)
 
 

@@ -7,17 +7,27 @@ import os
 import socket
 import subprocess
 import sys
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from ipaddress import ip_address
+from itertools import groupby
 from pathlib import Path
+from random import Random
 
 import pytest
 from support.network import ip, needs_root
+from support.virtual_network import VirtualLink, VirtualNetwork
 
 from tensorexpress.addresses import GATEWAY_MAC
 from tensorexpress.errors import NetworkError
-from tensorexpress.host.links import CE, ECT, KernelLink, WireLink
-from tensorexpress.host.tagging import TrafficClass
+from tensorexpress.framing import SEGMENT_HEADER_BYTES, SEGMENT_OVERHEAD_BYTES
+from tensorexpress.host import links, segments
+from tensorexpress.host.endpoint import Endpoint, EndpointSettings
+from tensorexpress.host.flow import FlowSettings
+from tensorexpress.host.layout import CE, ECT
+from tensorexpress.host.links import KernelLink, WireLink
+from tensorexpress.host.tagging import Tag, TrafficClass
 from tensorexpress.wire.frame import FrameEnd as Host
 from tensorexpress.wire.frame import build_frame
 from tensorexpress.wire.udp import lay_wire
@@ -222,3 +232,66 @@ def test_a_wire_takes_what_is_for_this_host_and_whole(version):
     assert [arrival[:2] for arrival in arrivals] == [*unprotected, (b"hello", (str(other.ip), 21592))]
     assert arrivals[-1][2]
     assert sent == build_frame(own, Host(GATEWAY_MAC, other.ip), b"abcd", dscp=56, ecn=ECT)
+
+
+class Forwarded:
+    """What an endpoint sent: bursts of datagrams, some of which were changed on the way, from one socket."""
+
+    def __init__(self, random: Random):
+        network = VirtualNetwork()
+        sender, _ = VirtualLink(network, ("10.0.0.1", 1)), VirtualLink(network, ("10.0.0.2", 1))
+        end = Endpoint(sender, {"peer": ("10.0.0.2", 1)}, UNLIMITED, session=7, clock_ps=network.clock_ps)
+        self.contents = {number: random.randbytes(random.choice([900, 40_000, 123_456])) for number in range(3)}
+        for number, content in self.contents.items():
+            end.send("peer", Tag(0, 0, 1, tensor=2, message=number, flow=random.randrange(2)), content)
+        end.advance()
+        self.datagrams = [datagram for _, datagram in sender.sent]
+
+    def bursts(self, random: Random) -> Iterator[bytes]:
+        """Yield datagrams joined as the kernel joins them, most of them in order, a few twice, late or damaged."""
+        waiting, fault = list(self.datagrams), random.choice([0.0, 0.02, 0.2])
+        while waiting:
+            burst = [waiting.pop(0) for _ in range(min(len(waiting), random.randint(1, 20)))]
+            if random.random() < fault:
+                random.shuffle(burst)
+            if random.random() < fault:
+                burst.append(burst[0])
+            if random.random() < fault:
+                at = random.randrange(len(burst))
+                damaged = bytearray(burst[at])
+                damaged[random.randrange(len(damaged))] ^= 1 << random.randrange(8)
+                burst[at] = bytes(damaged)
+            for _, group in groupby(burst, key=len):
+                yield b"".join(group)
+
+
+FULL_BYTES = 1000 + SEGMENT_HEADER_BYTES
+UNLIMITED = EndpointSettings(FlowSettings(1000, SEGMENT_OVERHEAD_BYTES, window_bytes=0))
+
+
+@pytest.mark.parametrize("local", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("seed", range(12))
+def test_machine_code_receives_what_python_receives(local: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if segments.machine_code() is None:
+        pytest.skip("no machine code on this processor")
+    forwarded, outcomes = Forwarded(Random(seed)), []
+    for module in (segments.machine_code(), None):
+        monkeypatch.setattr(links, "machine_code", lambda module=module: module)
+        with closing(KernelLink((local, 0))) as there, closing(KernelLink((local, 0))) as stranger:
+            got = []
+            end = Endpoint(
+                link := KernelLink((local, 0)), {"peer": there.address}, UNLIMITED, session=7, delivered=got.append
+            )
+            with end:
+                random = Random(seed)
+                for burst in forwarded.bursts(random):
+                    source = stranger if random.random() < 0.05 else there
+                    assert source.send(link.address, URGENT, burst, min(len(burst), FULL_BYTES)) == len(burst)
+                    if random.random() < 0.5:
+                        end.receive()
+                for _ in range(100):
+                    end.receive()
+                contents = sorted((message.tag.message, bytes(message.view)) for message in got)
+                assert all(content == forwarded.contents[number] for number, content in contents)
+                outcomes.append((contents, replace(end.counters, acks_sent=0), end.duplicates))
+    assert outcomes[0] == outcomes[1]

@@ -26,7 +26,7 @@ from tensorexpress.host.flow import SPAN, Ack, Burst, FlowSettings, Outgoing, Re
 from tensorexpress.host.links import Address, Arrival, HostLink
 from tensorexpress.host.pool import Contribution, PoolSender, Summed
 from tensorexpress.host.scheduler import Scheduler, Sender
-from tensorexpress.host.segments import SegmentBuffer, SegmentRun, part_of
+from tensorexpress.host.segments import MANY, SegmentBuffer, SegmentRun, part_of
 from tensorexpress.host.sum_server import SumServer
 from tensorexpress.host.tagging import BEST_EFFORT, Tag, Tagger, TrafficClass, monotonic_ps
 from tensorexpress.plan import Plan
@@ -39,7 +39,7 @@ from tensorexpress.wire.sum_header import SumFlag, SumHeader, read_sum
 #: What is taken from the link before it is time to acknowledge and to send: so many bursts, or so many bytes. More
 #: would leave the sender waiting for the first acknowledgement of a window until the last of it has been read.
 _MOST_ARRIVALS = 32
-_MOST_ARRIVED_BYTES = 2**18
+_MOST_ARRIVED_BYTES = 2**19
 
 #: Heartbeats within the time after which silence is an error.
 _BEATS = 4
@@ -165,6 +165,18 @@ class _Peer:
     receiving: dict[int, _Receiving] = field(default_factory=dict)
 
 
+class _Lane(NamedTuple):
+    """A message of which more is likely to come next: its segments so far that followed each other."""
+
+    peer: _Peer
+    flow: ReceiveFlow
+    assembly: Assembly
+    message: Incoming
+    run: SegmentRun
+    #: Of the first segment of the run.
+    header: bytes
+
+
 class _Content(NamedTuple):
     """What the endpoint hangs on a message that it sends."""
 
@@ -233,6 +245,7 @@ class Endpoint:
         #: The rest of a burst for which the link had no room.
         self._held: tuple[_Peer, TrafficClass, bytes] | None = None
         self._to_acknowledge: dict[ReceiveFlow, tuple[_Peer, SegmentRun]] = {}
+        self._lane: _Lane | None = None
         self._timers: list[tuple[int, int, Callable[[], None]]] = []
         self._timer_numbers = itertools.count()
         self._beat_ps = settings.silence_ps // _BEATS
@@ -490,9 +503,7 @@ class Endpoint:
             if isinstance(burst, Contribution):
                 self._send_contribution(burst)
                 continue
-            peer, tag, _ = burst.message.content
-            peer.sent_ps = now_ps
-            self._send_datagrams(peer, tag.traffic, self._write_burst(burst, now_ps))
+            self._send_burst(burst, now_ps)
 
     def _send_contribution(self, packet: Contribution) -> None:
         data = packet.header.pack() + packet.payload
@@ -505,12 +516,32 @@ class Endpoint:
         if sent < len(data):
             self._held = (peer, traffic, bytes(data[sent:]))
 
-    def _write_burst(self, burst: Burst, now_ps: int) -> memoryview:
-        """Write the datagrams of a burst: full segments, and the last of the message if it is among them."""
-        message, (_, tag, payload) = burst.message, burst.message.content
+    def _send_burst(self, burst: Burst, now_ps: int) -> None:
+        """Send full segments, and the last of the message if it is among them, which may be shorter."""
+        message, (peer, tag, payload) = burst.message, burst.message.content
+        peer.sent_ps = now_ps
         size = self.settings.flow.payload_bytes
-        offset = burst.first * size
-        run = SegmentRun(
+        full = burst.count - (burst.ends_message and message.last_bytes < size)
+        run = self._run_of(burst, now_ps)
+        last_flags = (_LAST_OF_SLICE if burst.ends_message else 0) | (_ASKS_ACK if burst.asks else 0)
+        sent = 0
+        if full >= MANY:
+            content = payload[run.offset : run.offset + full * size]
+            sent = self._link.send_run(
+                peer.address,
+                tag.traffic,
+                run._replace(segments=full),
+                content,
+                last_flags if full == burst.count else 0,
+            )
+        if sent < burst.count:
+            rest = part_of(run, sent, burst.count - sent)._replace(start=0)
+            self._send_datagrams(peer, tag.traffic, self._written(rest, full - sent, payload, last_flags))
+
+    def _run_of(self, burst: Burst, now_ps: int) -> SegmentRun:
+        message, (_, tag, _) = burst.message, burst.message.content
+        size = self.settings.flow.payload_bytes
+        return SegmentRun(
             kind=tag.kind,
             flags=_RETRANSMITTED if burst.retransmitted else 0,
             job=tag.job,
@@ -527,17 +558,19 @@ class Endpoint:
             sequence=burst.sequence,
             transmission=burst.transmission,
             message=tag.message,
-            offset=offset,
+            offset=burst.first * size,
             total_bytes=message.length_bytes,
             segments=burst.count,
         )
-        last_flags = (_LAST_OF_SLICE if burst.ends_message else 0) | (_ASKS_ACK if burst.asks else 0)
-        if not burst.ends_message or message.last_bytes == size:
-            return self._stage.write(run, payload[offset : offset + burst.count * size], last_flags)
-        full = burst.count - 1
+
+    def _written(self, run: SegmentRun, full: int, payload: memoryview, last_flags: int) -> memoryview:
+        """Write the datagrams of a run: full segments, and after them the last of the message if it is shorter."""
+        content = payload[run.offset : run.offset + full * run.payload_bytes]
+        if full == run.segments:
+            return self._stage.write(run, content, last_flags)
         if full:
-            self._stage.write(run._replace(segments=full), payload[offset : offset + full * size])
-        end = part_of(run, full, 1)._replace(payload_bytes=message.last_bytes)
+            self._stage.write(run._replace(segments=full), content)
+        end = part_of(run, full, 1)._replace(payload_bytes=len(payload) - run.offset - len(content))
         self._stage.write(end, payload[end.offset :], last_flags)
         return self._stage.view[: end.start + end.stride_bytes]
 
@@ -575,16 +608,16 @@ class Endpoint:
 
     def receive(self) -> None:
         """Take what has arrived, acknowledge it, and deliver the messages that are complete."""
-        arrived_bytes = 0
+        arrived_bytes = self._take_following()
         for _ in range(_MOST_ARRIVALS):
+            if arrived_bytes >= _MOST_ARRIVED_BYTES:
+                break
             arrival = self._link.receive()
             if arrival is None:
                 self._drained_ps = self._clock_ps()
                 break
             self._take(arrival)
-            arrived_bytes += arrival.size_bytes
-            if arrived_bytes > _MOST_ARRIVED_BYTES:
-                break
+            arrived_bytes += arrival.size_bytes + self._take_following()
         for flow, (peer, run) in self._to_acknowledge.items():
             ack = flow.acknowledgement()
             if ack is not None:
@@ -685,14 +718,48 @@ class Endpoint:
                 counters.implausible += run.segments
                 return
             message.place(self._link.buffer, run, new)
-        flow.accept(run.sequence, run.transmission, run.segments, new, at_once=bool(run.flags & _AT_ONCE))
         if marked:
             counters.marked += run.segments
             flow.mark()
+        self._accept(peer, flow, run, new)
+        if message is None:
+            return
+        if message.complete:
+            self._deliver(assembly, message, run)
+        elif run.payload_bytes:
+            header = self._link.buffer.view[run.start : run.start + SEGMENT_HEADER_BYTES].tobytes()
+            self._lane = _Lane(peer, flow, assembly, message, run, header)
+
+    def _accept(self, peer: _Peer, flow: ReceiveFlow, run: SegmentRun, new: int) -> None:
+        flow.accept(run.sequence, run.transmission, run.segments, new, at_once=bool(run.flags & _AT_ONCE))
         self._to_acknowledge[flow] = (peer, run)
-        if message is not None and message.complete:
-            assembly.finish(run)
-            self._delivered(message)
+
+    def _deliver(self, assembly: Assembly, message: Incoming, run: SegmentRun) -> None:
+        assembly.finish(run)
+        self._delivered(message)
+
+    def _take_following(self) -> int:
+        """Take what most likely comes next, the following segments of a message, past Python; return their bytes."""
+        if self._lane is None:
+            return 0
+        peer, flow, assembly, message, run, header = self._lane
+        if not flow.expects(run.sequence + run.segments):
+            self._lane = None
+            return 0
+        start = run.offset + run.segments * run.payload_bytes
+        target = message.buffer[start:]
+        count, flags = self._link.receive_following(peer.address, header, run, target, _MOST_ARRIVED_BYTES)
+        if not count:
+            return 0
+        self.counters.received += count
+        peer.heard_ps = self._clock_ps()
+        message.missing_bytes -= count * run.payload_bytes
+        self._accept(peer, flow, part_of(run, run.segments, count)._replace(flags=flags), (1 << count) - 1)
+        self._lane = self._lane._replace(run=run._replace(segments=run.segments + count))
+        if message.complete:
+            self._lane = None
+            self._deliver(assembly, message, run)
+        return count * run.stride_bytes
 
     def _new_receiving(self, peer: _Peer, flow: int) -> _Receiving:
         peer.receiving[flow] = _Receiving(ReceiveFlow(self.settings.flow.ack_every), Assembly())

@@ -447,6 +447,10 @@ class ReceiveFlow:
         self._unacknowledged += count
         self._at_once |= at_once or ahead > 0 or repeated > 0
 
+    def expects(self, sequence: int) -> bool:
+        """Whether everything before a segment (modulo 2^32) has arrived, and nothing from it on."""
+        return not self._beyond and self.expected % _WRAP == sequence % _WRAP
+
     def mark(self) -> None:
         """Note that a switch marked what is being accepted: the sender must hear of it at once."""
         self._marked = self._at_once = True

@@ -1,4 +1,4 @@
-"""Filling and checking bursts of segments as machine code: `fill` and `check` of segments.py, but faster.
+"""Bursts of segments as machine code: what `ArrayCodec` of segments.py does, but faster, and calls of the kernel.
 
 The CRC-32 is computed by carry-less multiplication (PCLMULQDQ): a block is folded into one further on, that is,
 multiplied by a power of x modulo the polynomial, which leaves the CRC of the whole as it is. Blocks are as wide as the
@@ -9,6 +9,7 @@ processor multiplies at once, and several are under way at a time.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -19,7 +20,24 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from tensorexpress.switch.native.machine import compiled, copy, octets
+from tensorexpress.host.layout import (
+    CE,
+    CONTROL,
+    CONTROL_BYTES,
+    CONTROL_HEADER_BYTES,
+    FOUND_BYTES,
+    FOUND_FLAGS,
+    FOUND_MARKED,
+    FOUND_NAME_BYTES,
+    FOUND_STRIDE,
+    IP_TOS,
+    IPV6_TCLASS,
+    NAME,
+    NAME_BYTES,
+    UDP_GRO,
+    UDP_LEVEL,
+)
+from tensorexpress.switch.native.machine import compiled, copy, halves, octets, recvmsg, sendto, words
 
 _cgutils: Any = cgutils
 
@@ -28,6 +46,8 @@ _BYTE, _HALF, _WORD = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 #: Bytes of a block, and how many vectors of blocks are folded at a time: as many as a multiplication takes cycles.
 _BLOCK = 16
 _ABREAST = 4
+
+_WITHOUT_WAITING = int(socket.MSG_DONTWAIT)
 
 #: Places in a segment's headers: what counts up from one segment to the next, and what may differ.
 _HEADER_BYTES, _FLAGS, _SLACK, _CRC = 64, 3, 24, 32
@@ -241,26 +261,54 @@ def crc_of(address: int, size: int) -> int:
     return crc ^ 0xFFFFFFFF
 
 
-def fill(memory: int, stride: int, count: int, payload: int, slack: int, last_flags: int) -> int:
-    """Make a burst of the headers of its first segment, which are at `memory` with slack and CRC 0."""
+@compiled
+def write_rows(
+    header: int, memory: int, stride: int, first: int, count: int, payload: int, slack: int, last: int, last_flags: int
+) -> None:
+    """Write segments of a burst from `first` on; `header` is that of its first one, with slack and CRC 0.
+
+    From the last one on, because the header may lie where the first one is written.
+    """
     size = stride - _HEADER_BYTES
-    chunk, sequence = get(memory + _CHUNK), get(memory + _SEQUENCE)
-    transmission, offset = get(memory + _TRANSMISSION), get(memory + _OFFSET)
-    # From the last one on, so that the first one is what the others are made from until its turn comes.
+    chunk, sequence = get(header + _CHUNK), get(header + _SEQUENCE)
+    transmission, offset = get(header + _TRANSMISSION), get(header + _OFFSET)
     for row in range(count - 1, -1, -1):
-        start = memory + row * stride
-        if row:
-            copy(start, memory, _HEADER_BYTES)
-            put(start + _CHUNK, chunk + row)
-            put(start + _SEQUENCE, sequence + row)
-            put(start + _TRANSMISSION, transmission + row)
-            put(start + _OFFSET, offset + row * size)
-        if row == count - 1:
+        start, number = memory + row * stride, first + row
+        if start != header:
+            copy(start, header, _HEADER_BYTES)
+        put(start + _CHUNK, chunk + number)
+        put(start + _SEQUENCE, sequence + number)
+        put(start + _TRANSMISSION, transmission + number)
+        put(start + _OFFSET, offset + number * size)
+        if number == last:
             octets(start)[_FLAGS] |= last_flags
-        copy(start + _HEADER_BYTES, payload + row * size, size)
+        copy(start + _HEADER_BYTES, payload + number * size, size)
         put(start + _CRC, crc_of(start, stride))
         put(start + _SLACK, slack)
+
+
+def fill(memory: int, stride: int, count: int, payload: int, slack: int, last_flags: int) -> int:
+    """Make a burst of the headers of its first segment, which are at `memory` with slack and CRC 0."""
+    write_rows(memory, memory, stride, 0, count, payload, slack, count - 1, last_flags)
     return count
+
+
+def send(
+    descriptor: int, target: int, target_bytes: int, header: int, stage: int, stride: int, count: int, each: int,
+    payload: int, slack: int, last_flags: int,
+) -> int:  # fmt: skip
+    """Write a burst at `stage` and send it, so many segments at a time; return how many there was room for.
+
+    What is sent at a time stays in the processor's cache between the two.
+    """
+    sent = 0
+    while sent < count:
+        rows = min(each, count - sent)
+        write_rows(header, stage, stride, sent, rows, payload, slack, count - 1, last_flags)
+        if sendto(descriptor, stage, rows * stride, _WITHOUT_WAITING, target, target_bytes) < 0:
+            break
+        sent += rows
+    return sent
 
 
 @compiled
@@ -297,3 +345,86 @@ def check(memory: int, stride: int, count: int, right: int) -> int:
         octets(right)[row] = is_right
         found += is_right
     return found
+
+
+@compiled
+def is_right(start: int, stride: int) -> bool:
+    """Whether a segment has the CRC of its bytes, which stay as they are."""
+    said, slack = get(start + _CRC), get(start + _SLACK)
+    put(start + _CRC, 0)
+    put(start + _SLACK, 0)
+    found = crc_of(start, stride)
+    put(start + _CRC, said)
+    put(start + _SLACK, slack)
+    return found == said
+
+
+@compiled
+def note_control(message: int, size: int, found: int) -> None:
+    """Read what the kernel says of what it received: the bytes of each datagram, and whether a switch marked it."""
+    m, f = words(message), words(found)
+    f[FOUND_STRIDE], f[FOUND_MARKED] = size, 0
+    at, end = m[CONTROL], m[CONTROL] + m[CONTROL_BYTES]
+    while at + CONTROL_HEADER_BYTES < end:
+        length, what, value = words(at)[0], halves(at), at + CONTROL_HEADER_BYTES
+        if what[2] == UDP_LEVEL and what[3] == UDP_GRO:
+            f[FOUND_STRIDE] = halves(value)[0]
+        elif what[3] == IP_TOS or what[3] == IPV6_TCLASS:
+            f[FOUND_MARKED] = int(octets(value)[0] & 3 == CE)
+        at += max(length + 7, CONTROL_HEADER_BYTES) // 8 * 8
+
+
+@compiled
+def is_from(message: int, source: int, source_bytes: int) -> bool:
+    """Whether a message is from a socket address."""
+    m = words(message)
+    differs = (m[NAME_BYTES] & 0xFFFFFFFF) ^ source_bytes
+    for at in range(source_bytes):
+        differs |= octets(m[NAME])[at] ^ octets(source)[at]
+    return differs == 0
+
+
+def receive(
+    descriptor: int, message: int, memory: int, header: int, first: int, stride: int, enough: int, most: int,
+    source: int, source_bytes: int, target: int, found: int,
+) -> int:  # fmt: skip
+    """Receive segments that follow each other, and put their payload where it belongs; return how many.
+
+    No more than `most`, and `enough` of them end it. They are the `first`-th and further ones after the segment with
+    some header, from one source, not marked. The first datagrams that are something else stay in the memory, and
+    `found` says what they are.
+    """
+    m, f, size = words(message), words(found), stride - _HEADER_BYTES
+    name_bytes, control_bytes = m[NAME_BYTES], m[CONTROL_BYTES]
+    f[FOUND_BYTES] = f[FOUND_FLAGS] = 0
+    taken = 0
+    while taken < enough:
+        m[NAME_BYTES], m[CONTROL_BYTES] = name_bytes, control_bytes
+        arrived = recvmsg(descriptor, message, _WITHOUT_WAITING)
+        if arrived <= 0:
+            break
+        note_control(message, arrived, found)
+        rows = arrived // stride
+        is_expected = (
+            f[FOUND_STRIDE] == stride
+            and rows * stride == arrived
+            and rows <= most - taken
+            and f[FOUND_MARKED] == 0
+            and is_from(message, source, source_bytes)
+        )
+        row = 0
+        while is_expected and row < rows:
+            start = memory + row * stride
+            is_expected = follows(header, start, first + taken + row, size) and is_right(start, stride)
+            row += 1
+        if not is_expected:
+            f[FOUND_BYTES] = arrived
+            break
+        for row in range(rows):
+            start = memory + row * stride
+            f[FOUND_FLAGS] |= octets(start)[_FLAGS]
+            copy(target + (taken + row) * size, start + _HEADER_BYTES, size)
+        taken += rows
+    f[FOUND_NAME_BYTES] = m[NAME_BYTES]
+    m[NAME_BYTES], m[CONTROL_BYTES] = name_bytes, control_bytes
+    return taken

@@ -9,12 +9,25 @@ from __future__ import annotations
 import errno
 import socket
 import struct
+import sys
 from contextlib import suppress
 from ipaddress import ip_address
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tensorexpress.errors import NetworkError
-from tensorexpress.host.segments import SegmentBuffer
+from tensorexpress.host.layout import (
+    CE,
+    DO_NOT_FRAGMENT,
+    ECT,
+    IP_MTU_DISCOVER,
+    IP_RECVTOS,
+    IPV6_MTU_DISCOVER,
+    IPV6_RECVTCLASS,
+    IPV6_TCLASS,
+    UDP_GRO,
+    UDP_SEGMENT,
+)
+from tensorexpress.host.segments import Bytes, SegmentBuffer, SegmentRun, machine_code
 from tensorexpress.host.tagging import TrafficClass, tag_socket
 from tensorexpress.wire.checksum import checksum
 from tensorexpress.wire.frame import FrameEnd, build_frame
@@ -24,7 +37,7 @@ Address = tuple[str, int]
 
 #: What the kernel joins at most, or the longest datagram; and what is received together, and the room for both.
 _KERNEL_BYTES = 2**16
-_JOINED_BYTES = 7 * _KERNEL_BYTES
+_JOINED_BYTES = 3 * _KERNEL_BYTES
 _BUFFER_BYTES = _JOINED_BYTES + _KERNEL_BYTES
 
 #: Calls of the kernel with as much as it takes that share the work of one burst in Python.
@@ -32,15 +45,6 @@ _CALLS_TOGETHER = 8
 
 #: Asked of the kernel for datagrams that wait; it gives less where the system's limit is lower.
 _SOCKET_BUFFER_BYTES = 4 * 2**20
-
-#: ECN: "can be marked", sent with every segment; "has been marked" by a switch on the way.
-ECT, CE = 2, 3
-
-# Linux's udp.h and in.h; Python's socket module has only some of them.
-_UDP_SEGMENT, _UDP_GRO = 103, 104
-_IP_RECVTOS = 13
-_IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER, _DO_NOT_FRAGMENT = 10, 23, 2
-_IPV6_RECVTCLASS, _IPV6_TCLASS = 66, 67
 
 #: What the kernel takes as one send: the bytes of a datagram, and at most so many segments.
 _MOST_BURST_BYTES, _MOST_BURST_SEGMENTS = 65_507, 64
@@ -79,8 +83,24 @@ class HostLink(Protocol):
         """Send datagrams of `stride_bytes` each without waiting; return for how many bytes there was room."""
         ...
 
+    def send_run(
+        self, target: Address, traffic: TrafficClass, run: SegmentRun, payload: memoryview, last_flags: int
+    ) -> int:
+        """Send segments that the link can write by itself; return how many: the rest is to be sent."""
+        ...
+
     def receive(self) -> Arrival | None:
         """Return what has arrived; None when there is nothing."""
+        ...
+
+    def receive_following(
+        self, source: Address, header: bytes, run: SegmentRun, target: Bytes, enough_bytes: int
+    ) -> tuple[int, int]:
+        """Receive segments that follow a run straight to where their payload belongs; return how many, and their flags.
+
+        The run is from some source, and `header` is that of its first segment. Anything else that comes is left to
+        `receive`. A link that cannot do so receives none.
+        """
         ...
 
     def close(self) -> None:
@@ -100,15 +120,20 @@ class KernelLink:
         #: What has been received and is of another size or sender than what came before it.
         self._next: Arrival | None = None
         self.buffer = SegmentBuffer(_BUFFER_BYTES)
-        level, option = (socket.IPPROTO_IPV6, _IPV6_RECVTCLASS) if self._is_ipv6 else (socket.IPPROTO_IP, _IP_RECVTOS)
+        level, option = (socket.IPPROTO_IPV6, IPV6_RECVTCLASS) if self._is_ipv6 else (socket.IPPROTO_IP, IP_RECVTOS)
         self._socket.setsockopt(level, option, 1)
         self.offload = offload and self._has_offload()
+        native = machine_code()
+        self._sender = native and native.NativeSender(self._socket.fileno(), _KERNEL_BYTES)
+        self._receiver = native and native.NativeReceiver(self._socket.fileno(), self.buffer.memory)
+        #: Targets as the kernel writes them.
+        self._places: dict[Address, bytes] = {}
 
     def _has_offload(self) -> bool:
         """Ask for joined datagrams, and whether the kernel would cut up ours."""
         try:
-            self._socket.setsockopt(socket.IPPROTO_UDP, _UDP_SEGMENT, 0)
-            self._socket.setsockopt(socket.IPPROTO_UDP, _UDP_GRO, 1)
+            self._socket.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, 0)
+            self._socket.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
         except OSError:
             return False
         return True
@@ -125,16 +150,14 @@ class KernelLink:
 
     def most_segments(self, stride_bytes: int) -> int:
         """Return how many datagrams of this size fill the calls that are worth to be made together."""
-        return _CALLS_TOGETHER * max(1, min(_MOST_BURST_SEGMENTS, _MOST_BURST_BYTES // stride_bytes))
+        return _CALLS_TOGETHER * _segments_together(stride_bytes)
 
     def send(self, target: Address, traffic: TrafficClass, data: memoryview | bytes, stride_bytes: int) -> int:
         """Send with the DSCP and the priority of the class; a network that is away loses packets and raises nothing."""
-        if traffic != self._traffic:
-            tag_socket(self._socket, traffic, ecn=ECT)
-            self._traffic = traffic
+        self._be_of(traffic)
         sent = 0
         while sent < len(data):
-            step = self.most_segments(stride_bytes) // _CALLS_TOGETHER * stride_bytes if self.offload else stride_bytes
+            step = _segments_together(stride_bytes) * stride_bytes if self.offload else stride_bytes
             piece = data[sent : sent + step]
             try:
                 self._cut_at(stride_bytes, len(piece))
@@ -149,15 +172,40 @@ class KernelLink:
             sent += len(piece)
         return sent
 
+    def send_run(
+        self, target: Address, traffic: TrafficClass, run: SegmentRun, payload: memoryview, last_flags: int
+    ) -> int:
+        """Send as machine code, where that is there and the kernel cuts up what it is given."""
+        if self._sender is None or not self.offload:
+            return 0
+        self._be_of(traffic)
+        self._cut_at(run.stride_bytes, run.segments * run.stride_bytes)
+        sent: int = self._sender.send(
+            self._place_of(target), run, payload, last_flags, _segments_together(run.stride_bytes)
+        )
+        return sent
+
+    def _place_of(self, address: Address) -> bytes:
+        place = self._places.get(address)
+        if place is None:
+            place = self._places[address] = _socket_address(address)
+        return place
+
+    def _be_of(self, traffic: TrafficClass) -> None:
+        """Mark what is sent from now on."""
+        if traffic != self._traffic:
+            tag_socket(self._socket, traffic, ecn=ECT)
+            self._traffic = traffic
+
     def _cut_at(self, stride_bytes: int, size_bytes: int) -> None:
         """Have the kernel cut what comes next at this size, if it is not cut there anyway."""
         if self.offload and stride_bytes != self._cut_bytes and size_bytes > min(stride_bytes, self._cut_bytes):
-            self._socket.setsockopt(socket.IPPROTO_UDP, _UDP_SEGMENT, stride_bytes)
+            self._socket.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, stride_bytes)
             self._cut_bytes = stride_bytes
 
     def _stop_offload(self) -> None:
         """Send datagrams one by one from now on: a path or driver cannot compute the checksums of segments."""
-        self._socket.setsockopt(socket.IPPROTO_UDP, _UDP_SEGMENT, 0)
+        self._socket.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, 0)
         self.offload = False
 
     def receive(self) -> Arrival | None:
@@ -180,6 +228,18 @@ class KernelLink:
             size += more.size_bytes
         return first._replace(size_bytes=size)
 
+    def receive_following(
+        self, source: Address, header: bytes, run: SegmentRun, target: Bytes, enough_bytes: int
+    ) -> tuple[int, int]:
+        """Receive as machine code, where that is there; what does not follow is what `receive` returns next."""
+        if self._receiver is None or self._next is not None:
+            return 0, 0
+        followed = self._receiver.receive(self._place_of(source), header, run, target, enough_bytes)
+        if followed.size_bytes:
+            there = _address_in(followed.source)
+            self._next = Arrival(there, 0, followed.size_bytes, followed.stride_bytes, followed.marked)
+        return followed.segments, followed.flags
+
     def _receive_at(self, start: int) -> Arrival | None:
         """Receive to a place in the buffer."""
         while True:
@@ -197,12 +257,37 @@ class KernelLink:
         self._socket.close()
 
 
+def _segments_together(stride_bytes: int) -> int:
+    """Return how many datagrams of a size the kernel takes at once."""
+    return max(1, min(_MOST_BURST_SEGMENTS, _MOST_BURST_BYTES // stride_bytes))
+
+
+def _socket_address(address: Address) -> bytes:
+    """Return an address as Linux's `sockaddr_in` or `sockaddr_in6`."""
+    host, port = address
+    if ":" not in host:
+        return struct.pack("=H", socket.AF_INET) + struct.pack("!H4s8x", port, socket.inet_aton(host))
+    found: Any = socket.getaddrinfo(host, port, socket.AF_INET6, flags=socket.AI_NUMERICHOST)[0][4]
+    _, _, flow, scope = found
+    in_network_order = struct.pack("!HI16s", port, flow, ip_address(host).packed)
+    return struct.pack("=H", socket.AF_INET6) + in_network_order + struct.pack("=I", scope)
+
+
+def _address_in(place: bytes) -> Address:
+    """Return the address that a `sockaddr_in` or `sockaddr_in6` holds."""
+    port = int.from_bytes(place[2:4], "big")
+    if place[0] == socket.AF_INET:
+        return socket.inet_ntop(socket.AF_INET, place[4:8]), port
+    scoped = (socket.inet_ntop(socket.AF_INET6, place[8:24]), port, 0, int.from_bytes(place[24:28], sys.byteorder))
+    return socket.getnameinfo(scoped, socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)[0], port
+
+
 def _arrival(start: int, size: int, ancillary: list[tuple[int, int, bytes]], source: tuple[str, int]) -> Arrival:
     stride, marked = size, False
     for level, kind, value in ancillary:
-        if level == socket.IPPROTO_UDP and kind == _UDP_GRO:
+        if level == socket.IPPROTO_UDP and kind == UDP_GRO:
             stride = _INT.unpack(value[:4])[0]
-        elif kind in (socket.IP_TOS, _IPV6_TCLASS):
+        elif kind in (socket.IP_TOS, IPV6_TCLASS):
             marked = value[0] & 3 == CE
     return Arrival(source[:2], start, size, stride, marked)
 
@@ -250,6 +335,12 @@ class WireLink:
                 self._socket.send(frame)
         return len(data)
 
+    def send_run(
+        self, target: Address, traffic: TrafficClass, run: SegmentRun, payload: memoryview, last_flags: int
+    ) -> int:
+        """Send none: every segment needs a frame around it."""
+        return 0
+
     def receive(self) -> Arrival | None:
         """Return the datagram of the next frame that is for this host."""
         while True:
@@ -263,6 +354,12 @@ class WireLink:
             if arrival is not None:
                 return arrival
             self.ignored += 1
+
+    def receive_following(
+        self, source: Address, header: bytes, run: SegmentRun, target: Bytes, enough_bytes: int
+    ) -> tuple[int, int]:
+        """Receive none: every segment has a frame around it."""
+        return 0, 0
 
     def close(self) -> None:
         """Close the socket."""
@@ -319,9 +416,9 @@ def _bound(local: Address) -> socket.socket:
 def _prepare(opened: socket.socket) -> None:
     # A packet that does not fit is an error here, rather than fragments that no switch can classify.
     if opened.family == socket.AF_INET6:
-        opened.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _DO_NOT_FRAGMENT)
+        opened.setsockopt(socket.IPPROTO_IPV6, IPV6_MTU_DISCOVER, DO_NOT_FRAGMENT)
     else:
-        opened.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _DO_NOT_FRAGMENT)
+        opened.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, DO_NOT_FRAGMENT)
     for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
         opened.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BUFFER_BYTES)
     opened.setblocking(False)

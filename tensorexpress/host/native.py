@@ -4,26 +4,51 @@ from __future__ import annotations
 
 import ctypes
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite.binding import get_host_cpu_features
 from numpy.typing import NDArray
 
+from tensorexpress.framing import SEGMENT_HEADER_BYTES
+from tensorexpress.host import layout
+from tensorexpress.host.segments import SegmentBuffer, SegmentRun
 from tensorexpress.switch.native import build
 
 Bytes = NDArray[np.uint8]
 
+#: Room for any socket address, and for all that the kernel says of a message.
+_NAME_ROOM, _CONTROL_ROOM = 32, 128
+
 _HERE = Path(__file__).parent
 _SEGMENTS = build.Library(
     "segments",
-    {"fill": 6, "check": 4},
+    {"fill": 6, "check": 4, "send": 11, "receive": 12},
     ("tensorexpress.host.kernel",),
-    (_HERE / "kernel.py", *(Path(build.__file__).with_name(name) for name in ("machine.py", "build.py"))),
+    (
+        _HERE / "kernel.py",
+        _HERE / "layout.py",
+        *(Path(build.__file__).with_name(name) for name in ("machine.py", "build.py")),
+    ),
 )
 
 if not get_host_cpu_features().get("pclmul", False):
     raise ImportError("this processor does not multiply without carries")
-_fill, _check = _SEGMENTS.functions()
+_fill, _check, _send, _receive = _SEGMENTS.functions()
+
+
+class Followed(NamedTuple):
+    """What came after a run."""
+
+    #: Segments that follow it and are in their place, and the flags of them all.
+    segments: int
+    flags: int
+    #: Datagrams that were something else, at the start of the buffer: bytes of all and of each; 0: none.
+    size_bytes: int
+    stride_bytes: int
+    marked: bool
+    #: Their socket address.
+    source: bytes
 
 
 class NativeCodec:
@@ -45,7 +70,80 @@ class NativeCodec:
         return None if found < 0 else [row for row in range(count) if not right[row]]
 
 
-def _address_of(memory: Bytes) -> int:
+class NativeSender:
+    """Writes and sends bursts of segments through a socket, as much at a time as the kernel takes."""
+
+    def __init__(self, descriptor: int, most_bytes: int):
+        self._descriptor = descriptor
+        self._buffer = SegmentBuffer(SEGMENT_HEADER_BYTES + most_bytes)
+        self._header = _address_in(self._buffer.memory)
+
+    def send(self, target: bytes, run: SegmentRun, payload: memoryview, last_flags: int, each: int) -> int:
+        """Send a run to a socket address; return for how many segments there was room before anything failed."""
+        self._buffer.pack(run, 0)
+        return _send(
+            self._descriptor,
+            _address_in(target),
+            len(target),
+            self._header,
+            self._header + SEGMENT_HEADER_BYTES,
+            run.stride_bytes,
+            run.segments,
+            each,
+            _address_in(payload),
+            run.slack_us,
+            last_flags,
+        )
+
+
+class NativeReceiver:
+    """Receives segments that follow each other through a socket, and puts their payload where it belongs."""
+
+    def __init__(self, descriptor: int, memory: bytearray):
+        self._descriptor = descriptor
+        self._buffer = _address_in(memory)
+        self._name = np.zeros(_NAME_ROOM, dtype=np.uint8)
+        self._control = np.zeros(_CONTROL_ROOM, dtype=np.uint8)
+        self._pieces = np.array([self._buffer, len(memory)], dtype=np.int64)
+        self._found = np.zeros(layout.FOUND_WORDS, dtype=np.int64)
+        self._message = np.zeros(layout.MESSAGE_WORDS, dtype=np.int64)
+        for pointer, length, there in (
+            (layout.NAME, layout.NAME_BYTES, self._name),
+            (layout.CONTROL, layout.CONTROL_BYTES, self._control),
+        ):
+            self._message[[pointer, length]] = _address_of(there), len(there)
+        self._message[[layout.PIECES, layout.PIECE_COUNT]] = _address_of(self._pieces), 1
+        self._addresses = _address_of(self._message), _address_of(self._found)
+
+    def receive(self, source: bytes, header: bytes, run: SegmentRun, target: Bytes, enough_bytes: int) -> Followed:
+        """Receive what follows a run, of which the first segment has some header, from a socket address.
+
+        The target begins where the run's payload ends. What it has no room for does not follow.
+        """
+        message, found = self._addresses
+        count = _receive(
+            self._descriptor,
+            message,
+            self._buffer,
+            _address_in(header),
+            run.segments,
+            run.stride_bytes,
+            -(-enough_bytes // run.stride_bytes),
+            len(target) // run.payload_bytes,
+            _address_in(source),
+            len(source),
+            _address_of(target),
+            found,
+        )
+        size, stride, marked, name_bytes, flags = self._found.tolist()
+        return Followed(count, flags, size, stride, bool(marked), self._name[:name_bytes].tobytes() if size else b"")
+
+
+def _address_in(content: bytes | bytearray | memoryview) -> int:
+    return _address_of(np.frombuffer(content, dtype=np.uint8))
+
+
+def _address_of(memory: NDArray[Any]) -> int:
     """Return where an array is, faster than its `ctypes` says."""
     address: int = memory.__array_interface__["data"][0]
     return address

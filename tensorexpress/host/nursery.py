@@ -148,9 +148,9 @@ def main(parent: int, descriptor: int) -> None:
     """Fork hosts until nobody asks for any more."""
     tied.end_with_parent(parent)
     from tensorexpress.host import process
-    from tensorexpress.host.segments import fastest_codec
+    from tensorexpress.host.segments import machine_code
 
-    fastest_codec()
+    machine_code()
     # What is there now stays shared with all hosts.
     gc.freeze()
     requests = socket.socket(fileno=descriptor)

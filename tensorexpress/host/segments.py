@@ -15,6 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
+from types import ModuleType
 from typing import NamedTuple, Protocol
 from zlib import crc32
 
@@ -38,7 +39,7 @@ _CHUNK, _SLACK_WORD, _CRC_WORD, _SEQUENCE, _TRANSMISSION, _OFFSET = 4, 6, 8, 11,
 _FLAGS_BYTE = 3
 
 #: From this many segments on, arrays are faster than one segment after the other.
-_MANY = 4
+MANY = 4
 _MOST_SEGMENTS = LONGEST_DATAGRAM_BYTES // SEGMENT_HEADER_BYTES + 1
 
 Bytes = NDArray[np.uint8]
@@ -153,16 +154,22 @@ class ArrayCodec:
 
 
 @cache
-def fastest_codec() -> Callable[[Bytes], Codec]:
-    """Return machine code where it can be had, else arrays; both write and read the same bytes.
+def machine_code() -> ModuleType | None:
+    """Return the module `native`; None where the processor does not multiply polynomials, or numba is not installed.
 
     To load it takes a fifth of a second; where none was kept, numba makes it in some seconds.
     """
     try:
-        from tensorexpress.host.native import NativeCodec
-    except ImportError:  # the processor does not multiply polynomials, or numba is not installed
-        return ArrayCodec
-    return NativeCodec
+        from tensorexpress.host import native
+    except ImportError:
+        return None
+    return native
+
+
+def fastest_codec() -> Callable[[Bytes], Codec]:
+    """Return machine code where it can be had, else arrays; both write and read the same bytes."""
+    native = machine_code()
+    return ArrayCodec if native is None else native.NativeCodec
 
 
 class SegmentBuffer:
@@ -180,7 +187,7 @@ class SegmentBuffer:
 
         All have the flags of the run, the last one also `last_flags`.
         """
-        if run.segments >= _MANY and run.start == 0:
+        if run.segments >= MANY and run.start == 0:
             self._write_many(run, payload, last_flags)
         else:
             self._write_one_by_one(run, payload, last_flags)
@@ -192,7 +199,7 @@ class SegmentBuffer:
         for index in range(run.segments):
             start = run.start + index * run.stride_bytes
             end = start + run.stride_bytes
-            self._pack(run, index)
+            self.pack(run, index)
             if index == run.segments - 1:
                 memory[start + _FLAGS_BYTE] |= last_flags
             view[start + SEGMENT_HEADER_BYTES : end] = payload[index * size : (index + 1) * size]
@@ -201,11 +208,11 @@ class SegmentBuffer:
             memory[start + _CRC.start : start + _CRC.stop] = checked.to_bytes(4, "big")
 
     def _write_many(self, run: SegmentRun, payload: memoryview | bytes, last_flags: int) -> None:
-        self._pack(run, 0)
+        self.pack(run, 0)
         content = np.frombuffer(payload, dtype=np.uint8)
         self._codec.fill(run.stride_bytes, run.segments, content, run.slack_us, last_flags)
 
-    def _pack(self, run: SegmentRun, index: int) -> None:
+    def pack(self, run: SegmentRun, index: int) -> None:
         """Write the headers of one segment of a run; slack and CRC are still 0, as the CRC takes them to be."""
         _FORMAT.pack_into(
             self.memory,
@@ -240,7 +247,7 @@ class SegmentBuffer:
         Slack and CRC are set to 0 in the buffer on the way.
         """
         count = size // stride_bytes
-        if count < _MANY or start or stride_bytes < SEGMENT_HEADER_BYTES:
+        if count < MANY or start or stride_bytes < SEGMENT_HEADER_BYTES:
             return self._read_one_by_one(start, start + size, stride_bytes)
         reading = self._read_many(count, stride_bytes)
         if count * stride_bytes == size:

@@ -109,6 +109,12 @@ class VirtualLink:
             self.network.carry(self.address, target, datagram)
         return len(data)
 
+    def send_run(self, *_: object) -> int:
+        return 0
+
+    def receive_following(self, *_: object) -> tuple[int, int]:
+        return 0, 0
+
     def receive(self) -> Arrival | None:
         if not self.arrived:
             return None

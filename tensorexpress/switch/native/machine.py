@@ -89,4 +89,10 @@ recvmmsg: Callable[[int, int, int, int, int], int] = _of_libc(
 sendmmsg: Callable[[int, int, int, int], int] = _of_libc(
     "sendmmsg", types.int32, types.int32, types.int64, types.uint32, types.int32
 )
+#: socket, from, bytes, flags, address, its bytes
+sendto: Callable[[int, int, int, int, int, int], int] = _of_libc(
+    "sendto", types.int64, types.int32, types.int64, types.uint64, types.int32, types.int64, types.uint32
+)
+#: socket, message, flags
+recvmsg: Callable[[int, int, int], int] = _of_libc("recvmsg", types.int64, types.int32, types.int64, types.int32)
 errno_at: Callable[[], int] = _of_libc("__errno_location", types.int64)

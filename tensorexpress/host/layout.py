@@ -1,0 +1,24 @@
+"""Numbers that Python and machine code share: where in memory things are, and what Linux calls them."""
+
+from __future__ import annotations
+
+#: Words of Linux's msghdr: who sent it, the pieces of memory that it fills, what else is known of it, their lengths.
+NAME, NAME_BYTES, PIECES, PIECE_COUNT, CONTROL, CONTROL_BYTES = range(6)
+MESSAGE_WORDS = 7
+
+#: Words that say what was received and is not what was expected: bytes of all datagrams and of each, whether a switch
+#: marked them, and the bytes of the address that they are from; and the flags of all segments that were expected.
+FOUND_BYTES, FOUND_STRIDE, FOUND_MARKED, FOUND_NAME_BYTES, FOUND_FLAGS = range(5)
+FOUND_WORDS = 5
+
+#: The length, level and kind before what the kernel says of a message.
+CONTROL_HEADER_BYTES = 16
+
+# Linux's udp.h and in.h; Python's socket module has only some of them.
+UDP_LEVEL, UDP_SEGMENT, UDP_GRO = 17, 103, 104
+IP_TOS, IP_RECVTOS = 1, 13
+IP_MTU_DISCOVER, IPV6_MTU_DISCOVER, DO_NOT_FRAGMENT = 10, 23, 2
+IPV6_RECVTCLASS, IPV6_TCLASS = 66, 67
+
+#: ECN: "can be marked", sent with every segment; "has been marked" by a switch on the way.
+ECT, CE = 2, 3
