@@ -21,7 +21,7 @@ from tensorexpress.cli.options import (
 )
 from tensorexpress.cli.predict_commits import refuse_options
 from tensorexpress.cli.run_commits import run_asynchronously
-from tensorexpress.cli.run_notes import notes_on
+from tensorexpress.cli.run_notes import notes_on, with_background
 from tensorexpress.cli.run_script import (
     check_trainable,
     notes_on_training,
@@ -182,7 +182,7 @@ def run(
             write_notes(directory, [note.removeprefix("- ") for note in said])
     measured = side_by_side([Result.of(run.plan, run.trace) for run in runs])
     if json_path is not None:
-        write_json(json_path, with_losses(report.as_json(measured), runs))
+        write_json(json_path, with_background(with_losses(report.as_json(measured), runs), runs))
     if csv_path is not None:
         write_output(csv_path, report.as_csv(measured))
     if "-" not in (json_path, csv_path):

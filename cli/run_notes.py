@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tensorexpress.target import Target
@@ -31,6 +31,10 @@ def notes_on(runs: Sequence[Run], target: Target) -> list[str]:
     # A script computes as fast as it does, whatever the scale.
     remedy = f"close other programs, or give {'slower links' if runs[0].losses else 'a larger --scale'}"
     for run in runs:
+        if run.background:
+            sent, arrived = (counted(number, "packet") for number in map(sum, zip(*run.background, strict=True)))
+            name = run.plan.policy.name
+            notes.append(f"- Background traffic under {name}: {sent} left, {arrived} had arrived by the end.")
         harmed = sum((Counter(report.faults) for report in run.ports), Counter[str]())
         if harmed:
             kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(harmed.items()))
@@ -57,3 +61,13 @@ def notes_on(runs: Sequence[Run], target: Target) -> list[str]:
                 f"{run.attempts + 2}, or look at the median of more iterations."
             )
     return notes
+
+
+def with_background(document: dict[str, Any], runs: Sequence[Run]) -> dict[str, Any]:
+    """Add the packets of every source of background traffic to the JSON of runs, by policy."""
+    for run in runs:
+        if run.background:
+            document["policies"][run.plan.policy.name]["background"] = [
+                {"sent": sent, "arrived": arrived} for sent, arrived in run.background
+            ]
+    return document

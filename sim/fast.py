@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tensorexpress.background import GAPS
 from tensorexpress.buffer import shares
 from tensorexpress.changes import USUAL_PACE
 from tensorexpress.errors import SimulationError, StoppedError
@@ -15,7 +16,7 @@ from tensorexpress.graph import NODE_KINDS
 from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS, Pifo
 from tensorexpress.recovery import ALPHA_ONE
 from tensorexpress.sim.columns import *
-from tensorexpress.sim.flat_plan import BACKGROUND, CHANGE, COMPUTE, GAPS, NO_LIMIT, PHASE, FlatPlan, Ints
+from tensorexpress.sim.flat_plan import BACKGROUND, CHANGE, COMPUTE, NO_LIMIT, PHASE, FlatPlan, Ints
 from tensorexpress.sim.kernel.loop import kernel
 from tensorexpress.sim.model import loss_threshold
 from tensorexpress.sim.program_changes import BACK, CHILD_BELOW, CHILD_LINK, PACE, PARENT, PATH, RATE, UP

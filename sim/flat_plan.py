@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorexpress.background import background_gaps
 from tensorexpress.changes import pace_steps
 from tensorexpress.compute import compute_times
 from tensorexpress.framing import ETHERNET_BYTES
@@ -26,10 +27,6 @@ from tensorexpress.sim.flows import flow_columns, flows_of_background, flows_of_
 from tensorexpress.sim.program_changes import PACE, RATE, LaterPlans, ProgramChange, change_columns, later_ways
 from tensorexpress.sim.streams import streams
 from tensorexpress.software import host_work
-from tensorexpress.units import PS_PER_SECOND
-
-#: How many gaps between packets of a background source are drawn before they repeat.
-GAPS = 4096
 
 #: Phases of one instant: simultaneous events happen in this order, and by index inside a phase. The cluster changes
 #: first; lanes of hosts and ports choose last, so that they see everything that came at the same picosecond.
@@ -285,16 +282,6 @@ def _executed(graph: Graph) -> Iterator[Edges]:
         yield source[kept], target[kept]
 
 
-def _background_gaps(scenario: Scenario) -> Ints:
-    gaps = np.zeros((len(scenario.background), GAPS), dtype=np.int64)
-    for index, source in enumerate(scenario.background):
-        mean = source.packet_bytes * 8 * PS_PER_SECOND / source.rate_bps
-        rng = np.random.default_rng([scenario.seed, 1 << 20, index])
-        drawn = rng.exponential(mean, GAPS) if source.pattern == "poisson" else np.full(GAPS, mean)
-        gaps[index] = np.maximum(1, np.rint(drawn))
-    return gaps
-
-
 def _changes_of_cluster(scenario: Scenario) -> Iterator[ProgramChange]:
     hosts = [host for job in scenario.jobs for host in job.workers]
     for step in scenario.rate_steps():
@@ -483,7 +470,7 @@ def build(plan: Plan, grain: int = 1, packet_level: Plan | None = None, routes: 
         successors_start=successors_start.astype(np.int64),
         successors=successors.astype(np.int64),
         background_bytes=np.array([b.packet_bytes + ETHERNET_BYTES for b in scenario.background], dtype=np.int64),
-        background_gaps_ps=_background_gaps(scenario),
+        background_gaps_ps=background_gaps(scenario),
         background_at_ps=np.array([b.at_ps for b in scenario.background], dtype=np.int64),
         background_until_ps=np.array(
             [NEVER if b.until_ps is None else b.until_ps for b in scenario.background], dtype=np.int64

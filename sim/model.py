@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import simpy
 
+from tensorexpress.background import send_times_ps
 from tensorexpress.buffer import Buffer
 from tensorexpress.changes import USUAL_PACE, slowed_ps
 from tensorexpress.errors import SimulationError, StoppedError
@@ -43,7 +44,6 @@ from tensorexpress.sim.flat_plan import (
     BACKGROUND,
     CHANGE,
     COMPUTE,
-    GAPS,
     JOIN,
     NEVER,
     NO_LIMIT,
@@ -801,12 +801,9 @@ class Model:
         program = self.program
         flow = self.flows[int(program.background_flow[index])]
         size, gaps = int(program.background_bytes[index]), program.background_gaps_ps[index].tolist()
-        until_ps = int(program.background_until_ps[index])
-        sent, due_ps = 0, int(program.background_at_ps[index]) + gaps[0]
-        while due_ps < until_ps:
+        span = int(program.background_at_ps[index]), int(program.background_until_ps[index])
+        for due_ps in send_times_ps(gaps, *span):
             yield self.at(due_ps - int(self.env.now), BACKGROUND, index)
-            sent += 1
-            due_ps += gaps[sent % GAPS]
             packet = Packet(OTHER, flow, flow.path, size, program.background_rank, program.background_slack_ps)
             self.hosts[flow.src].send(packet)
 

@@ -16,8 +16,8 @@ ETHERNET_BYTES = 38
 #: The same beside a frame as switches count it, from its header on and without its checksum.
 FRAME_OVERHEAD_BYTES = ETHERNET_BYTES - 14
 
-_IPV4_BYTES = 20
-_UDP_BYTES = 8
+#: Bytes of an IP packet beside the payload of its UDP datagram.
+DATAGRAM_BYTES = 20 + 8
 
 #: What a segment of our transport says of itself, behind the header that switches read.
 TRANSPORT_BYTES = 32
@@ -26,14 +26,14 @@ TRANSPORT_BYTES = 32
 SEGMENT_HEADER_BYTES = HEADER_BYTES + TRANSPORT_BYTES
 
 #: Bytes on the wire beside the tensor in a packet of our transport. An acknowledgement says all in the same header.
-SEGMENT_OVERHEAD_BYTES = ETHERNET_BYTES + _IPV4_BYTES + _UDP_BYTES + SEGMENT_HEADER_BYTES
+SEGMENT_OVERHEAD_BYTES = ETHERNET_BYTES + DATAGRAM_BYTES + SEGMENT_HEADER_BYTES
 
 
 #: What a packet says of the slot in which a switch sums it, behind the same header; see docs/wire.md.
 SUM_BYTES = 16
 
 #: Bytes on the wire beside the values in a packet that switches sum.
-SUM_OVERHEAD_BYTES = ETHERNET_BYTES + _IPV4_BYTES + _UDP_BYTES + HEADER_BYTES + SUM_BYTES
+SUM_OVERHEAD_BYTES = ETHERNET_BYTES + DATAGRAM_BYTES + HEADER_BYTES + SUM_BYTES
 
 #: Behind the same header: of which workers the values of a packet are, where that is not always all below a switch.
 WORKERS_BYTES = 8

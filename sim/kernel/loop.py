@@ -10,7 +10,9 @@ from zlib import crc32
 import numpy as np
 from numba import njit
 
+from tensorexpress import background as other_traffic
 from tensorexpress import changes, queueing, recovery
+from tensorexpress.background import GAPS
 from tensorexpress.sim import columns, flat_plan, model, record
 from tensorexpress.sim.columns import *
 from tensorexpress.sim.flat_plan import (
@@ -19,7 +21,6 @@ from tensorexpress.sim.flat_plan import (
     ARRIVE,
     BACKGROUND,
     COMPUTE,
-    GAPS,
     JOIN,
     PHASE,
     TIMER,
@@ -239,7 +240,7 @@ def foresee(m: Memory) -> None:
 
 def parts() -> list[Path]:
     """Return the modules whose code or constants are compiled into the kernel."""
-    constants = (columns, flat_plan, model, record, changes, queueing, recovery)
+    constants = (columns, flat_plan, model, record, other_traffic, changes, queueing, recovery)
     return sorted(Path(__file__).parent.glob("*.py")) + [Path(str(module.__file__)) for module in constants]
 
 

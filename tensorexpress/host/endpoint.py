@@ -22,6 +22,7 @@ from tensorexpress.errors import HeaderError, InputError, NetworkError, unknown
 from tensorexpress.fixed_point import Floats, Integers
 from tensorexpress.framing import SEGMENT_HEADER_BYTES, SEGMENT_OVERHEAD_BYTES, Framing
 from tensorexpress.host.assembly import Assembly, Incoming, fits
+from tensorexpress.host.background import BackgroundSender, Datagrams
 from tensorexpress.host.flow import SPAN, Ack, Burst, FlowSettings, Outgoing, ReceiveFlow, SendFlow
 from tensorexpress.host.links import Address, Arrival, HostLink
 from tensorexpress.host.pool import Contribution, PoolSender, Summed
@@ -303,6 +304,10 @@ class Endpoint:
         self._join_sums(job, target)
         self._scheduler.activate(server)
 
+    def send_background(self, sender: BackgroundSender) -> None:
+        """Let other traffic have its part of the host's link, before all messages."""
+        self._scheduler.activate(sender)
+
     def _join_sums(self, job: int, target: Address) -> None:
         self._sum_targets[job] = target
         self._beat_ps = self.settings.silence_ps // _BEATS_WITH_SUMS
@@ -502,6 +507,10 @@ class Endpoint:
             self.counters.sent += burst.count
             if isinstance(burst, Contribution):
                 self._send_contribution(burst)
+                continue
+            if isinstance(burst, Datagrams):
+                # What finds no room is lost: nobody waits for it.
+                self._link.send(burst.target, BEST_EFFORT, burst.data, burst.stride_bytes)
                 continue
             self._send_burst(burst, now_ps)
 

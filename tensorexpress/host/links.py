@@ -10,7 +10,9 @@ import errno
 import socket
 import struct
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any, NamedTuple, Protocol
 
@@ -312,6 +314,7 @@ class WireLink:
         _prepare(wire)
         self.buffer = SegmentBuffer(_BUFFER_BYTES)
         self._targets: dict[Address, FrameEnd] = {}
+        self._diverted: tuple[FrameEnd, Callable[[Arrival], None]] | None = None
         #: Frames that are not UDP packets to this host, or damaged.
         self.ignored = 0
 
@@ -350,10 +353,25 @@ class WireLink:
                 return None
             except OSError:  # the other end is not there; a cable does not tell
                 continue
-            arrival = _datagram(self.buffer.view[:size], self._own)
+            frame = self.buffer.view[:size]
+            arrival = _datagram(frame, self._own)
             if arrival is not None:
                 return arrival
-            self.ignored += 1
+            if not self._divert(frame):
+                self.ignored += 1
+
+    def divert(self, port: int, take: Callable[[Arrival], None]) -> None:
+        """Give datagrams for another UDP port of this host to somebody else, whenever this link is read."""
+        self._diverted = (replace(self._own, port=port), take)
+
+    def _divert(self, frame: memoryview) -> bool:
+        if self._diverted is None:
+            return False
+        end, take = self._diverted
+        arrival = _datagram(frame, end)
+        if arrival is not None:
+            take(arrival)
+        return arrival is not None
 
     def receive_following(
         self, source: Address, header: bytes, run: SegmentRun, target: Bytes, enough_bytes: int

@@ -1,8 +1,10 @@
 """One host as a process, which `nursery` forks, with its task on standard input.
 
     standard input      a line of JSON, the task; a line with the start time in ns of CLOCK_MONOTONIC; then nothing. Its
-                        end means that whoever started this process is gone, and ends it at once.
+                        end means that whoever started this process is gone, and ends it at once. With background
+                        traffic there is one more line when the jobs of all hosts are done, which ends it.
     standard output     lines of JSON: {"ready": true} when the network is open, {"iteration": N} as a worker goes on,
+                        {"done": true} when there is only background traffic left to send and take,
                         {"error": TEXT} when it cannot, {"result": BYTES} before so many bytes of observations (.npz)
 
 CLOCK_MONOTONIC is the same for all processes of a machine, so the times of all hosts are of one clock.
@@ -31,6 +33,7 @@ from tensorexpress.classify import queue_map_of
 from tensorexpress.errors import InputError, TensorExpressError
 from tensorexpress.fixed_point import MOST_WORKERS
 from tensorexpress.framing import Framing
+from tensorexpress.host.background import LEAST_PACKET_BYTES, BackgroundTraffic, takes_part
 from tensorexpress.host.exchange import Exchange
 from tensorexpress.host.gradients import Tensors
 from tensorexpress.host.links import HostLink, KernelLink, WireLink
@@ -123,6 +126,11 @@ def jobs_of(plan: Plan, host: int) -> list[int]:
     return [number for number, job in enumerate(plan.jobs) if host in {*job.graph.hosts, *job.job.workers}]
 
 
+def is_needed(plan: Plan, host: int) -> bool:
+    """Return whether a host has anything to do in a run."""
+    return bool(jobs_of(plan, host)) or takes_part(plan.scenario, host)
+
+
 def peers_of(plan: Plan, host: int) -> set[int]:
     """Return the hosts that a host exchanges tensors with, or watches where switches sum."""
     pairs = {pair for job in plan.jobs for pair in (*job.graph.pairs, *_watches(job))}
@@ -180,7 +188,14 @@ def check_runnable(plan: Plan) -> None:
             f"transport.header is {asked.header_bytes} and transport.ack_size {asked.ack_bytes}; "
             f"accepted: {sent.header_bytes} and {sent.ack_bytes}, which hosts send; only predict can have others",
         ),
-        (scenario.background, "the scenario has background traffic; accepted: none; only predict can have it"),
+        *(
+            (
+                source.packet_bytes < LEAST_PACKET_BYTES,
+                f"background.{index}.packet is {source.packet_bytes}; accepted: {LEAST_PACKET_BYTES} or more, which a "
+                "frame carries without padding; only predict can have less",
+            )
+            for index, source in enumerate(scenario.background)
+        ),
         (scenario.loss, f"loss is {scenario.loss}; accepted: 0; the embedded target has --faults loss=..."),
         *(
             (
@@ -240,14 +255,19 @@ class _Parent:
         self._answers.write(json.dumps(message).encode() + b"\n" + content)
         self._answers.flush()
 
-    def end_with_it(self) -> None:
-        """End this process as soon as the parent is gone, whatever it is doing then."""
-        threading.Thread(target=self._wait_for_end, name="parent", daemon=True).start()
+    def end_with_it(self) -> int:
+        """End this process as soon as the parent is gone, whatever it is doing then.
 
-    def _wait_for_end(self) -> None:
+        Return a descriptor on which there is something when the parent has said more.
+        """
+        heard, said = os.pipe()
+        threading.Thread(target=self._wait_for_end, args=(said,), name="parent", daemon=True).start()
+        return heard
+
+    def _wait_for_end(self, said: int) -> None:
         # Not through the buffered file: its lock, held by this thread, would stop the interpreter from ending.
-        while os.read(self._requests.fileno(), 1):
-            pass
+        while more := os.read(self._requests.fileno(), 64):
+            os.write(said, more)
         os._exit(1)
 
 
@@ -256,13 +276,16 @@ def _take_part(task: Task, parent: _Parent) -> None:
     plan, jobs = task.plan, jobs_of(task.plan, task.host)
     names = plan.scenario.cluster.hosts
     link = open_link(task)
-    settings = host_settings(plan, task.host, jobs[0], task.silence_ps)
+    # A host without a job has no peers, and sends nothing that any job marks.
+    settings = host_settings(plan, task.host, jobs[0] if jobs else 0, task.silence_ps)
+    peers = {names[peer]: (task.addresses[peer], UDP_PORT) for peer in peers_of(plan, task.host)}
+    background = BackgroundTraffic(plan.scenario, task.host, task.addresses, task.session, link)
     parent.tell({"ready": True})
     start_ps = int(parent.ask()) * _PS_PER_NS
-    parent.end_with_it()
-    peers = {names[peer]: (task.addresses[peer], UDP_PORT) for peer in peers_of(plan, task.host)}
+    said = parent.end_with_it()
     station = Station(names[task.host], link, peers, settings, session=task.session)
     _change_rates(plan, task.host, station, start_ps)
+    background.start(station.endpoint, start_ps)
 
     def progress(iteration: int) -> None:
         parent.tell({"iteration": iteration})
@@ -287,9 +310,19 @@ def _take_part(task: Task, parent: _Parent) -> None:
             workers.append((job, worker))
     with station.endpoint:
         station.run()
+        if plan.scenario.background:
+            parent.tell({"done": True})
+            _run_until_told(station, said)
     content = io.BytesIO()
-    np.savez(content, allow_pickle=False, **_observations(station, workers))
+    np.savez(content, allow_pickle=False, background=background.counts(), **_observations(station, workers))
     parent.tell({"result": content.tell()}, content.getvalue())
+
+
+def _run_until_told(station: Station, said: int) -> None:
+    """Send and take background traffic until the parent says that all jobs are done."""
+    told: list[bytes] = []
+    station.endpoint.watch(said, lambda: told.append(os.read(said, 64)))
+    station.endpoint.run(until=lambda: bool(told))
 
 
 def _script_tensors(task: Task, job: int) -> tuple[dict[int, ScriptMemory], ScriptTensors | None]:

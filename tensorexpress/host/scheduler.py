@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tensorexpress.host.background import BackgroundSender, Datagrams
 from tensorexpress.host.flow import Burst, SendFlow
 from tensorexpress.host.pool import Contribution, PoolSender
 from tensorexpress.host.sum_server import SumServer
@@ -14,6 +15,9 @@ CATCH_UP_PS = 10 * PS_PER_MS
 #: What waits to be sent: to a host, through slots of a switch, or as answer to what went through these.
 Sender = SendFlow | PoolSender | SumServer
 
+#: The same, and what nobody acknowledges.
+AnySender = Sender | BackgroundSender
+
 
 class Scheduler:
     """Chooses bursts over all flows of a host, as `Host.next_packet` of `sim/model.py` chooses packets."""
@@ -24,7 +28,7 @@ class Scheduler:
         self._key = HOST_ORDERS[host_order].key
         self._credit_bytes, self._rate_bps, self._weighs_turns = credit_bytes, rate_bps, weighs_turns
         #: Flows that have something to send or in flight; a dict, because it keeps the order and finds quickly.
-        self._active: dict[Sender, None] = {}
+        self._active: dict[AnySender, None] = {}
         self._served = 0
         #: When the link has sent what it was given, and whether nothing waited for that; only with a rate.
         self._free_ps, self._is_idle = 0, True
@@ -37,7 +41,7 @@ class Scheduler:
         """Return what the host order sorts a slice by."""
         return self._key(piece)
 
-    def activate(self, flow: Sender) -> None:
+    def activate(self, flow: AnySender) -> None:
         """Consider a flow or pool that has been offered something."""
         self._active[flow] = None
 
@@ -46,7 +50,7 @@ class Scheduler:
         """Bytes on the wire over all flows that are neither acknowledged nor given up."""
         return sum(flow.in_flight_bytes for flow in self._active)
 
-    def next_burst(self, now_ps: int, most: int) -> Burst | Contribution | None:
+    def next_burst(self, now_ps: int, most: int) -> Burst | Contribution | Datagrams | None:
         """Send at most `most` segments of the most urgent message that may be sent; None when none may."""
         heads = [
             (*head, flow.served, place, flow)
@@ -63,7 +67,7 @@ class Scheduler:
             # Time of the link that nobody wanted is over; that for which we were not awake is made up for.
             self._free_ps = max(self._free_ps, now_ps - (0 if self._is_idle else CATCH_UP_PS))
         # Equal keys take turns: the flow that was served longest ago goes first, or the one whose turn is next.
-        flow = min(heads)[-1]
+        flow: AnySender = min(heads)[-1]
         most = min(most, self._room(flow, now_ps))
         if most < 1:
             self._is_idle = True
@@ -82,7 +86,7 @@ class Scheduler:
             burst.asks = True
         return burst
 
-    def _room(self, flow: Sender, now_ps: int) -> int:
+    def _room(self, flow: AnySender, now_ps: int) -> int:
         """Return how many full segments of a flow credit and link let through now; credit never holds a probe back."""
         room, full_bytes = 1 << 30, flow.full_bytes
         if self._credit_bytes and not flow.free_of_credit:

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorexpress.errors import NetworkError
+from tensorexpress.host.background import takes_part
 from tensorexpress.host.nursery import WIRE_DESCRIPTOR, HostProcess, Nursery
-from tensorexpress.host.process import Task, Wire, jobs_of
+from tensorexpress.host.process import Task, Wire, is_needed
 from tensorexpress.plan import Plan
 from tensorexpress.target import HostAccess, Network, WireAccess
 from tensorexpress.target.events import ProcessEvent
@@ -97,13 +98,17 @@ class RunningHosts:
     def collect(self, progress: Callable[[], None]) -> list[dict[str, NDArray[np.int64]]]:
         """Wait for what every host has seen; the first one that fails ends the run."""
         results: dict[str, bytes] = {}
-        iterations = 0
+        iterations, done = 0, set()
         while len(results) < len(self.processes) or (self.scripts is not None and not self.scripts.have_ended):
             event = self.events.get()
             if self.scripts is not None and self.scripts.take(event):
                 continue
             if "result" in event.message:
                 results[event.host] = event.content
+            elif "done" in event.message:
+                done.add(event.host)
+                if len(done) == len(self.processes):
+                    self.say("over")
             elif "iteration" in event.message:
                 for _ in range(iterations, event.message["iteration"]):
                     progress()
@@ -129,7 +134,7 @@ def running_hosts(
     hosts = RunningHosts(scripts)
     try:
         for index, name in enumerate(names):
-            if jobs_of(plan, index):
+            if is_needed(plan, index):
                 access = network.hosts[name]
                 shared, handed = (None, ()) if scripts is None else scripts.shared_with(index)
                 task = Task(plan, index, addresses, _wire(access), session, silence_ps, epoch, shared)
@@ -167,6 +172,7 @@ def _called(plan: Plan, host: int) -> str:
     for job in plan.scenario.jobs:
         roles += [f"worker {index} of {job.name}" for index, worker in enumerate(job.workers) if worker == host]
         roles += [f"server of {job.name}"] if host in job.servers else []
+    roles += ["background traffic"] if takes_part(plan.scenario, host) else []
     return f"{plan.scenario.cluster.hosts[host]} ({', '.join(roles)})"
 
 

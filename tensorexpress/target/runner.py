@@ -38,9 +38,9 @@ SILENCE_S = 10.0
 #: The MTU for which targets say how fast they are.
 _USUAL_MTU = 9000
 
-#: A packet that switches sum takes as much work as one of so many times its size: it is in no window, nobody
-#: acknowledges it or puts it together.
-_SUM_PACKET_WORTH = 4
+#: A packet that switches sum, or of background traffic, takes as much work as one of so many times its size: it is in
+#: no window, nobody acknowledges it or puts it together.
+_PLAIN_PACKET_WORTH = 4
 
 #: Between the last process that is ready and the start of the first iteration: all of them have heard of it by then.
 _LEAD_NS = 200 * 10**6
@@ -57,6 +57,8 @@ class Run:
     machine: MachineWatch
     #: How often the plan was run until the machine was calm, or patience over; this is the calmest of these runs.
     attempts: int = 1
+    #: Of every source of background traffic, the packets that were sent, and those that had arrived when all was over.
+    background: tuple[tuple[int, int], ...] = ()
     #: Of every step of a training script, the mean of the losses that all workers found; none without one.
     losses: tuple[float, ...] = ()
 
@@ -67,6 +69,7 @@ def fastest_bps(scenario: Scenario, target: Target, policies: Iterable[Policy] =
     One machine carries the packets of all links, so small packets, and many links that are busy at once, leave less for
     each. With parameter servers that are at most all links of servers, or of workers; with sums in switches all links
     of workers, and where these end at servers what one of them sends once more: all servers together get one sum.
+    Background traffic comes on top.
     """
     cluster, policies = scenario.cluster, tuple(policies)
     directed = cluster.directed()
@@ -78,10 +81,14 @@ def fastest_bps(scenario: Scenario, target: Target, policies: Iterable[Policy] =
         workers_bps, servers_bps = (sum(rates[host] for host in hosts) for hosts in (job.hosts, job.servers))
         busy_bps += workers_bps if in_switches or not job.servers else min(workers_bps, servers_bps)
         busy_bps += min(servers_bps, max(rates[host] for host in job.hosts)) if end_at_servers else 0
-    links_at_once = max(1.0, busy_bps / max(directed.rate_bps))
     packet_bytes = cluster.mtu + ETHERNET_BYTES
     if in_switches:
-        packet_bytes = min(packet_bytes, _SUM_PACKET_WORTH * SUM_FRAMING.full_packet_bytes)
+        packet_bytes = min(packet_bytes, _PLAIN_PACKET_WORTH * SUM_FRAMING.full_packet_bytes)
+    other_bps = sum(
+        source.rate_bps * max(1.0, packet_bytes / (_PLAIN_PACKET_WORTH * source.packet_bytes))
+        for source in scenario.background
+    )
+    links_at_once = max(1.0, (busy_bps + other_bps) / max(directed.rate_bps))
     packet_share = min(1.0, packet_bytes / (_USUAL_MTU + ETHERNET_BYTES))
     return int(target.fastest_bps() * packet_share / links_at_once)
 
@@ -157,7 +164,8 @@ def run_plan(
                 observed = hosts.collect(progress)
         ports = _difference(ports_before, network.report())
     losses = () if scripts is None else scripts.losses
-    return Run(plan, _trace(plan, observed, ports, start_ns * 1000), ports, machine, losses=losses)
+    trace = _trace(plan, observed, ports, start_ns * 1000)
+    return Run(plan, trace, ports, machine, background=_background(observed), losses=losses)
 
 
 def run_calmly(run_once: Callable[[str], Run], attempts: int) -> Run:
@@ -243,6 +251,11 @@ def _trace(
     summed = (INGRESS_DROP,) if plan.policy.in_switches else ()
     links = _links(plan.scenario.cluster, ports, summed)
     return make_trace(plan, "measured", jobs, ObservedNetwork(links, *counts))
+
+
+def _background(observed: Sequence[Mapping[str, NDArray[np.int64]]]) -> tuple[tuple[int, int], ...]:
+    counts = np.sum([each["background"] for each in observed], axis=0).tolist()
+    return tuple((sent, arrived) for sent, arrived in counts)
 
 
 def _job(plan: Plan, number: int, observed: Sequence[Mapping[str, NDArray[np.int64]]], start_ps: int) -> ObservedJob:
