@@ -16,8 +16,9 @@ _BUSY = 0.85
 
 def notes_on(runs: Sequence[Run], target: Target) -> list[str]:
     """Return what a reader must know beside the numbers."""
+    from tensorexpress.emulation import EMULATING, LEAST_EMULATED_PS, emulated_delay_ps
     from tensorexpress.switch.counted import NOT_TAKEN
-    from tensorexpress.units import counted
+    from tensorexpress.units import counted, format_time
 
     rounds = len(runs[0].trace.jobs[0].updated_ps)
     found = "" if runs[0].losses else f"; every worker found every sum of {rounds} iterations exact"
@@ -28,6 +29,12 @@ def notes_on(runs: Sequence[Run], target: Target) -> list[str]:
         notes.append("- The scenario's software path is for predictions; here hosts took the time that they take.")
     if runs[0].plan.scenario.cluster.switch_rate_bps:
         notes.append("- cluster.switch_rate is for predictions; here switches took the time that they take.")
+    longest = max(runs[0].plan.scenario.cluster.links, key=lambda link: link.delay_ps)
+    if longest.delay_ps >= LEAST_EMULATED_PS and not emulated_delay_ps(longest, target.name):
+        notes.append(
+            f"- The delay of links, up to {format_time(longest.delay_ps)}, is not emulated on the target "
+            f"{target.name}; it is on {', '.join(EMULATING)}."
+        )
     # A script computes as fast as it does, whatever the scale.
     remedy = f"close other programs, or give {'slower links' if runs[0].losses else 'a larger --scale'}"
     for run in runs:

@@ -2,7 +2,8 @@
 
 The model knows links: a packet occupies one for size / rate, and arrives whole after that and the link's delay. Hosts
 and switches of a target also take time for every packet, timers come late, links are a little slower than they are told
-to be, and have no delay of their own. On the way of one packet of n bytes from host to host, this is added:
+to be, and have no delay but what a target emulates. On the way of one packet of n bytes from host to host, this is
+added:
 
     host_packet_ps + n * host_byte_ps           in the two hosts: sending, receiving, checking
     switch_packet_ps + n * switch_byte_ps       in a switch
@@ -26,6 +27,7 @@ import numpy as np
 
 from tensorexpress.baseline import FittedBaseline
 from tensorexpress.cluster import Cluster, Link, with_rates
+from tensorexpress.emulation import emulated_delay_ps
 from tensorexpress.errors import InputError, NetworkError, unknown
 from tensorexpress.files import read_json, write_atomic
 from tensorexpress.framing import ETHERNET_BYTES, Framing
@@ -234,6 +236,7 @@ def _calibrate_link(link: Link, cluster: Cluster, calibration: Calibration) -> L
     at_switch_ps = calibration.switch_packet_ps + size * calibration.switch_byte_ps
     is_switch = [end in cluster.switches for end in (link.a, link.b)]
     added_ps = sum(at_switch_ps if switch else at_host_ps for switch in is_switch) // 2
+    added_ps += emulated_delay_ps(link, calibration.target)
     a, b = (calibration.paced_links > switch for switch in is_switch)
     return replace(with_rates(link, *rates_bps), delay_ps=max(a or b, added_ps), paced=(a, b))
 

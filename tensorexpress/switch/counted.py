@@ -20,6 +20,8 @@ NO_SESSION = "unknown clone session"
 LOOP = "loop"
 FAILED = "failed"
 RELOADED = "program replaced"
+#: On purpose, where links of a scenario lose packets.
+LOST_ON_CABLE = "lost on the cable"
 REFUSED = "refused by the interface"
 #: Frames that arrived faster than the switch took them; the kernel had no room left, and no program has seen them.
 NOT_TAKEN = "receive buffer full"

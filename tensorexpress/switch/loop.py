@@ -25,7 +25,8 @@ from tensorexpress.files import make_directory
 from tensorexpress.p4.define import CPU_PORT
 from tensorexpress.program_engines import PYTHON
 from tensorexpress.switch.configuration import Configuration
-from tensorexpress.switch.counted import NOT_TAKEN, REFUSED, PortStatistics, Statistics
+from tensorexpress.switch.counted import LOST_ON_CABLE, NOT_TAKEN, REFUSED, PortStatistics, Statistics
+from tensorexpress.switch.emulated_cable import CableSettings, EmulatedCable
 from tensorexpress.switch.engines import make_switch, prepare_engine
 from tensorexpress.switch.faults import Faults, FaultyPort
 from tensorexpress.switch.link import LinkClosedError, SwitchEnd
@@ -71,6 +72,8 @@ class LoopSettings:
     faults: Faults = field(default_factory=Faults)
     #: What programs run in: `program_engines.ENGINES`.
     engine: str = PYTHON
+    #: What is emulated of the cables of ports, where that is anything.
+    cables: Mapping[int, CableSettings] = field(default_factory=dict)
 
 
 class Loop:
@@ -82,6 +85,7 @@ class Loop:
         self._ports: dict[int, FramePort] = {}
         self._captures: dict[tuple[int, str], PcapWriter] = {}
         self._struck: dict[int, Counter[str]] = {}
+        self._cables = {number: EmulatedCable(cable, number) for number, cable in settings.cables.items()}
         try:
             for number, (spec, _) in settings.ports.items():
                 port = open_port(spec)
@@ -106,7 +110,7 @@ class Loop:
             cpu_port=settings.cpu_port,
             engine=settings.engine,
         )
-        if not self._captures:
+        if not self._captures and not self._cables:
             self.switch.send_directly({number: port.sending_fileno() for number, port in self._ports.items()})
         #: A program that operations are done for before packets pass it, and operations to be done all at once.
         self._next = Configuration()
@@ -141,7 +145,7 @@ class Loop:
                 readable, _, _ = select.select(
                     waiting_for, [self._control] if answering else (), (), self._sleep_s(answering)
                 )
-                self.switch.advance(self._now_ps())
+                self._advance()
                 if answering:
                     self._control.send_rest()
                 for descriptor in readable:
@@ -156,6 +160,18 @@ class Loop:
                 if self._captures:
                     self._flush_captures()
 
+    def _advance(self) -> None:
+        """Let all arrive and leave that is due."""
+        now_ps = self._now_ps()
+        for number, cable in self._cables.items():
+            arrived = cable.arriving.take(now_ps)
+            if arrived:
+                self.switch.receive_many([(number, frame, now_ps) for frame in arrived])
+        self.switch.advance(now_ps)
+        for number, cable in self._cables.items():
+            for frame in cable.leaving.take(now_ps):
+                self._put_out(number, frame)
+
     def _now_ps(self) -> int:
         return (time.monotonic_ns() - self._started_ns) * _PS_PER_NS
 
@@ -163,14 +179,27 @@ class Loop:
         if self._chores or self.switch.is_checking or (self._request is not None and not answering):
             return 0.0
         due_ps = self.switch.next_event_ps()
+        if self._cables:
+            times = (due_ps, *(cable.next_ps for cable in self._cables.values()))
+            due_ps = min((time_ps for time_ps in times if time_ps is not None), default=None)
         if due_ps is None:
             return _LONGEST_SLEEP_S
         return min(max(0.0, (due_ps - self._now_ps()) / _PS_PER_SECOND), _LONGEST_SLEEP_S)
 
     def _take_frames(self, number: int) -> None:
-        port = self._ports[number]
-        if self._captures or not self.switch.take_from(number, port, self._now_ps()):
+        port, cable = self._ports[number], self._cables.get(number)
+        if cable is not None and cable.arriving.delay_ps:
+            self._hold_frames(port, number, cable)
+        elif self._captures or not self.switch.take_from(number, port, self._now_ps()):
             self._take_frames_one_by_one(number)
+
+    def _hold_frames(self, port: FramePort, number: int, cable: EmulatedCable) -> None:
+        """Let frames set out on their way to a port."""
+        for frame in port.receive(BATCH):
+            now_ns = time.monotonic_ns()
+            if self._captures:
+                self._capture(number, "in", frame, now_ns)
+            cable.arriving.put(frame, (now_ns - self._started_ns) * _PS_PER_NS)
 
     def _take_frames_one_by_one(self, number: int) -> None:
         receive, clock_ns, started_ns = self.switch.receive, time.monotonic_ns, self._started_ns
@@ -181,6 +210,15 @@ class Loop:
             receive(number, frame, (now_ns - started_ns) * _PS_PER_NS)
 
     def _transmit(self, number: int, frame: bytes, time_ps: int) -> None:
+        cable = self._cables.get(number)
+        if cable is not None and cable.loses():
+            self.switch.count_drop(number, LOST_ON_CABLE)
+        elif cable is not None and cable.leaving.delay_ps:
+            cable.leaving.put(frame, time_ps)
+        else:
+            self._put_out(number, frame)
+
+    def _put_out(self, number: int, frame: bytes) -> None:
         if not self._ports[number].send(frame):
             self.switch.count_drop(number, REFUSED)
         elif self._captures:

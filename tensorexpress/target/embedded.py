@@ -15,10 +15,12 @@ from dataclasses import dataclass, field, replace
 from tensorexpress.addresses import GATEWAY_MAC, addresses_of
 from tensorexpress.classify import deployment_of
 from tensorexpress.cluster import Cluster
+from tensorexpress.emulation import emulated_delay_ps
 from tensorexpress.errors import TensorExpressError
 from tensorexpress.plan import Plan
 from tensorexpress.program_engines import AUTO
 from tensorexpress.queueing import Deployment
+from tensorexpress.switch.emulated_cable import CableSettings
 from tensorexpress.switch.faults import Faults
 from tensorexpress.switch.link import LinkClosedError
 from tensorexpress.switch.loop import LoopSettings
@@ -33,6 +35,8 @@ from tensorexpress.wire.udp import lay_wire
 
 logger = logging.getLogger(__name__)
 
+NAME = "embedded"
+
 
 @dataclass(frozen=True)
 class EmbeddedTarget:
@@ -43,7 +47,7 @@ class EmbeddedTarget:
     faults: Faults = field(default_factory=Faults)
     #: What the program of switches runs in: `program_engines.ENGINES`.
     engine: str = AUTO
-    name: str = "embedded"
+    name: str = NAME
     sums: bool = True
     changes_rates: bool = True
 
@@ -141,9 +145,9 @@ def _network(plan: Plan, target: EmbeddedTarget) -> Iterator[EmbeddedNetwork]:
     with ExitStack() as cleanup:
         hosts, ports = _lay(plan, target, cleanup)
         control = cleanup.enter_context(private_directory())
-        switches = {}
+        switches, emulated = {}, emulated_cables(plan)
         for number, (name, specs) in enumerate(ports.items()):
-            settings = LoopSettings(specs, faults=target.faults, engine=target.engine)
+            settings = LoopSettings(specs, faults=target.faults, cables=emulated.get(name, {}), engine=target.engine)
             switches[name] = SupervisedSwitch(settings, control_address(control, number))
             cleanup.callback(switches[name].stop)
         cleanup.enter_context(kept(plan, {name: switch.address for name, switch in switches.items()}))
@@ -179,6 +183,21 @@ def _lay(plan: Plan, target: EmbeddedTarget, cleanup: ExitStack) -> tuple[dict[s
             rate_bps = cable.link.rates_bps[switch == cable.link.b]
             ports[switch][number] = (spec, port_settings(plan, rate_bps))
     return hosts, ports
+
+
+def emulated_cables(plan: Plan) -> dict[str, dict[int, CableSettings]]:
+    """Return what switches emulate of the cables at their ports: every direction of a link is one switch's to do.
+
+    That is the switch from which it leaves, or where a host sends, the one at which it arrives.
+    """
+    found: dict[str, dict[int, CableSettings]] = {}
+    for cable in cables(plan):
+        delay_ps = emulated_delay_ps(cable.link, NAME)
+        settings = CableSettings(arriving_ps=0 if cable.host is None else delay_ps, leaving_ps=delay_ps)
+        if not settings.is_plain:
+            for switch, number in cable.ports:
+                found.setdefault(switch, {})[number] = settings
+    return found
 
 
 def port_settings(plan: Plan, rate_bps: int) -> PortSettings:
