@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -44,7 +45,7 @@ _PACED = ("nowhere", "where hosts send", "where hosts and switches send")
 @click.option(
     "--rate",
     metavar="RATE",
-    help="Rate of the links to predict for.  [default: the fastest that the target keeps up with]",
+    help="Rate of the links to predict for.  [default: the fastest that the target keeps up with, which is measured]",
 )
 @click.option(
     "--mtu", type=click.IntRange(576, 9000), default=9000, show_default=True, help="MTU of the probe's links."
@@ -130,15 +131,22 @@ def _measure(target: Target, rate: str | None, mtu: int, iterations: int) -> Cal
     from tensorexpress.sim.run import simulate
     from tensorexpress.target import WireAccess
     from tensorexpress.target.runner import run_calmly, run_plan
+    from tensorexpress.target.speed import Load, fastest_under, known_bps, said
     from tensorexpress.units import format_rate, parse_rate
 
-    fastest_bps = target.fastest_bps()
-    rate_bps = fastest_bps if rate is None else with_option("--rate", parse_rate, rate)
-    if not _SLOWEST_BPS <= rate_bps <= fastest_bps:
-        raise InputError(
-            f"--rate {rate!r}; accepted: from {format_rate(_SLOWEST_BPS)} to the {format_rate(fastest_bps)} that the "
-            f"target {target.name} keeps up with"
-        )
+    load = Load(mtu, links=1, sums=False)
+    if rate is None:
+        # What was kept is measured again here, and only here.
+        fastest_bps = fastest_under(load, target, measure=partial(known_bps, again=True))
+        rate_bps = max(_SLOWEST_BPS, parse_rate(said(fastest_bps)))
+    else:
+        rate_bps = with_option("--rate", parse_rate, rate)
+        fastest_bps = fastest_under(load, target, rate_bps)
+        if not _SLOWEST_BPS <= rate_bps <= fastest_bps:
+            raise InputError(
+                f"--rate {rate!r}; accepted: from {format_rate(_SLOWEST_BPS)} to the {said(fastest_bps)} that the "
+                f"target {target.name} keeps up with on this machine"
+            )
     plan = probe_plan(rate_bps, mtu, iterations)
     wires: list[bool] = []
 

@@ -125,12 +125,11 @@ def run(
     the pace of their links, in every mode of commits.modes.
     """
     from tensorexpress.files import locked_directory
-    from tensorexpress.host.process import check_runnable
     from tensorexpress.notes_file import write_notes
     from tensorexpress.results import report
     from tensorexpress.results.side_by_side import Result, side_by_side
-    from tensorexpress.target import runner
-    from tensorexpress.target.runner import check_changes, check_speed, run_calmly, run_plan
+    from tensorexpress.target.runner import run_calmly, run_plan
+    from tensorexpress.target.speed import check_speed
     from tensorexpress.trace_file import trace_path, write_trace
     from tensorexpress.units import PS_PER_SECOND, parse_time
 
@@ -157,9 +156,7 @@ def run(
     target.check()
     plans = _plans(scenario, overrides, policies, plan_path, scale, target)
     for plan in plans:
-        check_runnable(plan)
-        runner.check_sums(plan, target)
-        check_changes(plan, target)
+        _check_possible(plan, target)
         if script is not None:
             check_trainable(plan, target, [each.policy for each in plans])
         check_speed(plan.scenario, target, [each.policy for each in plans])
@@ -234,13 +231,28 @@ def _check_belonging(plan: Plan, inputs: Scenario, path: str) -> None:
 
 
 def _scaled(inputs: Scenario, scale: str, target: Target, policies: Sequence[Policy]) -> Scenario:
+    from tensorexpress.plan import make_plan
     from tensorexpress.scaling import factor_for, scale_scenario
-    from tensorexpress.target.runner import fastest_bps
+    from tensorexpress.target.speed import fastest_bps
 
     if scale != "auto" and not (scale.isascii() and scale.isdigit() and int(scale[:9]) >= 1):
         raise InputError(f"--scale {scale!r}; accepted: a whole number of 1 or more, or auto")
-    factor = factor_for(inputs, fastest_bps(inputs, target, policies)) if scale == "auto" else int(scale)
-    return scale_scenario(inputs, factor)
+    if scale != "auto":
+        return scale_scenario(inputs, int(scale))
+    # What cannot be run is not worth a measurement of this machine.
+    for policy in policies:
+        _check_possible(make_plan(inputs, policy), target)
+    return scale_scenario(inputs, factor_for(inputs, fastest_bps(inputs, target, policies)))
+
+
+def _check_possible(plan: Plan, target: Target) -> None:
+    """Refuse what hosts or the target cannot do, however slow it is."""
+    from tensorexpress.host.process import check_runnable
+    from tensorexpress.target.runner import check_changes, check_sums
+
+    check_runnable(plan)
+    check_sums(plan, target)
+    check_changes(plan, target)
 
 
 def _announce_long(plans: Sequence[Plan]) -> None:

@@ -39,8 +39,8 @@ def training_script(path: str | None, checks: bool, reference: bool, scale: str)
 
 def check_trainable(plan: Plan, target: Target, policies: Iterable[Policy]) -> None:
     """Refuse a plan that a script cannot train, or whose links are too fast for the target."""
-    from tensorexpress.target.runner import fastest_bps
     from tensorexpress.target.scripts import check_script
+    from tensorexpress.target.speed import fastest_bps, said
     from tensorexpress.units import format_rate
 
     check_script(plan)
@@ -48,8 +48,8 @@ def check_trainable(plan: Plan, target: Target, policies: Iterable[Policy]) -> N
     if plan.scenario.greatest_rate_bps > accepted_bps:
         raise InputError(
             f"{plan.scenario.name}: a link runs at {format_rate(plan.scenario.greatest_rate_bps)}; with a script the "
-            f"target {target.name} keeps up with {format_rate(accepted_bps)} here; give slower links, such as "
-            f'--set cluster.bandwidth="{format_rate(accepted_bps)}"'
+            f"target {target.name} keeps up with {said(accepted_bps)} on this machine; give slower links, such as "
+            f'--set cluster.bandwidth="{said(accepted_bps)}"'
         )
 
 

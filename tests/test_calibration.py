@@ -32,6 +32,7 @@ from tensorexpress.plan import Plan, make_plan
 from tensorexpress.policy import POLICIES
 from tensorexpress.scenario import Scenario, read_scenario
 from tensorexpress.sim import simulate
+from tensorexpress.target import speed
 from tensorexpress.topologies import dumbbell, star
 from tensorexpress.trace import measure_job
 
@@ -215,11 +216,12 @@ def test_what_cannot_have_been_measured_is_refused() -> None:
         fit("embedded", plan, hasty, predicted, HostCost(0, 0))
 
 
-@pytest.mark.parametrize("rate", ["1 Tbps", "0 bps"])
-def test_a_rate_that_the_target_cannot_have_is_refused(rate: str) -> None:
+@pytest.mark.parametrize(("rate", "said"), [("1 Tbps", "400 Mbps"), ("0 bps", "43 Mbps")])
+def test_a_rate_that_the_target_cannot_have_is_refused(rate: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "known_bps", lambda target, load: 10**9)
     result = CliRunner().invoke(main, ["calibrate", "--rate", rate])
     assert result.exit_code == 2
-    assert f"--rate {rate!r}; accepted: from 10 Mbps to the" in result.output
+    assert f"--rate {rate!r}; accepted: from 10 Mbps to the {said} that the target embedded" in result.output
 
 
 VGG = ["job.model=vgg16", "job.batch=4", "job.workers=1", "job.servers=1", "cluster.bandwidth=25 Gbps", "iterations=1"]

@@ -87,6 +87,11 @@ class Target(Protocol):
         ...
 
     @property
+    def variant(self) -> str:
+        """What its speed depends on beside the machine: the name, and how it is the target here."""
+        ...
+
+    @property
     def sums(self) -> bool:
         """Whether its switches can sum gradients on their way."""
         ...
@@ -98,10 +103,6 @@ class Target(Protocol):
 
     def check(self) -> None:
         """Raise NetworkError, with what to do, when this machine cannot be this target."""
-        ...
-
-    def fastest_bps(self) -> int:
-        """Return the fastest link, in packets of 9000 bytes and busy alone, that this target keeps up with."""
         ...
 
     def start(self, plan: Plan) -> AbstractContextManager[Network]:

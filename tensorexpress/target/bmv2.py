@@ -30,9 +30,6 @@ from tensorexpress.target.marks import private_directory
 #: With them BMv2 would see frames longer than any packet, and checksums that nobody has computed.
 _OFFLOADS = ("tso", "gso", "gro", "tx", "rx", "sg")
 
-#: An unoptimised build forwards some 10,000 packets/s beside the hosts' processes.
-_FASTEST_BPS = 100_000_000
-
 #: How long a switch may take to answer, and how long after its end it is started again.
 _STARTED_S, _RESTART_S = 30.0, 0.1
 
@@ -61,7 +58,7 @@ class Bmv2Network:
 class Bmv2Target:
     """Runs plans on BMv2."""
 
-    name = "bmv2"
+    name = variant = "bmv2"
     sums = True
     changes_rates = False
 
@@ -74,10 +71,6 @@ class Bmv2Target:
             raise NetworkError(f"target bmv2: {BMV2}: {finding.found}; install it, or name it with {BMV2_VARIABLE}")
         if shutil.which("ethtool") is None:
             raise NetworkError("target bmv2 turns offloads of interfaces off with `ethtool`; install it")
-
-    def fastest_bps(self) -> int:
-        """Return the fastest link that this target keeps up with."""
-        return _FASTEST_BPS
 
     @contextmanager
     def start(self, plan: Plan) -> Iterator[Bmv2Network]:

@@ -51,13 +51,19 @@ class EmbeddedTarget:
     sums: bool = True
     changes_rates: bool = True
 
+    @property
+    def in_namespaces(self) -> bool:
+        """Whether hosts are network namespaces on virtual cables."""
+        return namespaces.may_make_namespaces() and not self.wires
+
+    @property
+    def variant(self) -> str:
+        """The name, how hosts are joined to switches, and what these run their program in."""
+        return f"{self.name} {'veth' if self.in_namespaces else 'wires'} {self.engine}"
+
     def check(self) -> None:
         """Raise MachineError when P4Runtime is not installed; everything else is always there."""
         check_p4runtime()
-
-    def fastest_bps(self) -> int:
-        """Return the fastest link that switches and hosts, all in Python on two cores, keep up with."""
-        return 40_000_000
 
     def start(self, plan: Plan) -> AbstractContextManager[EmbeddedNetwork]:
         """Start switches and cables, and put the plan on the switches."""
@@ -160,15 +166,14 @@ _Ports = dict[str, dict[int, tuple[PortSpec, PortSettings]]]
 def _lay(plan: Plan, target: EmbeddedTarget, cleanup: ExitStack) -> tuple[dict[str, HostAccess], _Ports]:
     """Lay all cables; return how to be each host, and the ports of each switch."""
     cluster = plan.scenario.cluster
-    in_namespaces = namespaces.may_make_namespaces() and not target.wires
-    if in_namespaces:
+    if target.in_namespaces:
         namespaces.remove_leftovers()
     addresses = addresses_of(cluster)
     hosts: dict[str, HostAccess] = {}
     ports: _Ports = {name: {} for name in cluster.switches}
     for cable in cables(plan):
         ends: list[PortSpec]
-        if cable.host is not None and in_namespaces:
+        if cable.host is not None and target.in_namespaces:
             address = addresses[cluster.host_index(cable.host)]
             inside, interface = cleanup.enter_context(namespaces.host(address, cluster.mtu))
             hosts[cable.host] = KernelAccess(inside, str(address.ipv4))

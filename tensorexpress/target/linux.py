@@ -20,9 +20,6 @@ from tensorexpress.target import BACKLOG_FULL, HostAccess, KernelAccess, PortRep
 from tensorexpress.target.linux_device import run_tool
 from tensorexpress.target.linux_layout import FORWARDING, cables, egresses, nodes, port_interface
 
-#: What hosts in Python on few cores keep up with: docs/linux.md has the errors; tc is not the limit.
-_FASTEST_BPS = 100_000_000
-
 
 class LinuxNetwork:
     """Namespaces that are joined as a cluster says."""
@@ -84,7 +81,7 @@ def _link_counts(namespace: str) -> dict[str, Any]:
 class LinuxTarget:
     """Runs plans whose queues follow the DSCP: those with switch=strict or switch=fifo."""
 
-    name = "linux"
+    name = variant = "linux"
     sums = False
     changes_rates = True
 
@@ -94,10 +91,6 @@ class LinuxTarget:
         htb = check_qdisc("htb")
         if htb.state != "ok":
             raise NetworkError(f"target linux needs the qdisc htb: {htb.found}; {htb.remedy}")
-
-    def fastest_bps(self) -> int:
-        """Return the fastest link that this target keeps up with."""
-        return _FASTEST_BPS
 
     @contextmanager
     def start(self, plan: Plan) -> Iterator[LinuxNetwork]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -15,32 +15,20 @@ from numpy.typing import NDArray
 from tensorexpress.changes import rate_steps
 from tensorexpress.cluster import Cluster
 from tensorexpress.errors import InputError, TensorExpressError
-from tensorexpress.framing import ETHERNET_BYTES
 from tensorexpress.host.nursery import Nursery
 from tensorexpress.host.process import check_runnable
 from tensorexpress.observed import ObservedJob, ObservedNetwork, make_trace
 from tensorexpress.plan import Plan
-from tensorexpress.policy import Policy
-from tensorexpress.scaling import factor_for
-from tensorexpress.scenario import Scenario
-from tensorexpress.sums import SUM_FRAMING
 from tensorexpress.switch.counted import INGRESS_DROP, NOT_TAKEN
 from tensorexpress.target import NO_ROOM, Network, PortReport, Target
 from tensorexpress.target.machine import MachineWatch
 from tensorexpress.target.processes import running_hosts
 from tensorexpress.target.scripts import TrainingScript, running_scripts
 from tensorexpress.trace import LINK, Trace
-from tensorexpress.units import PS_PER_SECOND, format_rate, serialisation_ps
+from tensorexpress.units import PS_PER_SECOND, serialisation_ps
 
 #: A host that is not heard of for so long is gone; a switch that restarts in this time is survived.
 SILENCE_S = 10.0
-
-#: The MTU for which targets say how fast they are.
-_USUAL_MTU = 9000
-
-#: A packet that switches sum, or of background traffic, takes as much work as one of so many times its size: it is in
-#: no window, nobody acknowledges it or puts it together.
-_PLAIN_PACKET_WORTH = 4
 
 #: Between the last process that is ready and the start of the first iteration: all of them have heard of it by then.
 _LEAD_NS = 200 * 10**6
@@ -61,48 +49,6 @@ class Run:
     background: tuple[tuple[int, int], ...] = ()
     #: Of every step of a training script, the mean of the losses that all workers found; none without one.
     losses: tuple[float, ...] = ()
-
-
-def fastest_bps(scenario: Scenario, target: Target, policies: Iterable[Policy] = ()) -> int:
-    """Return the fastest link that a target keeps up with in a scenario, under every one of some policies.
-
-    One machine carries the packets of all links, so small packets, and many links that are busy at once, leave less for
-    each. With parameter servers that are at most all links of servers, or of workers; with sums in switches all links
-    of workers, and where these end at servers what one of them sends once more: all servers together get one sum.
-    Background traffic comes on top.
-    """
-    cluster, policies = scenario.cluster, tuple(policies)
-    directed = cluster.directed()
-    rates = dict(zip(directed.source, directed.rate_bps, strict=True))
-    in_switches = any(policy.in_switches for policy in policies)
-    end_at_servers = any(policy.sums_end_at_servers for policy in policies)
-    busy_bps = 0
-    for job in scenario.jobs:
-        workers_bps, servers_bps = (sum(rates[host] for host in hosts) for hosts in (job.hosts, job.servers))
-        busy_bps += workers_bps if in_switches or not job.servers else min(workers_bps, servers_bps)
-        busy_bps += min(servers_bps, max(rates[host] for host in job.hosts)) if end_at_servers else 0
-    packet_bytes = cluster.mtu + ETHERNET_BYTES
-    if in_switches:
-        packet_bytes = min(packet_bytes, _PLAIN_PACKET_WORTH * SUM_FRAMING.full_packet_bytes)
-    other_bps = sum(
-        source.rate_bps * max(1.0, packet_bytes / (_PLAIN_PACKET_WORTH * source.packet_bytes))
-        for source in scenario.background
-    )
-    links_at_once = max(1.0, (busy_bps + other_bps) / max(directed.rate_bps))
-    packet_share = min(1.0, packet_bytes / (_USUAL_MTU + ETHERNET_BYTES))
-    return int(target.fastest_bps() * packet_share / links_at_once)
-
-
-def check_speed(scenario: Scenario, target: Target, policies: Iterable[Policy] = ()) -> None:
-    """Refuse a scenario whose links are too fast for the target, with the factor that helps."""
-    found_bps = scenario.greatest_rate_bps
-    accepted_bps = fastest_bps(scenario, target, policies)
-    if found_bps > accepted_bps:
-        raise InputError(
-            f"{scenario.name}: a link runs at {format_rate(found_bps)}; the target {target.name} keeps up with "
-            f"{format_rate(accepted_bps)} here (MTU {scenario.cluster.mtu}); give --scale "
-            f"{factor_for(scenario, accepted_bps)} or --scale auto, which divides rates and multiplies times by that"
-        )
 
 
 def check_sums(plan: Plan, target: Target) -> None:
@@ -141,8 +87,8 @@ def run_plan(
     """Run a plan on a target and return what was measured.
 
     `progress` is called once for every iteration. `started` is given the network, and the pid of every host by name,
-    when the first iteration is about to begin. Whether the target keeps up with the plan is for `check_speed` to say.
-    A training script makes real gradients; without one they cost nothing, and compute is a timer.
+    when the first iteration is about to begin. Whether the target keeps up with the plan is for `check_speed`
+    to say. A training script makes real gradients; without one they cost nothing, and compute is a timer.
     """
     check_runnable(plan)
     check_sums(plan, target)
