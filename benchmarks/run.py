@@ -24,7 +24,7 @@ from tensorexpress.sim import simulate
 from tensorexpress.target import Target
 from tensorexpress.target.embedded import EmbeddedTarget
 from tensorexpress.target.linux import LinuxTarget
-from tensorexpress.target.runner import Run, run_plan
+from tensorexpress.target.runner import Run, run_calmly, run_plan
 from tensorexpress.target.speed import Load, fastest_under, said
 from tensorexpress.trace import Trace, measure_job
 from tensorexpress.units import PS_PER_MS, format_rate
@@ -51,6 +51,7 @@ def main() -> None:
     parser.add_argument("--mtu", type=int, default=9000, help="(default: %(default)s)")
     parser.add_argument("--iterations", type=int, default=3, help="measured ones of a run (default: %(default)s)")
     parser.add_argument("--repeats", type=int, default=1, help="runs at every rate (default: %(default)s)")
+    parser.add_argument("--attempts", type=int, default=3, help="to find the machine calm (default: %(default)s)")
     parser.add_argument("--calibrate", action="store_true", help="predict for the target, calibrated at every rate")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # so that namespaces are taken down
@@ -66,13 +67,13 @@ def main() -> None:
 def climb(name: str, target: Target, arguments: argparse.Namespace) -> None:
     """Print what comes of every rate of a target, up to the first at which it does not keep up."""
     print(f"{name}, MTU {arguments.mtu}: blocking in ms, measured and predicted")
-    print("      rate      fifo           tensorexpress  gain           error  lost  resent  busy")
+    print("      rate      fifo           tensorexpress  gain           error  lost  resent  busy  stood still")
     highest_bps = 0
     for rate_bps in (int(float(rate) * MBPS) for rate in arguments.rates.split(",")):
         scenario = loop_at(rate_bps, arguments.mtu, arguments.iterations)
         plans = [make_plan(scenario, POLICIES[policy]) for policy in ("fifo", "tensorexpress")]
         calibration = calibrated(target, rate_bps, arguments.mtu) if arguments.calibrate else None
-        rows = [row(rate_bps, plans, target, calibration) for _ in range(arguments.repeats)]
+        rows = [row(rate_bps, plans, target, calibration, arguments.attempts) for _ in range(arguments.repeats)]
         if not all(rows):
             break
         highest_bps = rate_bps
@@ -80,9 +81,9 @@ def climb(name: str, target: Target, arguments: argparse.Namespace) -> None:
     print(f"{name} keeps up with {format_rate(highest_bps)}; run accepts {said(accepted_bps)} here\n", flush=True)
 
 
-def row(rate_bps: int, plans: list[Plan], target: Target, calibration: Calibration | None) -> bool:
+def row(rate_bps: int, plans: list[Plan], target: Target, calibration: Calibration | None, attempts: int) -> bool:
     """Run all plans once and print what came of it; return whether nothing was lost and the gain as predicted."""
-    runs = [run_plan(plan, target) for plan in plans]
+    runs = [run_calmly(lambda _, plan=plan: run_plan(plan, target), attempts) for plan in plans]
     predicted = [simulate(plan if calibration is None else calibrate_plan(plan, calibration)) for plan in plans]
     measured_ms, predicted_ms = (
         [blocking_ms(trace) for trace in traces] for traces in ([r.trace for r in runs], predicted)
@@ -91,9 +92,15 @@ def row(rate_bps: int, plans: list[Plan], target: Target, calibration: Calibrati
         blocking.append(blocking[0] - blocking[1])
     error = predicted_ms[-1] / measured_ms[-1] - 1
     lost = sum(map(lost_packets, runs))
-    cells = "".join(f"{found:6.0f} {said:6.0f}  " for found, said in zip(measured_ms, predicted_ms, strict=True))
-    resent, busy = sum(run.trace.retransmissions for run in runs), max(run.machine.busy for run in runs)
-    print(f"{format_rate(rate_bps):>10}  {cells} {error:+6.1%}  {lost:4}  {resent:6}  {busy:4.0%}", flush=True)
+    cells = "".join(
+        f"{found:6.0f} {expected:6.0f}  " for found, expected in zip(measured_ms, predicted_ms, strict=True)
+    )
+    resent = sum(run.trace.retransmissions for run in runs)
+    busy, stalled = (max(getattr(run.machine, what) for run in runs) for what in ("busy", "stalled"))
+    print(
+        f"{format_rate(rate_bps):>10}  {cells} {error:+6.1%}  {lost:4}  {resent:6}  {busy:4.0%}  {stalled:11.1%}",
+        flush=True,
+    )
     return lost == resent == 0 and abs(error) < ACCEPTED
 
 
