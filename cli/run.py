@@ -248,11 +248,12 @@ def _scaled(inputs: Scenario, scale: str, target: Target, policies: Sequence[Pol
 def _check_possible(plan: Plan, target: Target) -> None:
     """Refuse what hosts or the target cannot do, however slow it is."""
     from tensorexpress.host.process import check_runnable
-    from tensorexpress.target.runner import check_changes, check_sums
+    from tensorexpress.target.runner import check_changes, check_loss, check_sums
 
     check_runnable(plan)
     check_sums(plan, target)
     check_changes(plan, target)
+    check_loss(plan, target)
 
 
 def _announce_long(plans: Sequence[Plan]) -> None:

@@ -17,7 +17,7 @@ _BUSY = 0.85
 def notes_on(runs: Sequence[Run], target: Target) -> list[str]:
     """Return what a reader must know beside the numbers."""
     from tensorexpress.emulation import EMULATING, LEAST_EMULATED_PS, emulated_delay_ps
-    from tensorexpress.switch.counted import NOT_TAKEN
+    from tensorexpress.switch.counted import LOST_ON_CABLE, NOT_TAKEN
     from tensorexpress.units import counted, format_time
 
     rounds = len(runs[0].trace.jobs[0].updated_ps)
@@ -43,6 +43,7 @@ def notes_on(runs: Sequence[Run], target: Target) -> list[str]:
             name = run.plan.policy.name
             notes.append(f"- Background traffic under {name}: {sent} left, {arrived} had arrived by the end.")
         harmed = sum((Counter(report.faults) for report in run.ports), Counter[str]())
+        harmed += Counter(loss=sum(report.drops.get(LOST_ON_CABLE, 0) for report in run.ports))
         if harmed:
             kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(harmed.items()))
             notes.append(f"- Under {run.plan.policy.name}, frames harmed on purpose: {kinds}.")

@@ -85,7 +85,6 @@ def test_hosts_know_their_jobs_and_peers():
     (["transport.acks=false", "transport.window=0", "cluster.buffer=0"], "transport.acks is false; accepted: true"),
     (["job.architecture=fsdp", "job.servers=0"], "job0 is of architecture fsdp; accepted: training with another arch"),
     (["job.forward_only=true"], "job0 is forward_only; accepted: training with another architecture"),
-    (["loss=0.1"], "loss is 0.1; accepted: 0; the embedded target has --faults"),
     (["background.0.src=h0", "background.0.dst=h1", "background.0.rate=1 Mbps", "background.0.packet=45"],
      r"background\.0\.packet is 45; accepted: 46 or more"),
 ])  # fmt: skip

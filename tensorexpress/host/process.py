@@ -196,7 +196,6 @@ def check_runnable(plan: Plan) -> None:
             )
             for index, source in enumerate(scenario.background)
         ),
-        (scenario.loss, f"loss is {scenario.loss}; accepted: 0; the embedded target has --faults loss=..."),
         *(
             (
                 job.forward_only or job.architecture == "fsdp",

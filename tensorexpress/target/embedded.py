@@ -153,7 +153,8 @@ def _network(plan: Plan, target: EmbeddedTarget) -> Iterator[EmbeddedNetwork]:
         control = cleanup.enter_context(private_directory())
         switches, emulated = {}, emulated_cables(plan)
         for number, (name, specs) in enumerate(ports.items()):
-            settings = LoopSettings(specs, faults=target.faults, cables=emulated.get(name, {}), engine=target.engine)
+            faults = faults_of(plan, target.faults, number)
+            settings = LoopSettings(specs, faults=faults, engine=target.engine, cables=emulated.get(name, {}))
             switches[name] = SupervisedSwitch(settings, control_address(control, number))
             cleanup.callback(switches[name].stop)
         cleanup.enter_context(kept(plan, {name: switch.address for name, switch in switches.items()}))
@@ -193,16 +194,35 @@ def _lay(plan: Plan, target: EmbeddedTarget, cleanup: ExitStack) -> tuple[dict[s
 def emulated_cables(plan: Plan) -> dict[str, dict[int, CableSettings]]:
     """Return what switches emulate of the cables at their ports: every direction of a link is one switch's to do.
 
-    That is the switch from which it leaves, or where a host sends, the one at which it arrives.
+    Of a delay, that is the switch from which it leaves, or where a host sends, the one at which it arrives. Losses
+    strike what arrives at switches (`faults_of`), so that what is left for a cable is what it carries to a host.
     """
     found: dict[str, dict[int, CableSettings]] = {}
     for cable in cables(plan):
-        delay_ps = emulated_delay_ps(cable.link, NAME)
-        settings = CableSettings(arriving_ps=0 if cable.host is None else delay_ps, leaving_ps=delay_ps)
-        if not settings.is_plain:
-            for switch, number in cable.ports:
+        delay_ps, has_host = emulated_delay_ps(cable.link, NAME), cable.host is not None
+        for switch, number in cable.ports:
+            settings = CableSettings(
+                arriving_ps=delay_ps if has_host else 0,
+                leaving_ps=delay_ps,
+                leaving_loss=plan.scenario.loss if has_host else 0.0,
+                seed=_seed_of(plan, plan.scenario.cluster.switches.index(switch)),
+            )
+            if not settings.is_plain:
                 found.setdefault(switch, {})[number] = settings
     return found
+
+
+def faults_of(plan: Plan, faults: Faults, switch: int) -> Faults:
+    """Return what strikes frames that arrive at a switch: some faults, and the losses of the plan's links."""
+    loss = plan.scenario.loss
+    if not loss:
+        return faults
+    return replace(faults, loss=1 - (1 - faults.loss) * (1 - loss), seed=_seed_of(plan, switch))
+
+
+def _seed_of(plan: Plan, switch: int) -> int:
+    """Return a seed for the losses at a switch; ports tell themselves apart."""
+    return plan.scenario.seed << 16 | switch
 
 
 def port_settings(plan: Plan, rate_bps: int) -> PortSettings:

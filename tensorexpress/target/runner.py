@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tensorexpress.changes import rate_steps
 from tensorexpress.cluster import Cluster
+from tensorexpress.emulation import EMULATING
 from tensorexpress.errors import InputError, TensorExpressError
 from tensorexpress.host.nursery import Nursery
 from tensorexpress.host.process import check_runnable
@@ -70,6 +71,15 @@ def check_changes(plan: Plan, target: Target) -> None:
             )
 
 
+def check_loss(plan: Plan, target: Target) -> None:
+    """Refuse links that lose packets on a target that cannot do that."""
+    if plan.scenario.loss and target.name not in EMULATING:
+        raise InputError(
+            f"{plan.scenario.name}: loss is {plan.scenario.loss:g}, and links of the target {target.name} lose nothing "
+            f"on purpose; accepted: 0, or a target that emulates links ({', '.join(EMULATING)})"
+        )
+
+
 def least_duration_ps(plan: Plan) -> int:
     """Return how long a run takes at least: every iteration as long as a worker computes, or the busiest link sends."""
     return plan.scenario.rounds * max(max(each.job.workload.compute_ps, sum(each.transfer_ps)) for each in plan.jobs)
@@ -93,6 +103,7 @@ def run_plan(
     check_runnable(plan)
     check_sums(plan, target)
     check_changes(plan, target)
+    check_loss(plan, target)
     target.check()
     with (
         running_scripts(plan, script) if script is not None else nullcontext() as scripts,
