@@ -26,7 +26,7 @@ from tensorexpress.host import links, segments
 from tensorexpress.host.endpoint import Endpoint, EndpointSettings
 from tensorexpress.host.flow import FlowSettings
 from tensorexpress.host.layout import CE, ECT
-from tensorexpress.host.links import KernelLink, WireLink
+from tensorexpress.host.links import Arrival, KernelLink, WireLink
 from tensorexpress.host.tagging import Tag, TrafficClass
 from tensorexpress.wire.frame import FrameEnd as Host
 from tensorexpress.wire.frame import build_frame
@@ -232,6 +232,22 @@ def test_a_wire_takes_what_is_for_this_host_and_whole(version):
     assert [arrival[:2] for arrival in arrivals] == [*unprotected, (b"hello", (str(other.ip), 21592))]
     assert arrivals[-1][2]
     assert sent == build_frame(own, Host(GATEWAY_MAC, other.ip), b"abcd", dscp=56, ecn=ECT)
+
+
+class Keeping(KernelLink):
+    """A link that has received more than is taken at a time, so that its socket is empty."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0))
+        self.kept = [Arrival(("10.6.6.6", 1), 0, 100, 100, False)] * 100
+
+    def receive(self) -> Arrival | None:
+        return self.kept.pop() if self.kept else super().receive()
+
+
+def test_what_a_link_keeps_is_taken_without_waiting_for_more() -> None:
+    with Endpoint(Keeping(), {}, UNLIMITED, session=7) as end:
+        end.run(until=lambda: end.counters.strangers == 100)
 
 
 class Forwarded:

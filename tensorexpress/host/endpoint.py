@@ -254,8 +254,9 @@ class Endpoint:
         self._leaving = False
         #: What else is waited for: descriptors, and what to do when they can be read.
         self._watched: dict[int, Callable[[], None]] = {}
-        #: When the link was last found empty.
+        #: When the link was last found empty, and whether it was left before, with something that it may have kept.
         self._drained_ps = now_ps
+        self._is_left = False
 
     def set_rate(self, rate_bps: int) -> None:
         """Send at another rate of the host's link from now on."""
@@ -389,15 +390,19 @@ class Endpoint:
     def run(self, until: Callable[[], bool]) -> None:
         """Receive, send and wait until a condition holds; NetworkError names a peer that has fallen silent."""
         descriptor = self._link.fileno()
+        has_arrivals = True
         while True:
-            self.receive()
+            # Before a beat in any case: nobody is called silent whose word may wait.
+            if has_arrivals or self._is_left or self._clock_ps() >= self._next_beat_ps:
+                self.receive()
             self.advance()
             if until():
                 return
-            due_ps = self.next_event_ps()
+            due_ps = self._clock_ps() if self._is_left else self.next_event_ps()
             wait = None if due_ps is None else max(0, due_ps - self._clock_ps()) / PS_PER_SECOND
             # Not epoll, whose time-outs are whole milliseconds.
             readable, _, _ = select.select([descriptor, *self._watched], [descriptor] if self._held else [], [], wait)
+            has_arrivals = descriptor in readable
             for each in readable:
                 if each in self._watched:
                     self._watched[each]()
@@ -618,12 +623,14 @@ class Endpoint:
     def receive(self) -> None:
         """Take what has arrived, acknowledge it, and deliver the messages that are complete."""
         arrived_bytes = self._take_following()
+        self._is_left = True
         for _ in range(_MOST_ARRIVALS):
             if arrived_bytes >= _MOST_ARRIVED_BYTES:
                 break
             arrival = self._link.receive()
             if arrival is None:
                 self._drained_ps = self._clock_ps()
+                self._is_left = False
                 break
             self._take(arrival)
             arrived_bytes += arrival.size_bytes + self._take_following()
