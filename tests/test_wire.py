@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
+from scapy.utils import checksum as scapy_checksum
 
 from tensorexpress.errors import HeaderError, InputError
 from tensorexpress.wire import checksum, dscp, frame, header, scapy_layer
@@ -278,6 +279,12 @@ def test_the_p4_header_has_the_same_fields_in_the_same_places() -> None:
     ours = [(field.name, field.sz * 8) for field in scapy_layer.TensorExpress.fields_desc]
     renamed = {"slack_us": "slack", "payload_bytes": "payload_length"}
     assert [(renamed.get(name, name), bits) for name, bits in ours] == widths
+
+
+@given(st.sampled_from([b"", b"\0", b"\xff", b"\xff\0\1"]), st.integers(0, 9000), st.binary(max_size=40))
+def test_a_checksum_is_that_of_scapy_however_long_the_data_is(piece: bytes, count: int, rest: bytes) -> None:
+    data = piece * count + rest
+    assert checksum.checksum(data) == scapy_checksum(data)
 
 
 @pytest.mark.parametrize("module", [header, checksum, dscp, frame, scapy_layer])
