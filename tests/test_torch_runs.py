@@ -157,7 +157,7 @@ def test_what_does_not_go_with_a_script_is_refused_before_anything_is_started(sm
         (("--check-sums",), "--check-sums without --script; accepted: with a script that trains"),
         (("--script", "nowhere.py"), "--script 'nowhere.py' is no file"),
         (("--script", __file__, "--scale", "2"), "--scale 2 with --script; accepted: 1"),
-        (("--script", __file__, "--set", "cluster.bandwidth=10 Gbps"), 'such as --set cluster.bandwidth="40 Mbps"'),
+        (("--script", __file__, "--set", "cluster.bandwidth=10 Gbps"), "such as --set cluster.bandwidth="),
         (
             ("--script", __file__, "--set", "job.dtype=fp16"),
             "small has gradients of fp16; accepted with a script: fp32",

@@ -41,8 +41,8 @@ _IN_TIME = 0.4
 #: With more links than this busy, all cores are, and links share what there is.
 _MOST_LINKS = 4
 
-#: A packet of background traffic takes as much work as one of so many times its size: it is in no window, and nobody
-#: acknowledges it or puts it together.
+#: A packet of background traffic, or one that switches sum, takes as much work as one of so many times its size: it is
+#: in no window, and nobody acknowledges it or puts it together.
 _PLAIN_PACKET_WORTH = 4
 
 #: The probe: links that no machine keeps up with, the packets of all of them each way in an iteration, a fraction of a
@@ -112,7 +112,8 @@ def fastest_under(load: Load, target: Target, asked_bps: int = LARGEST, measure:
 
     Only who asks for more than any machine carries makes it necessary to measure.
     """
-    surely_bps = int(_ANY_MACHINE_PER_S * 8 * load.framing.full_packet_bytes / load.links)
+    surely_per_s = _ANY_MACHINE_PER_S * (_PLAIN_PACKET_WORTH if load.sums else 1)
+    surely_bps = int(surely_per_s * 8 * load.framing.full_packet_bytes / load.links)
     if asked_bps <= surely_bps:
         return surely_bps
     links = min(_MOST_LINKS, math.ceil(load.links))
