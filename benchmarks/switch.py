@@ -45,6 +45,7 @@ from tensorexpress.addresses import GATEWAY_MAC, default_addresses
 from tensorexpress.control.client import Connection, RemoteSwitch
 from tensorexpress.control.deploy import deploy, prepare
 from tensorexpress.control.intent import Options
+from tensorexpress.doctor import bmv2_options
 from tensorexpress.errors import NetworkError
 from tensorexpress.plan import Plan, make_plan
 from tensorexpress.policy import POLICIES
@@ -352,7 +353,7 @@ def bmv2(program: str, plan: Plan, *ports: str) -> Iterator[None]:
     """A simple_switch_grpc with a plan."""
     words = [word for port in ports for word in ("-i", port)]
     address = f"127.0.0.1:{free_port()}"
-    command = [program, "--no-p4", "--device-id", "1", "--thrift-port", str(free_port()), "-L", "off", *words, "--"]
+    command = [program, *bmv2_options(program, free_port()), *words, "--"]
     command += ["--grpc-server-addr", address, "--priority-queues", "8", "--cpu-port", "255"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:

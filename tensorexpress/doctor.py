@@ -16,6 +16,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -184,6 +185,18 @@ def check_p4c() -> Finding:
 def find_bmv2() -> str | None:
     """Return the simple_switch_grpc to use: the one the environment names, or the one on PATH."""
     return shutil.which(os.environ.get(BMV2_VARIABLE) or BMV2)
+
+
+def bmv2_options(program: str, thrift_port: int) -> list[str]:
+    """Return the general options to start a simple_switch_grpc with; one built without Thrift knows no port for it."""
+    thrift = ["--thrift-port", str(thrift_port)] if _has_thrift(program) else []
+    return ["--no-p4", "--device-id", "1", *thrift, "-L", "off"]
+
+
+@cache
+def _has_thrift(program: str) -> bool:
+    ran = _run(program, "--help")
+    return ran is not None and "--thrift-port" in ran.stdout + ran.stderr
 
 
 def check_bmv2() -> Finding:

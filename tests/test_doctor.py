@@ -356,12 +356,29 @@ def free_port():
         return listener.getsockname()[1]
 
 
+@pytest.mark.parametrize("thrift", [["--thrift-port", "9090"], []])
+def test_bmv2_gets_a_port_of_thrift_if_it_was_built_with_thrift(thrift, tmp_path):
+    program = tmp_path / "simple_switch_grpc"
+    program.write_text(f"#!/bin/sh\necho '  -h  {' '.join(thrift[:1])}  arg'\n")
+    program.chmod(0o755)
+    assert doctor.bmv2_options(str(program), 9090) == ["--no-p4", "--device-id", "1", *thrift, "-L", "off"]
+
+
 @contextmanager
 def bmv2(*options):
     """Start simple_switch_grpc with our program; gives how to reach it."""
     address = f"127.0.0.1:{free_port()}"
-    command = [doctor.find_bmv2(), "--no-p4", "--device-id", "1", "--thrift-port", str(free_port()), "-L", "off"]
-    command += ["--", "--grpc-server-addr", address, "--cpu-port", str(CPU_PORT), *options]
+    program = doctor.find_bmv2()
+    command = [
+        program,
+        *doctor.bmv2_options(program, free_port()),
+        "--",
+        "--grpc-server-addr",
+        address,
+        "--cpu-port",
+        str(CPU_PORT),
+        *options,
+    ]
     with ExitStack() as cleanup:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         cleanup.enter_context(process)

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 
 from tensorexpress import tied
 from tensorexpress.addresses import addresses_of
-from tensorexpress.doctor import BMV2, BMV2_VARIABLE, check_bmv2, find_bmv2
+from tensorexpress.doctor import BMV2, BMV2_VARIABLE, bmv2_options, check_bmv2, find_bmv2
 from tensorexpress.errors import NetworkError
 from tensorexpress.p4.define import CPU_PORT
 from tensorexpress.plan import Plan
@@ -135,9 +135,11 @@ class _Switch:
         self._interfaces = interfaces
         self.address = address
         ports = [word for number, name in sorted(interfaces.items()) for word in ("-i", f"{number}@{name}")]
-        options = ["--no-p4", "--device-id", "1", "--thrift-port", str(thrift_port), "-L", "off", *ports]
+        program = str(find_bmv2())
         own = ["--grpc-server-addr", self.address, "--cpu-port", str(CPU_PORT), "--priority-queues", str(queues)]
-        self._command = tied.command("ip", "netns", "exec", room, str(find_bmv2()), *options, "--", *own)
+        self._command = tied.command(
+            "ip", "netns", "exec", room, program, *bmv2_options(program, thrift_port), *ports, "--", *own
+        )
         self._process = self._start()
         self._stopping = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, name=f"supervisor of {self.address}", daemon=True)

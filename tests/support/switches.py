@@ -16,6 +16,7 @@ from typing import Protocol
 import pytest
 
 from tensorexpress.control.client import Connection, RemoteSwitch
+from tensorexpress.doctor import bmv2_options
 from tensorexpress.errors import NetworkError
 from tensorexpress.switch.loop import LoopSettings
 from tensorexpress.switch.running import RunningSwitch
@@ -67,7 +68,7 @@ class Bmv2Switch:
 
     def start(self) -> None:
         os.makedirs(self._directory, 0o700, exist_ok=True)
-        options = ["--no-p4", "--device-id", "1", "--thrift-port", str(_free_port()), "-L", "off"]
+        options = bmv2_options(self._program, _free_port())
         target = ["--grpc-server-addr", self.address, "--cpu-port", "255", "--priority-queues", "8"]
         self._process = subprocess.Popen(
             [self._program, *options, *self._ports, "--", *target], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
