@@ -45,7 +45,7 @@ from tensorexpress.addresses import GATEWAY_MAC, default_addresses
 from tensorexpress.control.client import Connection, RemoteSwitch
 from tensorexpress.control.deploy import deploy, prepare
 from tensorexpress.control.intent import Options
-from tensorexpress.doctor import bmv2_options
+from tensorexpress.doctor import BMV2, BMV2_VARIABLE, bmv2_options, find_bmv2
 from tensorexpress.errors import NetworkError
 from tensorexpress.plan import Plan, make_plan
 from tensorexpress.policy import POLICIES
@@ -84,7 +84,7 @@ OFFLOADS_OFF = [word for name in ("tso", "gso", "gro", "tx", "rx", "sg") for wor
 
 
 @dataclass(frozen=True)
-class Load:
+class UnderWay:
     """Packets under way at most, and those sent at once."""
 
     window: int
@@ -102,7 +102,7 @@ class Load:
 
 
 #: What BMv2's queues hold, and what keeps the embedded switch busy.
-LIGHT, HEAVY = Load(64, 16), Load(512, 64)
+LIGHT, HEAVY = UnderWay(64, 16), UnderWay(512, 64)
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def make_frames(payload: int) -> list[bytes]:
     ]
 
 
-def make_sum_plan(load: Load) -> Plan:
+def make_sum_plan(load: UnderWay) -> Plan:
     words = ["job.architecture=ring", f"job.workers={WORKERS}", f"cluster.hosts={WORKERS}"]
     plan = make_plan(read_scenario(overrides=words), POLICIES["tensorexpress"])
     pool = Pool(queue=0, first_slot=0, slots=load.slot_groups * load.slots_at_once, tensors=(0,), packets=(1,))
@@ -136,7 +136,7 @@ def make_sum_plan(load: Load) -> Plan:
     return replace(plan, jobs=(replace(plan.jobs[0], sums=(SumPlan((SummingSwitch(0, children),), (pool,)),)),))
 
 
-def make_sum_bursts(load: Load) -> list[list[list[bytes]]]:
+def make_sum_bursts(load: UnderWay) -> list[list[list[bytes]]]:
     """Return bursts that follow each other, again and again: the frames of every worker, one for each slot."""
     random = np.random.default_rng(1)
     values = [random.integers(-(2**20), 2**20, VALUES, dtype=np.int32) for _ in range(WORKERS)]
@@ -305,7 +305,7 @@ def _ancestors(pid: int, parents: dict[int, int]) -> Iterator[int]:
         yield pid
 
 
-def measure(send: Callable[[], None], count: Callable[[], int], load: Load, seconds: float) -> Rate:
+def measure(send: Callable[[], None], count: Callable[[], int], load: UnderWay, seconds: float) -> Rate:
     """Return how many packets per second come out while a load is kept under way."""
     warm_up(send, count, load)
     used_s = processor_s()
@@ -328,7 +328,7 @@ def measure(send: Callable[[], None], count: Callable[[], int], load: Load, seco
     return Rate(came / took_s, came / (processor_s() - used_s))
 
 
-def warm_up(send: Callable[[], None], count: Callable[[], int], load: Load) -> None:
+def warm_up(send: Callable[[], None], count: Callable[[], int], load: UnderWay) -> None:
     """Send until packets come out one for one; the first few may fill buffers."""
     for _ in range(20):
         before = count()
@@ -419,7 +419,7 @@ def through_cables(
     switch: Callable[..., AbstractContextManager[None]],
     names: list[tuple[str, str]],
     frames: list[bytes],
-    load: Load,
+    load: UnderWay,
     seconds: float,
 ) -> Rate:
     (near_in, far_in), (near_out, far_out) = names
@@ -431,7 +431,7 @@ def through_cables(
 
 
 def sums_through_cables(
-    switch: Callable[..., AbstractContextManager[None]], names: list[tuple[str, str]], load: Load, seconds: float
+    switch: Callable[..., AbstractContextManager[None]], names: list[tuple[str, str]], load: UnderWay, seconds: float
 ) -> Rate:
     """Return packets to sum per second, with a worker at each far end; as many packets return."""
     ports = (f"{port}@{near}" for port, (near, _) in enumerate(names))
@@ -469,7 +469,7 @@ def measure_all(payload: int, seconds: float) -> dict[str, Rate]:
     with cables() as names:
         for engine in SHOWN_ENGINES:
             rates[f"{engine}, veth"] = through_cables(partial(embedded, engine), names, frames, HEAVY, seconds)
-        program = find_bmv2()
+        program = said_bmv2()
         if program is not None:
             rates["BMv2"] = through_cables(partial(bmv2, program), names, frames, LIGHT, seconds)
     return rates
@@ -491,7 +491,7 @@ def measure_sums(seconds: float) -> dict[str, Rate]:
     with cables() as names:
         for engine in SHOWN_ENGINES:
             rates[f"{engine}, veth"] = sums_through_cables(partial(embedded, engine), names, HEAVY, seconds)
-        program = find_bmv2()
+        program = said_bmv2()
         if program is not None:
             rates["BMv2"] = sums_through_cables(partial(bmv2, program), names, LIGHT, seconds)
     return rates
@@ -505,11 +505,11 @@ def has_cables() -> bool:
     return True
 
 
-def find_bmv2() -> str | None:
+def said_bmv2() -> str | None:
     """Return simple_switch_grpc; says so where there is none."""
-    program = shutil.which(os.environ.get("TENSOREXPRESS_BMV2", "simple_switch_grpc"))
+    program = find_bmv2()
     if program is None:
-        print("BMv2 is left out: simple_switch_grpc is not on PATH, and TENSOREXPRESS_BMV2 names none")
+        print(f"BMv2 is left out: {BMV2} is not on PATH, and {BMV2_VARIABLE} names none")
     return program
 
 
