@@ -24,9 +24,9 @@ from tensorexpress.framing import ETHERNET_BYTES, SEGMENT_OVERHEAD_BYTES, Framin
 from tensorexpress.host.background import BACKGROUND_PORT, BackgroundTraffic
 from tensorexpress.host.endpoint import Endpoint, EndpointSettings
 from tensorexpress.host.flow import FlowSettings
-from tensorexpress.host.links import WireLink
 from tensorexpress.host.process import is_needed
 from tensorexpress.host.tagging import BEST_EFFORT, Tag, TrafficClass
+from tensorexpress.host.wire_link import WireLink
 from tensorexpress.plan import make_plan
 from tensorexpress.policy import POLICIES
 from tensorexpress.scenario import read_scenario

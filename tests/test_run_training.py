@@ -17,6 +17,7 @@ from tensorexpress.host import gradients
 from tensorexpress.host.gradients import Gradients, elements_of
 from tensorexpress.host.process import Task, Wire, check_runnable, jobs_of, peers_of, task_from_json
 from tensorexpress.host.tagging import Tagger
+from tensorexpress.host.training import LONGEST_REST_PS, rest_ps
 from tensorexpress.plan import make_plan
 from tensorexpress.policy import POLICIES, parse_policy
 from tensorexpress.scenario import read_scenario
@@ -24,6 +25,7 @@ from tensorexpress.target import cabling, runner
 from tensorexpress.target.embedded import EmbeddedTarget
 from tensorexpress.target.linux import LinuxTarget
 from tensorexpress.target.runner import check_sums
+from tensorexpress.units import serialisation_ps
 
 
 @cache
@@ -107,6 +109,32 @@ def test_plans_have_packets_as_long_as_those_of_hosts():
     other = make_plan(read_scenario(overrides=["transport.header=98"]), POLICIES["fifo"])
     with pytest.raises(InputError, match=r"transport\.header is 98 and .*; accepted: 130 and 130, which hosts send"):
         check_runnable(other)
+
+
+@given(
+    window=st.integers(10_000, 10**6),
+    rate=st.integers(10**6, 10**11),
+    delay_us=st.integers(0, 10_000),
+    credit=st.sampled_from([0, 10_000, 64_000, 10**6]),
+)
+def test_hosts_rest_no_longer_than_windows_allow(window, rate, delay_us, credit):
+    changes = (f"cluster.bandwidth={rate} bps", f"cluster.delay={delay_us} us", f"transport.window={window} B")
+    plan = planned(*changes, policy=f"tensorexpress:credit={credit} B")
+    rest = rest_ps(plan, rate)
+    assert 0 <= rest <= LONGEST_REST_PS
+    if rest:
+        least = min(filter(None, (window, credit)))
+        round_trip_ps = serialisation_ps(plan.framing.full_packet_bytes, rate) + 4 * delay_us * 10**6
+        # Both ends may rest for all of it.
+        assert 2 * rest + round_trip_ps <= serialisation_ps(least, rate)
+
+
+def test_hosts_rest_where_that_saves_something_and_spoils_nothing():
+    fast = ("cluster.bandwidth=500 Mbps", "cluster.delay=1 us")
+    assert rest_ps(planned(*fast), 500 * 10**6) > serialisation_ps(9000, 500 * 10**6)
+    assert rest_ps(planned(*fast, policy="switchml"), 500 * 10**6) == 0
+    assert rest_ps(planned(*fast, "transport.ecn=60 KB"), 500 * 10**6) == 0
+    assert rest_ps(planned(*fast, "transport.initial_window=10 KB"), 500 * 10**6) == 0
 
 
 def test_compute_times_are_those_of_the_workload():

@@ -16,18 +16,22 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.network import ip, needs_root
 from support.virtual_network import VirtualLink, VirtualNetwork
 
 from tensorexpress.addresses import GATEWAY_MAC
 from tensorexpress.errors import NetworkError
 from tensorexpress.framing import SEGMENT_HEADER_BYTES, SEGMENT_OVERHEAD_BYTES
-from tensorexpress.host import links, segments
+from tensorexpress.host import links, segments, wire_link
 from tensorexpress.host.endpoint import Endpoint, EndpointSettings
 from tensorexpress.host.flow import FlowSettings
 from tensorexpress.host.layout import CE, ECT
-from tensorexpress.host.links import Arrival, KernelLink, WireLink
+from tensorexpress.host.links import Arrival, KernelLink
+from tensorexpress.host.segments import SegmentBuffer, SegmentRun
 from tensorexpress.host.tagging import Tag, TrafficClass
+from tensorexpress.host.wire_link import WireLink
 from tensorexpress.wire.frame import FrameEnd as Host
 from tensorexpress.wire.frame import build_frame
 from tensorexpress.wire.udp import lay_wire
@@ -208,8 +212,28 @@ def host(number: int, version: int = 4, port: int = 21592) -> Host:
     )
 
 
+def use_machine_code(in_machine_code: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let links of wires have machine code, or none."""
+    if in_machine_code and segments.machine_code() is None:
+        pytest.skip("no machine code on this processor")
+    if not in_machine_code:
+        monkeypatch.setattr(wire_link, "machine_code", lambda: None)
+
+
+def taken_from(link: WireLink) -> list[tuple[bytes, tuple[str, int], bool]]:
+    """Return all datagrams that a link has received, who sent each and whether it was marked."""
+    taken = []
+    while (arrival := link.receive()) is not None:
+        whole = bytes(link.buffer.view[arrival.start : arrival.start + arrival.size_bytes])
+        for at in range(0, len(whole), arrival.stride_bytes):
+            taken.append((whole[at : at + arrival.stride_bytes], arrival.source, arrival.marked))
+    return taken
+
+
+@pytest.mark.parametrize("in_machine_code", [False, True], ids=["python", "machine code"])
 @pytest.mark.parametrize("version", [4, 6])
-def test_a_wire_takes_what_is_for_this_host_and_whole(version):
+def test_a_wire_takes_what_is_for_this_host_and_whole(version, in_machine_code, monkeypatch):
+    use_machine_code(in_machine_code, monkeypatch)
     here, wire = lay_wire()
     own, other = host(1, version), host(2, version)
     link = WireLink(own, GATEWAY_MAC, here)
@@ -220,10 +244,7 @@ def test_a_wire_takes_what_is_for_this_host_and_whole(version):
         elsewhere = [build_frame(other, host(3, version), b"hello"), build_frame(other, host(1, version, 7), b"hello")]
         for frame in (*bad, *elsewhere, good[:40], b"", good + b"padding"):
             wire.send(frame)
-        arrivals = []
-        while (arrival := link.receive()) is not None:
-            data = link.buffer.view[arrival.start : arrival.start + arrival.size_bytes]
-            arrivals.append((bytes(data), arrival.source, arrival.marked))
+        arrivals = taken_from(link)
         link.send((str(other.ip), other.port), URGENT, b"abcd", 4)
         sent = wire.recv(1000)
     link.close()
@@ -232,6 +253,75 @@ def test_a_wire_takes_what_is_for_this_host_and_whole(version):
     assert [arrival[:2] for arrival in arrivals] == [*unprotected, (b"hello", (str(other.ip), 21592))]
     assert arrivals[-1][2]
     assert sent == build_frame(own, Host(GATEWAY_MAC, other.ip), b"abcd", dscp=56, ecn=ECT)
+
+
+RUN = SegmentRun(0, 1, 3, 2, 5, 7, 1, 90, 200, -50, 0, 99, 4, 2**32 - 3, 12, 8, 0, 123_456)
+
+
+@pytest.mark.parametrize("version", [4, 6])
+@given(
+    size=st.integers(0, 400).map(lambda words: 4 * words),
+    segments_sent=st.integers(1, 9),
+    seed=st.integers(0, 2**32),
+    flags=st.sampled_from([0, 4, 255]),
+)
+def test_frames_of_machine_code_are_those_of_python(version, size, segments_sent, seed, flags):
+    if segments.machine_code() is None:
+        pytest.skip("no machine code on this processor")
+    run = RUN._replace(payload_bytes=size, segments=segments_sent, slack_us=seed - 2**31)
+    payload = memoryview(Random(seed).randbytes(max(1, size * segments_sent)))
+    own, other = host(1, version), host(2, version)
+    target, frames = (str(other.ip), other.port), []
+    here, wire = lay_wire()
+    with closing(WireLink(own, GATEWAY_MAC, here)) as link, wire:
+        assert link.send_run(target, URGENT, run, payload, flags) == segments_sent
+        while len(frames) < segments_sent:
+            frames.append(wire.recv(10_000))
+        written = SegmentBuffer(2**16).write(run, payload[: size * segments_sent], flags)
+        datagrams = [bytes(written[at : at + run.stride_bytes]) for at in range(0, len(written), run.stride_bytes)]
+        there = Host(GATEWAY_MAC, other.ip, other.port)
+        assert frames == [build_frame(own, there, each, dscp=URGENT.dscp, ecn=ECT) for each in datagrams]
+        link.send(target, URGENT, b"".join(datagrams) + b"short", run.stride_bytes)
+        assert [wire.recv(10_000) for _ in frames] == frames
+        assert wire.recv(10_000) == build_frame(own, there, b"short", dscp=URGENT.dscp, ecn=ECT)
+
+
+@st.composite
+def any_frames(draw: st.DrawFn, version: int) -> list[bytes]:
+    """Return frames of a few senders, most of them for host 1, some damaged, cut or filled up."""
+    frames = []
+    for _ in range(draw(st.integers(1, 12))):
+        target = host(draw(st.sampled_from([1, 1, 1, 3])), version, draw(st.sampled_from([21592, 21592, 7])))
+        source = host(draw(st.integers(2, 3)), draw(st.sampled_from([version, version, 10 - version])))
+        if source.ip.version != version:
+            target = host(1, source.ip.version)
+        content = draw(st.binary(min_size=0, max_size=9)) * draw(st.integers(0, 40))
+        frame = bytearray(build_frame(source, target, content, ecn=draw(st.sampled_from([0, ECT, CE]))))
+        if draw(st.booleans()):
+            at = draw(st.integers(0, len(frame) - 1))
+            frame[at] ^= draw(st.integers(1, 255))
+        if draw(st.integers(0, 3)) == 0:
+            frame = frame[: draw(st.integers(1, len(frame)))]
+        frames.append(bytes(frame) + bytes(draw(st.sampled_from([0, 0, 4]))))
+    return frames
+
+
+@pytest.mark.parametrize("version", [4, 6])
+@given(data=st.data())
+def test_machine_code_takes_the_frames_that_python_takes(version, data):
+    if segments.machine_code() is None:
+        pytest.skip("no machine code on this processor")
+    frames = data.draw(any_frames(version))
+    outcomes = []
+    for module in (segments.machine_code(), None):
+        here, wire = lay_wire()
+        with pytest.MonkeyPatch.context() as patched, wire:
+            patched.setattr(wire_link, "machine_code", lambda module=module: module)
+            with closing(WireLink(host(1, version), GATEWAY_MAC, here)) as link:
+                for frame in frames:
+                    wire.send(frame)
+                outcomes.append((taken_from(link), link.ignored))
+    assert outcomes[0] == outcomes[1]
 
 
 class Keeping(KernelLink):

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from tensorexpress.background import background_gaps, send_times_ps
 from tensorexpress.framing import DATAGRAM_BYTES, ETHERNET_BYTES
-from tensorexpress.host.links import Address, Arrival, HostLink, KernelLink, WireLink
+from tensorexpress.host.links import Address, Arrival, HostLink, KernelLink
+from tensorexpress.host.wire_link import WireLink
 from tensorexpress.scenario import Background, Scenario
 from tensorexpress.wire.header import UDP_PORT
 

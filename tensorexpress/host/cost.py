@@ -10,8 +10,9 @@ from tensorexpress.calibration import HostCost
 from tensorexpress.framing import Framing
 from tensorexpress.host.endpoint import Endpoint, EndpointSettings
 from tensorexpress.host.flow import FlowSettings
-from tensorexpress.host.links import Address, HostLink, KernelLink, WireLink
+from tensorexpress.host.links import Address, HostLink, KernelLink
 from tensorexpress.host.tagging import Tag, monotonic_ps
+from tensorexpress.host.wire_link import WireLink
 from tensorexpress.units import PS_PER_SECOND
 from tensorexpress.wire.frame import FrameEnd as Host
 from tensorexpress.wire.header import UDP_PORT

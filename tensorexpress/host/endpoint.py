@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import select
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -27,7 +28,7 @@ from tensorexpress.host.flow import SPAN, Ack, Burst, FlowSettings, Outgoing, Re
 from tensorexpress.host.links import Address, Arrival, HostLink
 from tensorexpress.host.pool import Contribution, PoolSender, Summed
 from tensorexpress.host.scheduler import Scheduler, Sender
-from tensorexpress.host.segments import MANY, SegmentBuffer, SegmentRun, part_of
+from tensorexpress.host.segments import SegmentBuffer, SegmentRun, part_of
 from tensorexpress.host.sum_server import SumServer
 from tensorexpress.host.tagging import BEST_EFFORT, Tag, Tagger, TrafficClass, monotonic_ps
 from tensorexpress.plan import Plan
@@ -90,9 +91,13 @@ class EndpointSettings:
     control: TrafficClass = BEST_EFFORT
     #: A peer that is not heard of for so long is gone; 0 waits for ever.
     silence_ps: int = 0
+    #: For how long it does nothing after it did something, so that several packets share what waking up costs.
+    rest_ps: int = 0
 
 
-def settings_of(plan: Plan, tagger: Tagger, *, rate_bps: int = 0, silence_ps: int = 0) -> EndpointSettings:
+def settings_of(
+    plan: Plan, tagger: Tagger, *, rate_bps: int = 0, silence_ps: int = 0, rest_ps: int = 0
+) -> EndpointSettings:
     """Return the settings that a plan asks for: window, order and credit as its scenario and policy say."""
     transport, policy = plan.scenario.transport, plan.policy
     most = Framing(plan.scenario.cluster.mtu).payload_bytes
@@ -119,6 +124,7 @@ def settings_of(plan: Plan, tagger: Tagger, *, rate_bps: int = 0, silence_ps: in
         job=tagger.job,
         control=tagger.traffic_class(0),
         silence_ps=silence_ps,
+        rest_ps=rest_ps,
     )
 
 
@@ -388,7 +394,7 @@ class Endpoint:
         self._transmit(now_ps)
 
     def run(self, until: Callable[[], bool]) -> None:
-        """Receive, send and wait until a condition holds; NetworkError names a peer that has fallen silent."""
+        """Receive, send, rest and wait until a condition holds; NetworkError names a peer that has fallen silent."""
         descriptor = self._link.fileno()
         has_arrivals = True
         while True:
@@ -398,6 +404,8 @@ class Endpoint:
             self.advance()
             if until():
                 return
+            if self.settings.rest_ps and not self._is_left:
+                time.sleep(self.settings.rest_ps / PS_PER_SECOND)
             due_ps = self._clock_ps() if self._is_left else self.next_event_ps()
             wait = None if due_ps is None else max(0, due_ps - self._clock_ps()) / PS_PER_SECOND
             # Not epoll, whose time-outs are whole milliseconds.
@@ -539,7 +547,7 @@ class Endpoint:
         run = self._run_of(burst, now_ps)
         last_flags = (_LAST_OF_SLICE if burst.ends_message else 0) | (_ASKS_ACK if burst.asks else 0)
         sent = 0
-        if full >= MANY:
+        if full:
             content = payload[run.offset : run.offset + full * size]
             sent = self._link.send_run(
                 peer.address,

@@ -11,6 +11,20 @@ MESSAGE_WORDS = 7
 FOUND_BYTES, FOUND_STRIDE, FOUND_MARKED, FOUND_NAME_BYTES, FOUND_FLAGS = range(5)
 FOUND_WORDS = 5
 
+#: Words that say who takes frames from a wire: the descriptor of its socket, the port, the address and its bytes.
+OWN_WIRE, OWN_PORT, OWN_IP_BYTES, OWN_IP = range(4)
+OWN_WORDS = 6
+
+#: Words that say what was found in frames: the bytes of one that was not taken yet, where in it the datagram is, its
+#: bytes, and whether a switch marked it; and of those that were taken bytes of each, marks, port and address.
+(
+    FRAME_PENDING_BYTES, FRAME_DATAGRAM, FRAME_DATAGRAM_BYTES, FRAME_IS_MARKED, FRAME_STRIDE, FRAME_MARKED,
+    FRAME_SOURCE_PORT, FRAME_SOURCE,
+) = range(8)  # fmt: skip
+FRAME_WORDS = 9
+
+WORD_BYTES = 8
+
 #: The length, level and kind before what the kernel says of a message.
 CONTROL_HEADER_BYTES = 16
 

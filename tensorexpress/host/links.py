@@ -1,4 +1,4 @@
-"""Links: how datagrams leave and reach a process. A kernel socket, or whole frames over a UDP wire.
+"""Links: how datagrams leave and reach a process. Here a kernel socket; `wire_link.py` has frames over a UDP wire.
 
 A link never blocks. It sends datagrams of one size one after the other from one buffer (a burst), and receives bursts
 into one buffer of its own, so that nothing is done per packet in Python.
@@ -10,9 +10,6 @@ import errno
 import socket
 import struct
 import sys
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any, NamedTuple, Protocol
 
@@ -31,16 +28,14 @@ from tensorexpress.host.layout import (
 )
 from tensorexpress.host.segments import Bytes, SegmentBuffer, SegmentRun, machine_code
 from tensorexpress.host.tagging import TrafficClass, tag_socket
-from tensorexpress.wire.checksum import checksum
-from tensorexpress.wire.frame import FrameEnd, build_frame
 
 #: IP address and UDP port.
 Address = tuple[str, int]
 
 #: What the kernel joins at most, or the longest datagram; and what is received together, and the room for both.
 _KERNEL_BYTES = 2**16
-_JOINED_BYTES = 3 * _KERNEL_BYTES
-_BUFFER_BYTES = _JOINED_BYTES + _KERNEL_BYTES
+JOINED_BYTES = 3 * _KERNEL_BYTES
+BUFFER_BYTES = JOINED_BYTES + _KERNEL_BYTES
 
 #: Calls of the kernel with as much as it takes that share the work of one burst in Python.
 _CALLS_TOGETHER = 8
@@ -49,7 +44,7 @@ _CALLS_TOGETHER = 8
 _SOCKET_BUFFER_BYTES = 4 * 2**20
 
 #: What the kernel takes as one send: the bytes of a datagram, and at most so many segments.
-_MOST_BURST_BYTES, _MOST_BURST_SEGMENTS = 65_507, 64
+_MOST_BURST_BYTES, MOST_BURST_SEGMENTS = 65_507, 64
 
 _ANCILLARY_BYTES = socket.CMSG_SPACE(4) * 3
 _INT = struct.Struct("=i")
@@ -121,7 +116,7 @@ class KernelLink:
         self._cut_bytes = 0
         #: What has been received and is of another size or sender than what came before it.
         self._next: Arrival | None = None
-        self.buffer = SegmentBuffer(_BUFFER_BYTES)
+        self.buffer = SegmentBuffer(BUFFER_BYTES)
         level, option = (socket.IPPROTO_IPV6, IPV6_RECVTCLASS) if self._is_ipv6 else (socket.IPPROTO_IP, IP_RECVTOS)
         self._socket.setsockopt(level, option, 1)
         self.offload = offload and self._has_offload()
@@ -220,7 +215,7 @@ class KernelLink:
             self.buffer.view[: first.size_bytes] = bytes(self.buffer.view[first.start : first.start + first.size_bytes])
             first = first._replace(start=0)
         size = first.size_bytes
-        while size < _JOINED_BYTES and size % first.stride_bytes == 0 and size > first.stride_bytes:
+        while size < JOINED_BYTES and size % first.stride_bytes == 0 and size > first.stride_bytes:
             more = self._receive_at(size)
             if more is None:
                 break
@@ -261,7 +256,7 @@ class KernelLink:
 
 def _segments_together(stride_bytes: int) -> int:
     """Return how many datagrams of a size the kernel takes at once."""
-    return max(1, min(_MOST_BURST_SEGMENTS, _MOST_BURST_BYTES // stride_bytes))
+    return max(1, min(MOST_BURST_SEGMENTS, _MOST_BURST_BYTES // stride_bytes))
 
 
 def _socket_address(address: Address) -> bytes:
@@ -305,117 +300,6 @@ def _raise_what_can_be_mended(error: OSError, target: Address, stride_bytes: int
         raise NetworkError(f"may not send to {target[0]}:{target[1]}: {error.strerror}; check the firewall") from None
 
 
-class WireLink:
-    """Whole Ethernet frames in datagrams through one end of a UDP wire: a cable to a switch, without root."""
-
-    def __init__(self, own: FrameEnd, gateway_mac: bytes, wire: socket.socket):
-        self._own, self._gateway_mac = own, gateway_mac
-        self._socket = wire
-        _prepare(wire)
-        self.buffer = SegmentBuffer(_BUFFER_BYTES)
-        self._targets: dict[Address, FrameEnd] = {}
-        self._diverted: tuple[FrameEnd, Callable[[Arrival], None]] | None = None
-        #: Frames that are not UDP packets to this host, or damaged.
-        self.ignored = 0
-
-    def fileno(self) -> int:
-        """Return the socket's descriptor."""
-        return self._socket.fileno()
-
-    def most_segments(self, stride_bytes: int) -> int:
-        """Return how many frames are sent before others get a turn."""
-        return _MOST_BURST_SEGMENTS
-
-    def send(self, target: Address, traffic: TrafficClass, data: memoryview | bytes, stride_bytes: int) -> int:
-        """Build and send a frame for every datagram; frames for which there is no room are lost, as on a cable."""
-        there = self._targets.get(target)
-        if there is None:
-            there = self._targets[target] = FrameEnd(self._gateway_mac, ip_address(target[0]), target[1])
-        for start in range(0, len(data), stride_bytes):
-            payload = bytes(data[start : start + stride_bytes])
-            frame = build_frame(self._own, there, payload, dscp=traffic.dscp, ecn=ECT)
-            with suppress(OSError):
-                self._socket.send(frame)
-        return len(data)
-
-    def send_run(
-        self, target: Address, traffic: TrafficClass, run: SegmentRun, payload: memoryview, last_flags: int
-    ) -> int:
-        """Send none: every segment needs a frame around it."""
-        return 0
-
-    def receive(self) -> Arrival | None:
-        """Return the datagram of the next frame that is for this host."""
-        while True:
-            try:
-                size = self._socket.recv_into(self.buffer.memory)
-            except BlockingIOError:
-                return None
-            except OSError:  # the other end is not there; a cable does not tell
-                continue
-            frame = self.buffer.view[:size]
-            arrival = _datagram(frame, self._own)
-            if arrival is not None:
-                return arrival
-            if not self._divert(frame):
-                self.ignored += 1
-
-    def divert(self, port: int, take: Callable[[Arrival], None]) -> None:
-        """Give datagrams for another UDP port of this host to somebody else, whenever this link is read."""
-        self._diverted = (replace(self._own, port=port), take)
-
-    def _divert(self, frame: memoryview) -> bool:
-        if self._diverted is None:
-            return False
-        end, take = self._diverted
-        arrival = _datagram(frame, end)
-        if arrival is not None:
-            take(arrival)
-        return arrival is not None
-
-    def receive_following(
-        self, source: Address, header: bytes, run: SegmentRun, target: Bytes, enough_bytes: int
-    ) -> tuple[int, int]:
-        """Receive none: every segment has a frame around it."""
-        return 0, 0
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
-
-
-def _datagram(frame: memoryview, own: FrameEnd) -> Arrival | None:
-    """Return the UDP datagram of a frame, as a kernel would give it to a socket of `own`; None if it would not."""
-    kind = int.from_bytes(frame[12:14], "big")
-    if own.ip.version == 4 and kind == 0x0800 and len(frame) >= 34 and frame[14] == 0x45 and frame[23] == 17:
-        udp, total, traffic_class = 34, 14 + int.from_bytes(frame[16:18], "big"), frame[15]
-        source, target = frame[26:30], frame[30:34]
-        if checksum(bytes(frame[14:34])) or int.from_bytes(frame[20:22], "big") & 0x3FFF:
-            return None
-    elif own.ip.version == 6 and kind == 0x86DD and len(frame) >= 54 and frame[20] == 17:
-        udp, total = 54, 54 + int.from_bytes(frame[18:20], "big")
-        traffic_class = int.from_bytes(frame[14:16], "big") >> 4 & 255
-        source, target = frame[22:38], frame[38:54]
-    else:
-        return None
-    length = int.from_bytes(frame[udp + 4 : udp + 6], "big")
-    if target != own.ip.packed or length < 8 or udp + length != total or total > len(frame):
-        return None
-    if int.from_bytes(frame[udp + 2 : udp + 4], "big") != own.port or not _intact(frame, udp, length, source, target):
-        return None
-    port = int.from_bytes(frame[udp : udp + 2], "big")
-    return Arrival(
-        (str(ip_address(bytes(source))), port), udp + 8, length - 8, length - 8 or 1, traffic_class & 3 == CE
-    )
-
-
-def _intact(frame: memoryview, udp: int, length: int, source: memoryview, target: memoryview) -> bool:
-    if not any(frame[udp + 6 : udp + 8]):  # sent without a checksum
-        return True
-    pseudo_header = bytes(source) + bytes(target) + struct.pack("!II", length, 17)
-    return checksum(pseudo_header + bytes(frame[udp : udp + length])) == 0
-
-
 def _bound(local: Address) -> socket.socket:
     family = socket.AF_INET6 if ":" in local[0] else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_DGRAM)
@@ -427,11 +311,12 @@ def _bound(local: Address) -> socket.socket:
             f"cannot receive at {local[0]}:{local[1]}: {error.strerror}; "
             "give a free port and an address of this machine"
         ) from None
-    _prepare(bound)
+    prepare_socket(bound)
     return bound
 
 
-def _prepare(opened: socket.socket) -> None:
+def prepare_socket(opened: socket.socket) -> None:
+    """Set what every socket of a host needs; it never blocks."""
     # A packet that does not fit is an error here, rather than fragments that no switch can classify.
     if opened.family == socket.AF_INET6:
         opened.setsockopt(socket.IPPROTO_IPV6, IPV6_MTU_DISCOVER, DO_NOT_FRAGMENT)

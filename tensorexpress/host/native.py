@@ -1,4 +1,4 @@
-"""The machine code of kernel.py: made by numba once, kept on disk, and loaded without numba after that."""
+"""The machine code of kernel.py and frame_kernel.py: made by numba once, kept on disk, then loaded without numba."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from tensorexpress.framing import SEGMENT_HEADER_BYTES
 from tensorexpress.host import layout
 from tensorexpress.host.segments import SegmentBuffer, SegmentRun
+from tensorexpress.host.wire_link import LONGEST_FRAME_BYTES, Received
 from tensorexpress.switch.native import build
+from tensorexpress.wire.frame import FrameEnd
 
 Bytes = NDArray[np.uint8]
 
@@ -23,10 +25,11 @@ _NAME_ROOM, _CONTROL_ROOM = 32, 128
 _HERE = Path(__file__).parent
 _SEGMENTS = build.Library(
     "segments",
-    {"fill": 6, "check": 4, "send": 11, "receive": 12},
-    ("tensorexpress.host.kernel",),
+    {"fill": 6, "check": 4, "send": 11, "receive": 12, "send_frames": 10, "send_frame": 6, "receive_frames": 6},
+    ("tensorexpress.host.kernel", "tensorexpress.host.frame_kernel"),
     (
         _HERE / "kernel.py",
+        _HERE / "frame_kernel.py",
         _HERE / "layout.py",
         *(Path(build.__file__).with_name(name) for name in ("machine.py", "build.py")),
     ),
@@ -34,7 +37,7 @@ _SEGMENTS = build.Library(
 
 if not get_host_cpu_features().get("pclmul", False):
     raise ImportError("this processor does not multiply without carries")
-_fill, _check, _send, _receive = _SEGMENTS.functions()
+_fill, _check, _send, _receive, _send_frames, _send_frame, _receive_frames = _SEGMENTS.functions()
 
 
 class Followed(NamedTuple):
@@ -137,6 +140,62 @@ class NativeReceiver:
         )
         size, stride, marked, name_bytes, flags = self._found.tolist()
         return Followed(count, flags, size, stride, bool(marked), self._name[:name_bytes].tobytes() if size else b"")
+
+
+class NativeWire:
+    """Sends and receives datagrams in frames through the end of a UDP wire."""
+
+    def __init__(self, descriptor: int, own: FrameEnd, memory: bytearray, most_bytes: int):
+        """Receive at most so many bytes together, to some memory."""
+        self._memory, self._most_bytes = _address_in(memory), most_bytes
+        self._descriptor = descriptor
+        self._own = np.zeros(layout.OWN_WORDS, dtype=np.int64)
+        ip = own.ip.packed
+        self._own[[layout.OWN_WIRE, layout.OWN_PORT, layout.OWN_IP_BYTES]] = descriptor, own.port, len(ip)
+        self._own[layout.OWN_IP :].view(np.uint8)[: len(ip)] = np.frombuffer(ip, dtype=np.uint8)
+        self._found = np.zeros(layout.FRAME_WORDS, dtype=np.int64)
+        self._ip = self._found[layout.FRAME_SOURCE :].view(np.uint8)[: len(ip)]
+        self._run = SegmentBuffer(SEGMENT_HEADER_BYTES)
+        self._arrived, self._leaving = bytearray(LONGEST_FRAME_BYTES), bytearray(LONGEST_FRAME_BYTES)
+        self._addresses = tuple(map(_address_in, (self._arrived, self._leaving, self._run.memory)))
+        self._known = tuple(map(_address_of, (self._own, self._found)))
+
+    def send_run(self, headers: bytes, run: SegmentRun, payload: memoryview, last_flags: int) -> int:
+        """Send the segments of a run in frames that begin with some headers; return how many, which is all."""
+        _, leaving, header = self._addresses
+        self._run.pack(run._replace(start=0), 0)
+        return _send_frames(
+            self._descriptor,
+            _address_in(headers),
+            len(headers),
+            header,
+            leaving,
+            run.stride_bytes,
+            run.segments,
+            _address_in(payload),
+            run.slack_us,
+            last_flags,
+        )
+
+    def send(self, headers: bytes, datagram: memoryview | bytes) -> None:
+        """Send a datagram in a frame that begins with some headers."""
+        _, leaving, _ = self._addresses
+        _send_frame(self._descriptor, _address_in(headers), len(headers), leaving, _address_in(datagram), len(datagram))
+
+    def receive(self) -> Received | None:
+        """Receive datagrams of one sender and size that are for this end; None where something else is next, if any."""
+        (arrived, _, _), (own, found) = self._addresses, self._known
+        size = _receive_frames(own, arrived, LONGEST_FRAME_BYTES, self._memory, self._most_bytes, found)
+        if not size:
+            return None
+        stride, marked, port = self._found[layout.FRAME_STRIDE : layout.FRAME_SOURCE].tolist()
+        return Received(size, stride, bool(marked), self._ip.tobytes(), port)
+
+    def take_other(self) -> bytes:
+        """Return the frame that is next and not for this end; nothing where there is none."""
+        size = int(self._found[layout.FRAME_PENDING_BYTES])
+        self._found[layout.FRAME_PENDING_BYTES] = 0
+        return bytes(self._arrived[:size])
 
 
 def _address_in(content: bytes | bytearray | memoryview) -> int:

@@ -36,10 +36,11 @@ from tensorexpress.framing import Framing
 from tensorexpress.host.background import LEAST_PACKET_BYTES, BackgroundTraffic, takes_part
 from tensorexpress.host.exchange import Exchange
 from tensorexpress.host.gradients import Tensors
-from tensorexpress.host.links import HostLink, KernelLink, WireLink
+from tensorexpress.host.links import HostLink, KernelLink
 from tensorexpress.host.script import ScriptTensors, ScriptWorker, layer_elements
 from tensorexpress.host.summing import PoolExchange, SumServing, WholeLayers
 from tensorexpress.host.training import Station, host_settings
+from tensorexpress.host.wire_link import WireLink
 from tensorexpress.host.worker import Exchanging, Worker
 from tensorexpress.plan import JobPlan, Plan
 from tensorexpress.plan_file import plan_from_json, plan_to_json

@@ -38,8 +38,6 @@ _WORDS = 16
 _CHUNK, _SLACK_WORD, _CRC_WORD, _SEQUENCE, _TRANSMISSION, _OFFSET = 4, 6, 8, 11, 12, 14
 _FLAGS_BYTE = 3
 
-#: From this many segments on, arrays are faster than one segment after the other.
-MANY = 4
 _MOST_SEGMENTS = LONGEST_DATAGRAM_BYTES // SEGMENT_HEADER_BYTES + 1
 
 Bytes = NDArray[np.uint8]
@@ -187,7 +185,7 @@ class SegmentBuffer:
 
         All have the flags of the run, the last one also `last_flags`.
         """
-        if run.segments >= MANY and run.start == 0:
+        if run.start == 0:
             self._write_many(run, payload, last_flags)
         else:
             self._write_one_by_one(run, payload, last_flags)
@@ -247,7 +245,7 @@ class SegmentBuffer:
         Slack and CRC are set to 0 in the buffer on the way.
         """
         count = size // stride_bytes
-        if count < MANY or start or stride_bytes < SEGMENT_HEADER_BYTES:
+        if not count or start or stride_bytes < SEGMENT_HEADER_BYTES:
             return self._read_one_by_one(start, start + size, stride_bytes)
         reading = self._read_many(count, stride_bytes)
         if count * stride_bytes == size:

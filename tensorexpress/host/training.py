@@ -21,7 +21,14 @@ from tensorexpress.host.flow import Outgoing
 from tensorexpress.host.links import Address, HostLink
 from tensorexpress.host.tagging import Tag, Tagger, monotonic_ps
 from tensorexpress.plan import Plan
+from tensorexpress.units import PS_PER_MS, serialisation_ps
 from tensorexpress.wire.header import Kind
+
+#: A host rests no longer than this: what it does meanwhile is late by so much.
+LONGEST_REST_PS = PS_PER_MS
+
+#: What a round trip takes beside delays: packets of which each hop waits for the last bit, and acknowledgements.
+_ROUND_TRIP_PACKETS = 3
 
 
 class Role(Protocol):
@@ -163,4 +170,22 @@ def host_settings(plan: Plan, host: int, job: int, silence_ps: int) -> EndpointS
     tagger = Tagger(plan, job=job)
     directed = plan.scenario.cluster.directed()
     rate_bps = directed.rate_bps[directed.source.index(host)]
-    return settings_of(plan, tagger, rate_bps=rate_bps, silence_ps=silence_ps)
+    return settings_of(plan, tagger, rate_bps=rate_bps, silence_ps=silence_ps, rest_ps=rest_ps(plan, rate_bps))
+
+
+def rest_ps(plan: Plan, rate_bps: int) -> int:
+    """Return for how long a host may rest after it did something, on a link of some rate.
+
+    Acknowledgements then come later by as much at both ends of a flow. Of the time in which the link sends a window, a
+    quarter of what round trips leave does not make flows wait for their windows. None where windows become smaller by
+    themselves, or where switches sum: their slots are as many as a round trip needs.
+    """
+    transport, policy = plan.scenario.transport, plan.policy
+    limits = (transport.window_bytes, transport.initial_window_bytes, policy.credit_bytes)
+    if policy.in_switches or transport.ecn_bytes or not any(limits):
+        return 0
+    window_ps = serialisation_ps(min(filter(None, limits)), rate_bps)
+    packets_ps = _ROUND_TRIP_PACKETS * serialisation_ps(plan.framing.full_packet_bytes, rate_bps)
+    delay_ps = plan.scenario.cluster.directed().delay_ps
+    way_ps = max((sum(delay_ps[link] for link in path.links) for path in plan.paths), default=0)
+    return max(0, min(LONGEST_REST_PS, (window_ps - packets_ps - 2 * way_ps) // 4))

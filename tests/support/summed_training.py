@@ -10,9 +10,10 @@ from support.summing_switch import HashedSwitch, HashedTree, ReferenceNetwork, R
 from support.training_run import small_plan
 from support.virtual_network import FAULTLESS, Faults, VirtualLink, VirtualNetwork
 from tensorexpress.addresses import addresses_of
-from tensorexpress.host.links import Address, _datagram
+from tensorexpress.host.links import Address
 from tensorexpress.host.process import jobs_of, join_job, peers_of
 from tensorexpress.host.training import Station, host_settings
+from tensorexpress.host.wire_link import datagram_in
 from tensorexpress.host.worker import Worker
 from tensorexpress.plan import Plan
 from tensorexpress.policy import parse_policy
@@ -141,7 +142,7 @@ class PipelineNetwork(VirtualNetwork):
 
     def _reach(self, host: int, frame: bytes) -> None:
         own = self.switches.addresses[host]
-        arrival = _datagram(memoryview(frame), FrameEnd(own.mac, own.ipv4))
+        arrival = datagram_in(memoryview(frame), FrameEnd(own.mac, own.ipv4))
         if arrival is not None and address_of(self.plan, host) in self.links:
             data = frame[arrival.start : arrival.start + arrival.size_bytes]
             self.links[address_of(self.plan, host)].arrived.append((arrival.source, data, False))

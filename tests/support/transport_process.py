@@ -14,8 +14,9 @@ from tensorexpress.errors import NetworkError
 from tensorexpress.framing import SEGMENT_OVERHEAD_BYTES
 from tensorexpress.host.endpoint import Endpoint, EndpointSettings
 from tensorexpress.host.flow import FlowSettings
-from tensorexpress.host.links import KernelLink, WireLink
+from tensorexpress.host.links import KernelLink
 from tensorexpress.host.tagging import Tag, traffic_class
+from tensorexpress.host.wire_link import WireLink
 from tensorexpress.wire.dscp import default_dscps
 from tensorexpress.wire.frame import FrameEnd as Host
 from tensorexpress.wire.header import Kind

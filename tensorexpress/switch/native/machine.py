@@ -93,6 +93,10 @@ sendmmsg: Callable[[int, int, int, int], int] = _of_libc(
 sendto: Callable[[int, int, int, int, int, int], int] = _of_libc(
     "sendto", types.int64, types.int32, types.int64, types.uint64, types.int32, types.int64, types.uint32
 )
+#: socket, into, bytes, flags
+recv: Callable[[int, int, int, int], int] = _of_libc(
+    "recv", types.int64, types.int32, types.int64, types.uint64, types.int32
+)
 #: socket, message, flags
 recvmsg: Callable[[int, int, int], int] = _of_libc("recvmsg", types.int64, types.int32, types.int64, types.int32)
 errno_at: Callable[[], int] = _of_libc("__errno_location", types.int64)
