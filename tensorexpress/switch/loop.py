@@ -204,6 +204,8 @@ class Loop:
     def _take_frames_one_by_one(self, number: int) -> None:
         receive, clock_ns, started_ns = self.switch.receive, time.monotonic_ns, self._started_ns
         for frame in self._ports[number].receive(BATCH):
+            if self._captures:
+                self._advance()  # what has left by now is written down before what comes now
             now_ns = clock_ns()
             if self._captures:
                 self._capture(number, "in", frame, now_ns)
