@@ -543,20 +543,12 @@ class Endpoint:
         message, (peer, tag, payload) = burst.message, burst.message.content
         peer.sent_ps = now_ps
         size = self.settings.flow.payload_bytes
-        full = burst.count - (burst.ends_message and message.last_bytes < size)
         run = self._run_of(burst, now_ps)
         last_flags = (_LAST_OF_SLICE if burst.ends_message else 0) | (_ASKS_ACK if burst.asks else 0)
-        sent = 0
-        if full:
-            content = payload[run.offset : run.offset + full * size]
-            sent = self._link.send_run(
-                peer.address,
-                tag.traffic,
-                run._replace(segments=full),
-                content,
-                last_flags if full == burst.count else 0,
-            )
+        content = payload[run.offset : run.offset + burst.count * size]
+        sent = self._link.send_run(peer.address, tag.traffic, run, content, last_flags)
         if sent < burst.count:
+            full = burst.count - (burst.ends_message and message.last_bytes < size)
             rest = part_of(run, sent, burst.count - sent)._replace(start=0)
             self._send_datagrams(peer, tag.traffic, self._written(rest, full - sent, payload, last_flags))
 

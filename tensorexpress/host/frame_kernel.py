@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import socket
 
+from tensorexpress.framing import SEGMENT_HEADER_BYTES
 from tensorexpress.host.kernel import word_at, write_rows
 from tensorexpress.host.layout import (
     CE,
@@ -90,18 +91,21 @@ def finish_udp(frame: int, headers: int, length: int) -> None:
 
 
 def send_frames(
-    descriptor: int, headers: int, header_bytes: int, run: int, stage: int, stride: int, count: int, payload: int,
-    slack: int, last_flags: int,
+    descriptor: int, headers: int, last_headers: int, header_bytes: int, run: int, stage: int, stride: int, count: int,
+    payload: int, slack: int, last_flags: int, last_bytes: int,
 ) -> int:  # fmt: skip
-    """Send the segments of a run, each behind the same headers of a frame; `run` is the header of the first segment.
+    """Send the segments of a run behind headers of a frame, the last one behind its own; `run` is the first's header.
 
     Frames for which there is no room are lost, as on a cable.
     """
     for row in range(count):
+        size = stride
+        if row == count - 1:
+            headers, size = last_headers, SEGMENT_HEADER_BYTES + last_bytes
         copy(stage, headers, header_bytes)
-        write_rows(run, stage + header_bytes, stride, row, 1, payload, slack, count - 1, last_flags)
-        finish_udp(stage, header_bytes, _UDP_BYTES + stride)
-        sendto(descriptor, stage, header_bytes + stride, _WITHOUT_WAITING, 0, 0)
+        write_rows(run, stage + header_bytes, stride, row, 1, payload, slack, count - 1, last_flags, last_bytes)
+        finish_udp(stage, header_bytes, _UDP_BYTES + size)
+        sendto(descriptor, stage, header_bytes + size, _WITHOUT_WAITING, 0, 0)
     return count
 
 
@@ -156,8 +160,9 @@ def find_datagram(frame: int, size: int, own: int, found: int) -> bool:
 def receive_frames(own: int, stage: int, stage_bytes: int, memory: int, most_bytes: int, found: int) -> int:
     """Receive datagrams of one sender and size, one after the other, in frames for `own`; return their bytes.
 
-    The first frame that is anything else waits in the stage, with its bytes in `found`, and is the first one next time:
-    if no bytes were received, it is not for `own` at all, and for somebody else to look at.
+    A shorter one may be the last of them. The first frame that is anything else waits in the stage, with its bytes in
+    `found`, and is the first one next time: if no bytes were received, it is not for `own` at all, and for somebody
+    else to look at.
     """
     o, f = words(own), words(found)
     ip_bytes, source = o[OWN_IP_BYTES], found + WORD_BYTES * FRAME_SOURCE
@@ -179,7 +184,7 @@ def receive_frames(own: int, stage: int, stage_bytes: int, memory: int, most_byt
             copy(source, there, ip_bytes)
             f[FRAME_SOURCE_PORT], f[FRAME_STRIDE], f[FRAME_MARKED] = port, length, f[FRAME_IS_MARKED]
         elif (
-            length != f[FRAME_STRIDE]
+            length > f[FRAME_STRIDE]
             or received + length > most_bytes
             or f[FRAME_IS_MARKED] != f[FRAME_MARKED]
             or port != f[FRAME_SOURCE_PORT]
@@ -189,3 +194,5 @@ def receive_frames(own: int, stage: int, stage_bytes: int, memory: int, most_byt
         copy(memory + received, stage + f[FRAME_DATAGRAM], length)
         received += length
         f[FRAME_PENDING_BYTES] = 0
+        if length < f[FRAME_STRIDE]:
+            return received

@@ -20,6 +20,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from tensorexpress.framing import TRANSPORT_BYTES
 from tensorexpress.host.layout import (
     CE,
     CONTROL,
@@ -51,7 +52,7 @@ _WITHOUT_WAITING = int(socket.MSG_DONTWAIT)
 
 #: Places in a segment's headers: what counts up from one segment to the next, and what may differ.
 _HEADER_BYTES, _FLAGS, _SLACK, _CRC = 64, 3, 24, 32
-_CHUNK, _SEQUENCE, _TRANSMISSION, _OFFSET = 16, 44, 48, 56
+_CHUNK, _LENGTH, _SEQUENCE, _TRANSMISSION, _OFFSET = 16, 28, 44, 48, 56
 
 #: The polynomial of Ethernet and zlib: x^32 and below, the highest power first.
 _POLYNOMIAL = 0x104C11DB7
@@ -262,12 +263,21 @@ def crc_of(address: int, size: int) -> int:
 
 
 @compiled
+def put_half(address: int, value: int) -> None:
+    """Write 16 bits in the order of the network."""
+    memory = octets(address)
+    memory[0], memory[1] = value >> 8, value & 255
+
+
+@compiled
 def write_rows(
-    header: int, memory: int, stride: int, first: int, count: int, payload: int, slack: int, last: int, last_flags: int
-) -> None:
+    header: int, memory: int, stride: int, first: int, count: int, payload: int, slack: int, last: int, last_flags: int,
+    last_bytes: int,
+) -> None:  # fmt: skip
     """Write segments of a burst from `first` on; `header` is that of its first one, with slack and CRC 0.
 
-    From the last one on, because the header may lie where the first one is written.
+    The one with the number `last` has so many bytes of payload, and these flags beside its own. From the last one on,
+    because the header may lie where the first one is written.
     """
     size = stride - _HEADER_BYTES
     chunk, sequence = get(header + _CHUNK), get(header + _SEQUENCE)
@@ -280,32 +290,38 @@ def write_rows(
         put(start + _SEQUENCE, sequence + number)
         put(start + _TRANSMISSION, transmission + number)
         put(start + _OFFSET, offset + number * size)
+        length = size
         if number == last:
             octets(start)[_FLAGS] |= last_flags
-        copy(start + _HEADER_BYTES, payload + number * size, size)
-        put(start + _CRC, crc_of(start, stride))
+            length = last_bytes
+            put_half(start + _LENGTH, TRANSPORT_BYTES + length)
+        copy(start + _HEADER_BYTES, payload + number * size, length)
+        put(start + _CRC, crc_of(start, _HEADER_BYTES + length))
         put(start + _SLACK, slack)
 
 
 def fill(memory: int, stride: int, count: int, payload: int, slack: int, last_flags: int) -> int:
     """Make a burst of the headers of its first segment, which are at `memory` with slack and CRC 0."""
-    write_rows(memory, memory, stride, 0, count, payload, slack, count - 1, last_flags)
+    write_rows(memory, memory, stride, 0, count, payload, slack, count - 1, last_flags, stride - _HEADER_BYTES)
     return count
 
 
 def send(
     descriptor: int, target: int, target_bytes: int, header: int, stage: int, stride: int, count: int, each: int,
-    payload: int, slack: int, last_flags: int,
+    payload: int, slack: int, last_flags: int, last_bytes: int,
 ) -> int:  # fmt: skip
     """Write a burst at `stage` and send it, so many segments at a time; return how many there was room for.
 
-    What is sent at a time stays in the processor's cache between the two.
+    What is sent at a time stays in the processor's cache between the two. The last one may be shorter than the others.
     """
     sent = 0
     while sent < count:
         rows = min(each, count - sent)
-        write_rows(header, stage, stride, sent, rows, payload, slack, count - 1, last_flags)
-        if sendto(descriptor, stage, rows * stride, _WITHOUT_WAITING, target, target_bytes) < 0:
+        write_rows(header, stage, stride, sent, rows, payload, slack, count - 1, last_flags, last_bytes)
+        size = rows * stride
+        if sent + rows == count:
+            size += _HEADER_BYTES + last_bytes - stride
+        if sendto(descriptor, stage, size, _WITHOUT_WAITING, target, target_bytes) < 0:
             break
         sent += rows
     return sent

@@ -14,6 +14,7 @@ from ipaddress import ip_address
 from typing import Any, NamedTuple, Protocol
 
 from tensorexpress.errors import NetworkError
+from tensorexpress.framing import SEGMENT_HEADER_BYTES
 from tensorexpress.host.layout import (
     CE,
     DO_NOT_FRAGMENT,
@@ -83,7 +84,10 @@ class HostLink(Protocol):
     def send_run(
         self, target: Address, traffic: TrafficClass, run: SegmentRun, payload: memoryview, last_flags: int
     ) -> int:
-        """Send segments that the link can write by itself; return how many: the rest is to be sent."""
+        """Send segments that the link can write by itself; return how many: the rest is to be sent.
+
+        The last one carries what is left of the payload, which may be less than the others do.
+        """
         ...
 
     def receive(self) -> Arrival | None:
@@ -176,7 +180,7 @@ class KernelLink:
         if self._sender is None or not self.offload:
             return 0
         self._be_of(traffic)
-        self._cut_at(run.stride_bytes, run.segments * run.stride_bytes)
+        self._cut_at(run.stride_bytes, run.segments * SEGMENT_HEADER_BYTES + len(payload))
         sent: int = self._sender.send(
             self._place_of(target), run, payload, last_flags, _segments_together(run.stride_bytes)
         )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tensorexpress.framing import SEGMENT_HEADER_BYTES
 from tensorexpress.host import layout
-from tensorexpress.host.segments import SegmentBuffer, SegmentRun
+from tensorexpress.host.segments import SegmentBuffer, SegmentRun, last_bytes_of
 from tensorexpress.host.wire_link import LONGEST_FRAME_BYTES, Received
 from tensorexpress.switch.native import build
 from tensorexpress.wire.frame import FrameEnd
@@ -25,7 +25,7 @@ _NAME_ROOM, _CONTROL_ROOM = 32, 128
 _HERE = Path(__file__).parent
 _SEGMENTS = build.Library(
     "segments",
-    {"fill": 6, "check": 4, "send": 11, "receive": 12, "send_frames": 10, "send_frame": 6, "receive_frames": 6},
+    {"fill": 6, "check": 4, "send": 12, "receive": 12, "send_frames": 12, "send_frame": 6, "receive_frames": 6},
     ("tensorexpress.host.kernel", "tensorexpress.host.frame_kernel"),
     (
         _HERE / "kernel.py",
@@ -82,7 +82,10 @@ class NativeSender:
         self._header = _address_in(self._buffer.memory)
 
     def send(self, target: bytes, run: SegmentRun, payload: memoryview, last_flags: int, each: int) -> int:
-        """Send a run to a socket address; return for how many segments there was room before anything failed."""
+        """Send a run to a socket address; return for how many segments there was room before anything failed.
+
+        The last segment has what is left of the payload.
+        """
         self._buffer.pack(run, 0)
         return _send(
             self._descriptor,
@@ -96,6 +99,7 @@ class NativeSender:
             _address_in(payload),
             run.slack_us,
             last_flags,
+            last_bytes_of(run, payload),
         )
 
 
@@ -160,13 +164,16 @@ class NativeWire:
         self._addresses = tuple(map(_address_in, (self._arrived, self._leaving, self._run.memory)))
         self._known = tuple(map(_address_of, (self._own, self._found)))
 
-    def send_run(self, headers: bytes, run: SegmentRun, payload: memoryview, last_flags: int) -> int:
+    def send_run(
+        self, headers: bytes, last_headers: bytes, run: SegmentRun, payload: memoryview, last_flags: int
+    ) -> int:
         """Send the segments of a run in frames that begin with some headers; return how many, which is all."""
         _, leaving, header = self._addresses
         self._run.pack(run._replace(start=0), 0)
         return _send_frames(
             self._descriptor,
             _address_in(headers),
+            _address_in(last_headers),
             len(headers),
             header,
             leaving,
@@ -175,6 +182,7 @@ class NativeWire:
             _address_in(payload),
             run.slack_us,
             last_flags,
+            last_bytes_of(run, payload),
         )
 
     def send(self, headers: bytes, datagram: memoryview | bytes) -> None:

@@ -324,6 +324,11 @@ def part_of(run: SegmentRun, begin: int, count: int) -> SegmentRun:
     )
 
 
+def last_bytes_of(run: SegmentRun, payload: memoryview | bytes) -> int:
+    """Return what the last segment of a run carries of a payload that may be too short to fill it."""
+    return len(payload) - (run.segments - 1) * run.payload_bytes
+
+
 @lru_cache(maxsize=64)
 def _steps(payload_bytes: int) -> _Words:
     """Return by how much the words of the n-th segment exceed those of the first, for every n that fits a burst."""

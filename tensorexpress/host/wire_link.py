@@ -15,9 +15,10 @@ from functools import lru_cache
 from ipaddress import ip_address
 from typing import NamedTuple, Protocol
 
+from tensorexpress.framing import SEGMENT_HEADER_BYTES
 from tensorexpress.host.layout import CE, ECT
 from tensorexpress.host.links import BUFFER_BYTES, JOINED_BYTES, MOST_BURST_SEGMENTS, Address, Arrival, prepare_socket
-from tensorexpress.host.segments import Bytes, SegmentBuffer, SegmentRun, machine_code
+from tensorexpress.host.segments import Bytes, SegmentBuffer, SegmentRun, last_bytes_of, machine_code
 from tensorexpress.host.tagging import TrafficClass
 from tensorexpress.wire.checksum import checksum
 from tensorexpress.wire.frame import FrameEnd, build_frame
@@ -41,7 +42,9 @@ class Received(NamedTuple):
 class WireEnd(Protocol):
     """What makes and takes the frames of a wire. `headers` are those of a frame, in which the UDP checksum is 0."""
 
-    def send_run(self, headers: bytes, run: SegmentRun, payload: memoryview, last_flags: int) -> int:
+    def send_run(
+        self, headers: bytes, last_headers: bytes, run: SegmentRun, payload: memoryview, last_flags: int
+    ) -> int:
         """Send segments in frames that begin with some headers; return how many: the rest is to be written first."""
         ...
 
@@ -65,7 +68,9 @@ class PlainWire:
         self._socket, self._own, self._memory = wire, own, memory
         self._other = b""
 
-    def send_run(self, headers: bytes, run: SegmentRun, payload: memoryview, last_flags: int) -> int:
+    def send_run(
+        self, headers: bytes, last_headers: bytes, run: SegmentRun, payload: memoryview, last_flags: int
+    ) -> int:
         """Send none."""
         return 0
 
@@ -148,7 +153,9 @@ class WireLink:
         self, target: Address, traffic: TrafficClass, run: SegmentRun, payload: memoryview, last_flags: int
     ) -> int:
         """Send as machine code, where that is there."""
-        return self._end.send_run(self._headers_to(target, traffic, run.stride_bytes), run, payload, last_flags)
+        strides = run.stride_bytes, SEGMENT_HEADER_BYTES + last_bytes_of(run, payload)
+        headers, last_headers = (self._headers_to(target, traffic, stride) for stride in strides)
+        return self._end.send_run(headers, last_headers, run, payload, last_flags)
 
     def _headers_to(self, target: Address, traffic: TrafficClass, size: int) -> bytes:
         """Return the headers of all frames to a target with datagrams of a size; the UDP checksum in them is 0."""
@@ -161,7 +168,7 @@ class WireLink:
         return headers
 
     def receive(self) -> Arrival | None:
-        """Return the datagrams of the next frames that are for this host: one, or several of one sender and size."""
+        """Return the datagrams of the next frames that are for this host: one, or several of one sender."""
         while True:
             received = self._end.receive()
             if received is not None:
