@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -50,6 +51,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     leave_out(config, items)
     longest_first(items)
+
+
+def pytest_collection_finish() -> None:
+    """Have the garbage collector pass over what was imported, which stays: a tenth of the time of all tests."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

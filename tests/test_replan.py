@@ -6,7 +6,7 @@ import json
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.random import default_rng
-from support.deployed import PROGRAM, SCHEMA
+from support.deployed import PROGRAM, SCHEMA, fitted
 from support.summed_training import PipelineNetwork, Training, summed_plan
 from support.virtual_network import FAULTLESS, Faults
 from test_placed import AT_ONCE, both, scenario_on, simulated_bps, three_leaves
@@ -37,8 +37,6 @@ from tensorexpress.scenario import Background, Job, Scenario, read_scenario
 from tensorexpress.sums import SummingSwitch, SumPlan
 from tensorexpress.switch.operations import Operation
 from tensorexpress.switch.p4runtime.entities import write_entries
-from tensorexpress.switch.p4runtime.fitting import Fitted, fit
-from tensorexpress.switch.p4runtime.p4info import read_p4info
 from tensorexpress.switch.p4runtime.store import Recorder, Store
 from tensorexpress.topologies import fat_tree, leaf_spine
 
@@ -255,8 +253,7 @@ class SwitchControl:
 
     def __init__(self, held: list[Entity]):
         self._recorder = Recorder()
-        fitted = fitted_program()
-        self._store = Store(fitted.schema, self._recorder, fitted.initial, cpu_port=255)
+        self._store = Store(fitted().schema, self._recorder, fitted().initial, cpu_port=255)
         self._make([(_MODIFY if entity.is_permanent else _INSERT, entity) for entity in held])
 
     def write(self, changes: Changes, kind: str) -> list[Operation]:
@@ -274,11 +271,6 @@ class SwitchControl:
 
 
 _INSERT, _MODIFY = p4runtime_pb2.Update.INSERT, p4runtime_pb2.Update.MODIFY
-
-
-@cache
-def fitted_program() -> Fitted:
-    return fit(read_p4info(PROGRAM.p4info), PROGRAM.document)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -20,7 +20,9 @@ from tensorexpress.program_engines import NATIVE, PYTHON
 from tensorexpress.scenario import read_scenario
 from tensorexpress.switch.device import Switch
 from tensorexpress.switch.operations import Notice, Operation, ReadCounter, WriteRegister
-from tensorexpress.switch.p4runtime.entities import read_entries
+from tensorexpress.switch.p4runtime.fitting import Fitted, fit
+from tensorexpress.switch.p4runtime.p4info import read_p4info
+from tensorexpress.switch.p4runtime.store import Recorder, Store
 from tensorexpress.switch.program.compiled import CompiledProgram, compile_program
 from tensorexpress.switch.traffic import PortSettings
 from tensorexpress.wire.checksum import checksum
@@ -41,6 +43,27 @@ NO_OPTIONS = Options()
 def compiled(document: bytes) -> CompiledProgram:
     return compile_program(document, NATIVE if ENGINE == "twins" else ENGINE)
 
+
+@cache
+def fitted(program: p4.P4Program = PROGRAM) -> Fitted:
+    """Return what control processes know of a program: read once, though tests start hundreds of switches with it."""
+    return fit(read_p4info(program.p4info), program.document)
+
+
+def operations(wanted: Sequence[Entity], program: p4.P4Program = PROGRAM) -> list[Operation]:
+    """Return entities as what a switch is told."""
+    recorder, known = Recorder(), fitted(program)
+    recorder.apply(known.initial.renamed)
+    updates = [
+        p4runtime_pb2.Update(type=_MODIFY if entity.is_permanent else _INSERT, entity=entity.encode(SCHEMA))
+        for entity in wanted
+    ]
+    refusals = Store(known.schema, recorder, known.initial, cpu_port=255).write(updates)
+    assert not any(refusals), refusals
+    return recorder.operations
+
+
+_INSERT, _MODIFY = p4runtime_pb2.Update.INSERT, p4runtime_pb2.Update.MODIFY
 
 #: Two jobs on seven hosts: job 0 on ports 0 to 2, job 1 on ports 3 to 5, nothing on port 6.
 SCENARIO = [
@@ -84,11 +107,7 @@ class DeployedSwitch:
             configuration.apply(entry)
         self._switch.switch_over(configuration)
 
-        request = p4runtime_pb2.WriteRequest()
-        for entity in (*entries(Intent(plan, name, options)), *more):
-            kind = p4runtime_pb2.Update.MODIFY if entity.is_permanent else p4runtime_pb2.Update.INSERT
-            request.updates.add(type=kind, entity=entity.encode(SCHEMA))
-        self._switch.apply(read_entries(PROGRAM.p4info, str(request), PROGRAM.document, cpu_port=255))
+        self._switch.apply(operations((*entries(Intent(plan, name, options)), *more)))
         self._counts = self.offered()
         self._now_ps = 0
 

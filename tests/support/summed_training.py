@@ -114,7 +114,9 @@ class PipelineNetwork(VirtualNetwork):
         cluster = plan.scenario.cluster
         self._directed, self._nodes = cluster.directed(), cluster.nodes
         self._ports = {name: cluster.ports(name) for name in cluster.switches}
-        self._host_of = {address_of(plan, host): host for host in range(len(cluster.hosts))}
+        self._port_of = {link: port for ports in self._ports.values() for port, link in ports.items()}
+        self._addresses = [address_of(plan, host) for host in range(len(cluster.hosts))]
+        self._host_of = {address: host for host, address in enumerate(self._addresses)}
         for link, target in enumerate(self._directed.target):
             self.links[self._place(link)] = _End(self, link, target)  # type: ignore[assignment]
 
@@ -136,16 +138,16 @@ class PipelineNetwork(VirtualNetwork):
             self._reach(node, frame)
             return
         name = self._nodes[node]
-        own = {way: port for port, way in self._ports[name].items()}
-        for port, out in self.switches.pass_one(name, own[link ^ 1], frame):
+        for port, out in self.switches.pass_one(name, self._port_of[link ^ 1], frame):
             super().carry(("switch", node), self._place(self._ports[name][port]), out)
 
     def _reach(self, host: int, frame: bytes) -> None:
         own = self.switches.addresses[host]
         arrival = datagram_in(memoryview(frame), FrameEnd(own.mac, own.ipv4))
-        if arrival is not None and address_of(self.plan, host) in self.links:
+        link = self.links.get(self._addresses[host])
+        if arrival is not None and link is not None:
             data = frame[arrival.start : arrival.start + arrival.size_bytes]
-            self.links[address_of(self.plan, host)].arrived.append((arrival.source, data, False))
+            link.arrived.append((arrival.source, data, False))
 
 
 class _End:

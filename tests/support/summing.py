@@ -12,7 +12,7 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from support.deployed import PROGRAM, SCHEMA, compiled
+from support.deployed import PROGRAM, compiled, operations
 from tensorexpress.addresses import GATEWAY_MAC, addresses_of
 from tensorexpress.control.aggregate import EVENT_NAMES, EVENTS
 from tensorexpress.control.deploy import entries
@@ -20,14 +20,12 @@ from tensorexpress.control.entities import Entity
 from tensorexpress.control.intent import Intent, Options
 from tensorexpress.framing import WORKERS_BYTES
 from tensorexpress.p4 import P4Program
-from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.plan import Plan, make_plan
 from tensorexpress.policy import parse_policy
 from tensorexpress.scenario import read_scenario
 from tensorexpress.sums import VALUES, Pool, SummingSwitch, SumPlan
 from tensorexpress.switch.device import Switch
-from tensorexpress.switch.operations import Operation, ReadCounter
-from tensorexpress.switch.p4runtime.entities import read_entries
+from tensorexpress.switch.operations import ReadCounter
 from tensorexpress.wire.checksum import checksum
 from tensorexpress.wire.frame import FrameEnd, build_frame
 from tensorexpress.wire.header import Flag, Header, Kind, unpack
@@ -239,15 +237,6 @@ class SummingNetwork:
         """Return what a switch counted of packets to sum."""
         cells = self.switches[name].ask([ReadCounter(f"TensorIngress.{EVENTS}", None)])[0]
         return {EVENT_NAMES[cell]: packets for cell, (packets, _) in enumerate(cells) if packets}
-
-
-def operations(wanted: Sequence[Entity], program: P4Program = PROGRAM) -> list[Operation]:
-    """Return entities as what a switch is told."""
-    request = p4runtime_pb2.WriteRequest()
-    for entity in wanted:
-        kind = p4runtime_pb2.Update.MODIFY if entity.is_permanent else p4runtime_pb2.Update.INSERT
-        request.updates.add(type=kind, entity=entity.encode(SCHEMA))
-    return list(read_entries(program.p4info, str(request), program.document, cpu_port=255))
 
 
 def random_sums(choose: Random, network: SummingNetwork, count: int) -> Iterator[tuple[int, bytes]]:
