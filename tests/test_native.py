@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,11 +28,12 @@ from support.twins import TwinPipelines, both, twins_in_switches
 from test_hostile_programs import endless_action, endless_parser
 from test_pipeline_programs import changed, damage
 
-from tensorexpress import user_cache
+from tensorexpress import tied, user_cache
 from tensorexpress.errors import ProgramError
 from tensorexpress.p4 import BUILD as OWN_BUILD
 from tensorexpress.program_engines import AUTO, NATIVE, PYTHON
-from tensorexpress.switch.compiling import compile_beside
+from tensorexpress.switch import compiling
+from tensorexpress.switch.compiling import Compiled, compile_beside
 from tensorexpress.switch.packet import DROP_PORT, EndlessLoop, SwitchPacket
 from tensorexpress.switch.program.bmv2.reader import read_program
 from tensorexpress.switch.program.compiled import compile_program
@@ -227,6 +229,40 @@ def test_a_link_or_a_damaged_file_is_made_anew(kept: Path) -> None:
         (kept / "a.o").write_bytes(content)
         assert made() == b"made"
         assert user_cache.cached("native", "a.o", lambda: b"again") == b"made"
+
+
+def test_a_program_is_compiled_once_for_an_engine_until_what_it_is_made_from_changes(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[object] = []
+
+    def start(*arguments: Any, **options: Any) -> Any:
+        started.append(arguments)
+        return tied.start(*arguments, **options)
+
+    monkeypatch.setattr(compiling, "tied", SimpleNamespace(start=start))
+
+    def compiled(name: str, engine: str) -> Compiled:
+        """Return what a process that starts now would have."""
+        monkeypatch.setattr(compiling, "_kept", {})
+        return compile_beside(document(name), engine)
+
+    first = compiled("switchboard", PYTHON)
+    assert compiled("switchboard", PYTHON) == first
+    assert len(started) == 1
+    assert pickle.loads(compiled("switchboard", NATIVE).program).native is not None
+    assert compiled("matching", PYTHON) != first
+    assert len(started) == 3
+    monkeypatch.setattr(compiling, "_sources", lambda: b"changed")
+    compiled("switchboard", PYTHON)
+    assert len(started) == 4
+
+
+def test_a_program_that_is_refused_is_not_kept(kept: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(ProgramError, match="the program cannot run as native code"):
+            compile_beside(unsupported(), NATIVE)
+    assert not list(user_cache.cache_directory("programs").iterdir())
 
 
 def test_few_files_are_kept(kept: Path) -> None:

@@ -1,7 +1,8 @@
 """Programs compiled in a process of their own, with bounds on its time and memory.
 
 Whatever a client sends as a program is worked on there. Neither the forwarding nor the controlling process waits for
-Python while it happens, and a program that takes too much ends that process and nothing else.
+Python while it happens, and a program that takes too much ends that process and nothing else. What came out is kept for
+its user: a switch that starts with a program which one had before starts at once.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 
 from tensorexpress import tied
 from tensorexpress.errors import ProgramError
@@ -25,6 +28,7 @@ from tensorexpress.switch.operations import Operation
 from tensorexpress.switch.program.bmv2.document import contradiction
 from tensorexpress.switch.program.compiled import compile_program
 from tensorexpress.switch.program.engines import make_pipeline
+from tensorexpress.user_cache import cached
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +73,49 @@ def compile_beside(document: bytes, engine: str = PYTHON) -> Compiled:
         return _kept[key]
 
 
+class _NoAnswerError(Exception):
+    """Compiling ended without saying what came of it."""
+
+
 def _compile(document: bytes, engine: str) -> Compiled:
+    try:
+        answer = cached("programs", f"{_key(document, engine)}.pickle", lambda: _answer(document, engine))
+    except _NoAnswerError as why:
+        if engine != AUTO:
+            raise ProgramError(str(why)) from None
+        logger.warning("the program runs in Python, not in native code: %s", why)
+        return _compile(document, PYTHON)
+    compiled = pickle.loads(answer)
+    assert isinstance(compiled, Compiled)
+    return compiled
+
+
+def _key(document: bytes, engine: str) -> str:
+    """Return what a compiled program is kept under: it is compiled anew when anything changes that it is made from."""
+    key = hashlib.sha256(_sources() + f"{sys.version}\0{engine}\0".encode())
+    if engine != PYTHON:
+        try:
+            from tensorexpress.switch.program.native.compiler import processor_key
+
+            key.update(processor_key())
+        except ImportError:  # the compiled program says so
+            key.update(b"no LLVM\0")
+    key.update(document)
+    return key.hexdigest()
+
+
+@cache
+def _sources() -> bytes:
+    """Return a digest of all files that have a word in what is compiled."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.rglob("*")):
+        if path.suffix in {".py", ".ll"}:
+            digest.update(path.read_bytes())
+    return digest.digest()
+
+
+def _answer(document: bytes, engine: str) -> bytes:
+    """Return a pickled `Compiled`, made in another process."""
     process = tied.start(
         [
             sys.executable,
@@ -84,20 +130,17 @@ def _compile(document: bytes, engine: str) -> Compiled:
     )
     with process:
         try:
-            answer, _ = process.communicate(document)
+            outcome, _ = process.communicate(document)
         except BaseException:
             process.kill()
             raise
-    if process.returncode and engine == AUTO:
-        logger.warning("the program runs in Python, not in native code: %s", _why(process.returncode))
-        return _compile(document, PYTHON)
     if process.returncode:
-        raise ProgramError(_why(process.returncode))
-    problem, compiled = pickle.loads(answer)
+        raise _NoAnswerError(_why(process.returncode))
+    problem, answer = pickle.loads(outcome)
     if problem is not None:
         raise ProgramError(problem)
-    assert isinstance(compiled, Compiled)
-    return compiled
+    assert isinstance(answer, bytes)
+    return answer
 
 
 def _why(status: int) -> str:
@@ -110,14 +153,15 @@ def _why(status: int) -> str:
 
 
 def main(parent: int, engine: str) -> None:
-    """Compile what comes on standard input and write (problem, Compiled) to standard output, one of them None."""
+    """Compile what comes on standard input; write (problem, pickled Compiled), one of them None, to standard output."""
     tied.end_with_parent(parent)
     os.nice(_NICENESS)
     resource.setrlimit(resource.RLIMIT_CPU, (LONGEST_SECONDS, LONGEST_SECONDS + 1))
     resource.setrlimit(resource.RLIMIT_AS, (LARGEST_MEMORY_BYTES, LARGEST_MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
-        outcome: tuple[str | None, Compiled | None] = (None, _compiled(sys.stdin.buffer.read(), engine))
+        compiled = _compiled(sys.stdin.buffer.read(), engine)
+        outcome: tuple[str | None, bytes | None] = (None, pickle.dumps(compiled, pickle.HIGHEST_PROTOCOL))
     except ProgramError as error:
         outcome = (str(error), None)
     except MemoryError:
