@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 from support.quick import Measure, Quick, longest_first
-from support.thorough import leave_out
+from support.thorough import examples, leave_out
 
 if TYPE_CHECKING:
     from support.switches import TargetSwitch
@@ -23,6 +23,7 @@ sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path(__fi
 settings.register_profile(
     "tensorexpress",
     deadline=None,
+    max_examples=examples(100),
     # The first example of some tests compiles the fast engine, and a random scenario takes long to draw.
     suppress_health_check=[HealthCheck.too_slow],
     # New examples are for whoever can look into a failure; continuous integration judges a change by the same ones.

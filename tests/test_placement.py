@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.random import default_rng
 from support.placements import all_places, all_trees, best_by_places, best_by_trees, best_whole, random_fabric
-from support.thorough import one_in
+from support.thorough import examples, one_in
 
 from tensorexpress.errors import PlanError
 from tensorexpress.fabric import LINK, SUM_RATE, Fabric, Resource, fabric_of
@@ -130,13 +130,13 @@ class TestRandomFabrics:
     @pytest.mark.parametrize("way", ["none", "once", "trees"])
     @pytest.mark.parametrize("name", ["equal", "inart"])
     def test_every_capacity_is_kept_and_one_used_up(self, name: str, way: str) -> None:
-        for seed in range(60):
+        for seed in range(examples(60)):
             placed = placed_at_random(seed, name, way)
             assert placed.usage.max() == pytest.approx(1.0)
             assert sum(placed.shares) == pytest.approx(1.0)
 
     def test_ways_lead_from_workers_to_servers(self) -> None:
-        for seed in range(60):
+        for seed in range(examples(60)):
             fabric, parties = random_fabric(default_rng(seed))
             for way in ("once", "trees"):
                 for server, choice in enumerate(placed_at_random(seed, "inart", way).choices):
@@ -145,14 +145,14 @@ class TestRandomFabrics:
                         assert end_of_way(fabric, choice.way, worker) == root
 
     def test_shares_planned_are_no_worse_than_equal_ones(self) -> None:
-        for seed in range(60):
+        for seed in range(examples(60)):
             fabric, parties = random_fabric(default_rng(seed))
             relaxed = relax(fabric, parties, "trees")
             equal = relax(fabric, parties, "trees", [1 / len(parties.servers)] * len(parties.servers))
             assert relaxed.rate_bps >= equal.rate_bps * (1 - 1e-9)
 
     def test_prices_tell_what_a_little_more_brings(self) -> None:
-        for seed in range(40):
+        for seed in range(examples(40)):
             fabric, parties = random_fabric(default_rng(seed))
             relaxed = relax(fabric, parties, "trees")
             # Of a linear program: what all resources cost together is what it gains.

@@ -10,6 +10,7 @@ import pytest
 from matplotlib import colormaps
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
+from support.thorough import one_in
 
 import tensorexpress
 from tensorexpress.errors import InputError
@@ -137,6 +138,7 @@ def test_the_figure_says_what_was_simulated_and_what_came_out(tmp_path):
         assert words in text
 
 
+@one_in(2)
 @pytest.mark.parametrize("policies", [EIGHT[:1], EIGHT[:2], EIGHT])
 @pytest.mark.parametrize("name", ["x", "a-long-name-" * 16, "costs 5_000 and 6_000"])
 def test_all_text_is_inside_the_figure_and_none_overlaps(policies, name, tmp_path):

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from support.network import needs_root
+from support.thorough import one_in
 from support.training_run import LAYERS, small_plan, write_workload
 
 from tensorexpress.cli import main
@@ -155,6 +156,7 @@ def test_what_cannot_be_run_is_refused_in_one_line(arguments, status, message, s
 
 
 @needs_root
+@one_in(2)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 @pytest.mark.parametrize("running", [False, True], ids=["while it is built", "while it runs"])
 def test_a_run_that_is_stopped_takes_everything_down(running, number, scenario):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import socket
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tensorexpress.errors import InputError, PlanError
 from tensorexpress.host import tagging
 from tensorexpress.host.endpoint import settings_of
 from tensorexpress.host.tagging import Tagger, TrafficClass, tag_socket
-from tensorexpress.plan import make_plan, slice_leads_ps
+from tensorexpress.plan import Plan, make_plan, slice_leads_ps
 from tensorexpress.policy import parse_policy
 from tensorexpress.scenario import read_scenario
 from tensorexpress.sim.flat_plan import build
@@ -35,9 +36,13 @@ class Clock:
         return self.now_ps
 
 
+@cache
+def planned(policy: str) -> Plan:
+    return make_plan(read_scenario(None, SMALL), parse_policy(policy))
+
+
 def tagger_for(policy: str = "tensorexpress", **options: object) -> Tagger:
-    plan = make_plan(read_scenario(None, SMALL), parse_policy(policy))
-    return Tagger(plan, clock_ps=Clock(), **options)  # type: ignore[arg-type]
+    return Tagger(planned(policy), clock_ps=Clock(), **options)  # type: ignore[arg-type]
 
 
 def test_examples_hold() -> None:

@@ -1,7 +1,8 @@
 """The fast tier: `pytest --quick` leaves out the tests in slow.txt, and `pytest --measure` finds out which those are.
 
 They are the tests that start processes (switches, hosts, workers of a sweep, iproute2, the command line) and those that
-take more than 0.3 s of a processor, all their parameters together. Whoever adds such a test measures its file.
+take more than 0.3 s of a processor, all their parameters together; each stands there with its seconds. Whoever adds
+such a test measures its file.
 """
 
 from __future__ import annotations
@@ -18,8 +19,6 @@ import pytest
 
 LIST = Path(__file__).with_name("slow.txt")
 QUICK_S = 0.3
-#: What a test that starts processes takes, about.
-PROCESSES_S = 8.0
 
 
 def read_list() -> dict[str, str]:
@@ -36,7 +35,7 @@ def longest_first(items: list[pytest.Item]) -> None:
     """Sort tests so that files which take long begin early: of several at a time, none is left over in the end."""
     costs: dict[str, float] = defaultdict(float)
     for name, reason in read_list().items():
-        costs[name.split("::")[0]] += PROCESSES_S if reason == "starts processes" else float(reason.split()[0])
+        costs[name.split("::")[0]] += float(reason.split()[0])
     items.sort(key=lambda item: -costs[item.path.name])
 
 
@@ -80,10 +79,8 @@ class Measure:
         seen = {name.split("::")[0] for name in self._costs}
         slow = {name: reason for name, reason in read_list().items() if name.split("::")[0] not in seen}
         for name, (processes, seconds) in self._costs.items():
-            if processes:
-                slow[name] = "starts processes"
-            elif seconds > QUICK_S:
-                slow[name] = f"{seconds:.1f} s"
+            if processes or seconds > QUICK_S:
+                slow[name] = f"{seconds:.1f} s" + ", starts processes" * bool(processes)
         LIST.write_text("".join(f"{name} {slow[name]}\n" for name in sorted(slow)))
 
 

@@ -1,6 +1,6 @@
 """How much of large sets of cases a run of the suite tries: a part of them, or with TENSOREXPRESS_THOROUGH=1 all.
 
-`make test` is for whoever changes something and waits; `make thorough` takes three times as long.
+`make test` is for whoever changes something and waits; `make thorough` takes several times as long.
 """
 
 from __future__ import annotations
@@ -15,13 +15,31 @@ THOROUGH = bool(os.environ.get("TENSOREXPRESS_THOROUGH"))
 
 
 def examples(number: int) -> int:
-    """Return how many examples a property test with an oracle of its own looks at, of so many in a thorough run."""
+    """Return how many examples a property test looks at, of so many in a thorough run."""
     return number if THOROUGH else max(5, number // 3)
 
 
 def one_in(number: int) -> pytest.MarkDecorator:
-    """Mark a test of whose parameters one in so many is tried: always the same ones, drawn by their names."""
+    """Mark a test of whose cases one in so many is tried: always the same ones, with every parameter's values first."""
     return pytest.mark.one_in(number)
+
+
+def _chosen(cases: list[pytest.Item], number: int) -> list[pytest.Item]:
+    """Return so many cases; the next is always one with most values of parameters that none before it had."""
+    # A regular choice, such as every second one, would try some values only together with some others.
+    left = sorted(cases, key=lambda item: zlib.crc32(item.name.encode()))
+    chosen, seen = [], set[tuple[str, int]]()
+    while len(chosen) < number:
+        following = max(left, key=lambda item: len(_values(item) - seen))
+        left.remove(following)
+        chosen.append(following)
+        seen |= _values(following)
+    return chosen
+
+
+def _values(item: pytest.Item) -> set[tuple[str, int]]:
+    """Return which value each parameter of a case has, by number."""
+    return set(item.callspec.indices.items())  # type: ignore[attr-defined]
 
 
 def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -36,9 +54,7 @@ def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     for own in cases.values():
         marker = own[0].get_closest_marker("one_in")
         assert marker is not None
-        # A regular choice, such as every second one, would try some values only together with some others.
-        own.sort(key=lambda item: zlib.crc32(item.name.encode()))
-        left_out.update(own[-(-len(own) // marker.args[0]) :])
+        left_out.update(set(own) - set(_chosen(own, -(-len(own) // marker.args[0]))))
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]

@@ -36,11 +36,17 @@ DECISIONS = (
 )
 
 
+@cache
+def _compiled(document: bytes) -> CompiledProgram:
+    """Return a program compiled once, though many tests start with one that nothing has happened to."""
+    return compile_program(document, NATIVE)
+
+
 class TwinPipelines(Pipeline):
     """The Python pipeline itself, with a native one beside it."""
 
     def __init__(self, program: bytes | CompiledProgram, seed: int = 0):
-        compiled = compile_program(program, NATIVE) if isinstance(program, bytes) else program
+        compiled = _compiled(program) if isinstance(program, bytes) else program
         twin = make_pipeline(compiled, seed)
         assert isinstance(twin, NativePipeline)
         self.twin = twin
