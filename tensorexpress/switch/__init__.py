@@ -11,6 +11,18 @@ operations.py                                              what a control plane 
 p4runtime/                                                 P4Runtime over gRPC
 """
 
-from tensorexpress.switch.replay import VirtualSwitch
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tensorexpress.switch.replay import VirtualSwitch as VirtualSwitch
 
 __all__ = ["VirtualSwitch"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "VirtualSwitch":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # Hosts use some modules of this package, and start sooner without the whole switch.
+    from tensorexpress.switch.replay import VirtualSwitch
+
+    return VirtualSwitch

@@ -27,7 +27,7 @@ from tensorexpress.program_engines import AUTO, PYTHON
 from tensorexpress.switch.operations import Operation
 from tensorexpress.switch.program.bmv2.document import contradiction
 from tensorexpress.switch.program.compiled import compile_program
-from tensorexpress.switch.program.engines import make_pipeline
+from tensorexpress.switch.program.engines import machine_key, make_pipeline
 from tensorexpress.user_cache import cached
 
 logger = logging.getLogger(__name__)
@@ -92,16 +92,8 @@ def _compile(document: bytes, engine: str) -> Compiled:
 
 def _key(document: bytes, engine: str) -> str:
     """Return what a compiled program is kept under: it is compiled anew when anything changes that it is made from."""
-    key = hashlib.sha256(_sources() + f"{sys.version}\0{engine}\0".encode())
-    if engine != PYTHON:
-        try:
-            from tensorexpress.switch.program.native.compiler import processor_key
-
-            key.update(processor_key())
-        except ImportError:  # the compiled program says so
-            key.update(b"no LLVM\0")
-    key.update(document)
-    return key.hexdigest()
+    made_by = _sources() + f"{sys.version}\0{engine}\0".encode() + machine_key(engine)
+    return hashlib.sha256(made_by + b"\0" + document).hexdigest()
 
 
 @cache

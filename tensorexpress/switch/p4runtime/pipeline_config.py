@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from tensorexpress.errors import ProgramError
+from tensorexpress.p4runtime_messages import p4info_pb2
 from tensorexpress.plain_messages import varint
 from tensorexpress.switch.operations import DataPath
-from tensorexpress.switch.p4runtime.fitting import fit
+from tensorexpress.switch.p4runtime.fitting import Fitted, fit
 from tensorexpress.switch.p4runtime.p4info import P4Schema, read_p4info
 from tensorexpress.switch.p4runtime.rows import Initial
 from tensorexpress.switch.p4runtime.store import Store
@@ -38,9 +40,13 @@ class PipelineConfig:
 def read_config(message: Any) -> PipelineConfig:
     """Check a ForwardingPipelineConfig; ProgramError says what of it cannot be used."""
     document = read_device_config(message.p4_device_config)
-    schema = read_p4info(message.p4info)
-    fitted = fit(schema, document)
+    fitted = _fitted(message.p4info.SerializeToString(deterministic=True), document)
     return PipelineConfig(message, document, fitted.schema, fitted.initial)
+
+
+@lru_cache(maxsize=2)  # switches of one process run the same program, or the next version of it
+def _fitted(p4info: bytes, document: bytes) -> Fitted:
+    return fit(read_p4info(p4info_pb2.P4Info.FromString(p4info)), document)
 
 
 def read_device_config(data: bytes) -> bytes:

@@ -17,6 +17,17 @@ def warm_up(engine: str) -> None:
         start_linker()
 
 
+def machine_key(engine: str) -> bytes:
+    """Return what a program that is compiled for an engine depends on, of this machine."""
+    if engine == PYTHON:
+        return b""
+    try:
+        from tensorexpress.switch.program.native.compiler import processor_key
+    except ImportError:  # then the compiled program is one for Python, and says why
+        return b"no LLVM"
+    return processor_key()
+
+
 def make_pipeline(program: CompiledProgram, seed: int = 0) -> Pipeline:
     """Return a pipeline; const entries are left to the caller."""
     if program.native is None:
