@@ -19,7 +19,7 @@ from tensorexpress.policy import POLICIES
 from tensorexpress.program_engines import NATIVE, PYTHON
 from tensorexpress.scenario import make_scenario
 from tensorexpress.switch import emulated_cable
-from tensorexpress.switch.emulated_cable import CableSettings, DelayLine
+from tensorexpress.switch.emulated_cable import CableSettings, DelayLine, EmulatedCable, arrivals
 from tensorexpress.target.embedded import EmbeddedTarget, emulated_cables
 from tensorexpress.target.linux import LinuxTarget
 from tensorexpress.target.machine import MachineWatch
@@ -46,35 +46,56 @@ def chain(*delays: str) -> Plan:
     return planned(custom(["h0", "h1", "h2"], ["s0", "s1"], links))
 
 
-def test_every_direction_of_a_link_has_its_delay_once() -> None:
+@pytest.mark.parametrize("wires", [True, False])
+def test_every_direction_of_a_link_has_its_delay_once(wires: bool) -> None:
     plan = chain("1 ms", "2 ms", "4 ms", "0")
-    cluster, emulated = plan.scenario.cluster, emulated_cables(plan)
+    cluster, emulated = plan.scenario.cluster, emulated_cables(plan, wires=wires)
     port_of = {link: emulated.get(name, {}).get(port, CableSettings())
                for name in cluster.switches for port, link in cluster.ports(name).items()}  # fmt: skip
     for link, delay_ps in enumerate(cluster.directed().delay_ps):
         leaving, arriving = port_of.get(link), port_of.get(link ^ 1)
         parts = [leaving.leaving_ps if leaving else 0, arriving.arriving_ps if arriving else 0]
         assert sorted(parts) == [0, delay_ps]
+        # Both ends have to agree on what is on the wire; hosts say when they sent something, and are not told.
+        if leaving is None:
+            assert arriving is not None
+            assert arriving.arriving_stamped == (wires and delay_ps > 0)
+        else:
+            assert leaving.leaving_stamped == (arriving is not None and delay_ps > 0)
+            assert arriving is None or arriving.arriving_stamped == leaving.leaving_stamped
 
 
 def test_delays_that_machines_add_themselves_cost_nothing() -> None:
     short, least = (planned(star(3, delay=delay_ps)) for delay_ps in (LEAST_EMULATED_PS - 1, LEAST_EMULATED_PS))
-    assert emulated_cables(short) == {}
-    assert len(emulated_cables(least)["s0"]) == 3
+    assert emulated_cables(short, wires=True) == {}
+    assert len(emulated_cables(least, wires=True)["s0"]) == 3
 
 
-@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50))), st.integers(0, 30))
-def test_frames_stay_in_order_and_are_there_when_their_delay_is_over(steps: list[tuple[int, int]], delay: int) -> None:
-    line, now, due, taken = DelayLine(delay), 0, [], []
-    for number, (sent_after, looked_after) in enumerate(steps):
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.integers(0, 20))), st.integers(0, 30))
+def test_frames_stay_in_order_and_are_there_when_their_delay_is_over(
+    steps: list[tuple[int, int, int]], delay: int
+) -> None:
+    line, now, due, taken = DelayLine(delay), 0, [0], []
+    for number, (sent_after, looked_after, known_after) in enumerate(steps):
         now += sent_after
-        line.put(number.to_bytes(2, "big"), now)
-        due.append(now + delay)
+        line.put(number.to_bytes(2, "big"), now - known_after)
+        # One that was sent before the last is no sooner there than that.
+        due.append(max(due[-1], now - known_after + delay))
         now += looked_after
         taken += line.take(now)
-        assert len(taken) == sum(time <= now for time in due)
-        assert line.next_ps == (due[len(taken)] if len(taken) < len(due) else None)
-    assert taken == [number.to_bytes(2, "big") for number in range(len(taken))]
+        assert len(taken) == sum(time <= now for time in due[1:])
+        assert line.next_ps == (due[len(taken) + 1] if len(taken) + 1 < len(due) else None)
+    assert taken == [(due[number + 1], number.to_bytes(2, "big")) for number in range(len(taken))]
+
+
+def test_frames_arrive_when_they_had_to_however_late_a_switch_looks() -> None:
+    cables = {port: EmulatedCable(CableSettings(arriving_ps=delay_ps), port) for port, delay_ps in ((1, 10), (2, 4))}
+    for port, sent_ps in ((1, 0), (1, 5), (2, 3), (2, 9), (2, 60)):
+        cables[port].arriving.put(b"%d of %d" % (sent_ps, port), sent_ps)
+    assert arrivals(cables, 0, 40) == [(2, b"3 of 2", 7), (1, b"0 of 1", 10), (2, b"9 of 2", 13), (1, b"5 of 1", 15)]
+    # Word of one comes when the switch has done all until 40 already.
+    cables[1].arriving.put(b"late", 20)
+    assert arrivals(cables, 40, 70) == [(1, b"late", 40), (2, b"60 of 2", 64)]
 
 
 @pytest.mark.parametrize("engine", [PYTHON, NATIVE])

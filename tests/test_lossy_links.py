@@ -51,7 +51,11 @@ def test_what_goes_to_hosts_is_lost_on_its_cable_and_all_else_where_it_arrives()
         for port, link in cluster.ports(name).items()
         if cluster.directed().target[link] < len(cluster.hosts)
     }
-    found = {(name, port): cable for name, ports in emulated_cables(plan).items() for port, cable in ports.items()}
+    found = {
+        (name, port): cable
+        for name, ports in emulated_cables(plan, wires=True).items()
+        for port, cable in ports.items()
+    }
     assert found.keys() == to_hosts
     assert {cable.leaving_loss for cable in found.values()} == {0.25}
 

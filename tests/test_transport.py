@@ -321,7 +321,7 @@ def test_a_host_makes_up_for_time_in_which_it_was_not_run_but_not_for_time_in_wh
         ends.left.advance()
         return len(sent) - before
 
-    ends.left.send("peer", Tag(0, 0, 0, 0), content(500_000))
+    ends.left.send("peer", Tag(0, 0, 0, 0), content(2_000_000))
     assert sent_after(0) == 1
     assert sent_after(5 * MS) == 5 * MS // packet_ps
     most = scheduler.CATCH_UP_PS // packet_ps
@@ -334,6 +334,27 @@ def test_a_host_makes_up_for_time_in_which_it_was_not_run_but_not_for_time_in_wh
     ends.left.send("peer", Tag(0, 0, 2, 0, message=2), content(500_000))
     assert sent_after(packet_ps // 2) == 0
     assert sent_after(5 * MS) == (5 * MS + packet_ps // 2) // packet_ps
+
+
+def test_a_host_that_is_late_says_when_packets_had_to_leave() -> None:
+    ends = Ends(rate_bps=10**8, flow={"window_bytes": 0, "rto_min_ps": 5000 * MS})
+    packet_ps = (1000 + SEGMENT_OVERHEAD_BYTES) * 8 * 10_000
+    link, said = ends.links[0], []
+    send = link.send
+
+    def note(*arguments: Any) -> int:
+        said.append(link.leaves_ps)
+        return send(*arguments)
+
+    link.send = note
+    ends.left.send("peer", Tag(0, 0, 0, 0), content(20_000))
+    for late_ps in (0, packet_ps // 2, packet_ps, 3 * packet_ps // 2):
+        ends.network.now_ps += late_ps
+        ends.left.advance()
+    start_ps = said[0]
+    assert said == [start_ps, start_ps + packet_ps, start_ps + 2 * packet_ps, start_ps + 3 * packet_ps]
+    # What follows, such as an acknowledgement, leaves when it is sent.
+    assert link.leaves_ps is None
 
 
 def test_marks_are_told_to_the_sender() -> None:

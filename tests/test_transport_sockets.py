@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
@@ -34,7 +35,7 @@ from tensorexpress.host.tagging import Tag, TrafficClass
 from tensorexpress.host.wire_link import WireLink
 from tensorexpress.wire.frame import FrameEnd as Host
 from tensorexpress.wire.frame import build_frame
-from tensorexpress.wire.udp import lay_wire
+from tensorexpress.wire.udp import lay_wire, unstamped
 
 PROCESS = Path(__file__).with_name("support") / "transport_process.py"
 URGENT = TrafficClass(dscp=56, priority=6)
@@ -253,6 +254,23 @@ def test_a_wire_takes_what_is_for_this_host_and_whole(version, in_machine_code, 
     assert [arrival[:2] for arrival in arrivals] == [*unprotected, (b"hello", (str(other.ip), 21592))]
     assert arrivals[-1][2]
     assert sent == build_frame(own, Host(GATEWAY_MAC, other.ip), b"abcd", dscp=56, ecn=ECT)
+
+
+def test_frames_say_when_they_had_to_leave_where_a_switch_wants_to_know() -> None:
+    here, wire = lay_wire()
+    link = WireLink(host(1), GATEWAY_MAC, here, stamped=True)
+    with wire:
+        wire.settimeout(5)
+        before_ns = time.monotonic_ns()
+        for leaves_ps in (7_000, None):
+            link.leaves_ps = leaves_ps
+            link.send((str(host(2).ip), host(2).port), URGENT, b"abcd", 4)
+        after_ns = time.monotonic_ns()
+        (late, late_ns), (now, now_ns) = unstamped(wire.recv(1000)), unstamped(wire.recv(1000))
+    link.close()
+    assert late == now == build_frame(host(1), Host(GATEWAY_MAC, host(2).ip), b"abcd", dscp=56, ecn=ECT)
+    assert late_ns == 7
+    assert before_ns <= now_ns <= after_ns
 
 
 RUN = SegmentRun(0, 1, 3, 2, 5, 7, 1, 90, 200, -50, 0, 99, 4, 2**32 - 3, 12, 8, 0, 123_456)

@@ -515,6 +515,7 @@ class Endpoint:
             self._send_datagrams(*held)
         while self._held is None:
             burst = self._scheduler.next_burst(now_ps, self._most)
+            self._link.leaves_ps = None if burst is None else self._scheduler.left_ps
             if burst is None:
                 return
             self.counters.sent += burst.count

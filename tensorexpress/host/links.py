@@ -68,6 +68,8 @@ class HostLink(Protocol):
 
     #: What has arrived; who reads it may also write to it.
     buffer: SegmentBuffer
+    #: When what is sent now had to leave, by the machine's clock, for links whose frames say so; None is now.
+    leaves_ps: int | None
 
     def fileno(self) -> int:
         """Return what to wait on until something arrives, or until something can be sent again."""
@@ -127,6 +129,7 @@ class KernelLink:
         native = machine_code()
         self._sender = native and native.NativeSender(self._socket.fileno(), _KERNEL_BYTES)
         self._receiver = native and native.NativeReceiver(self._socket.fileno(), self.buffer.memory)
+        self.leaves_ps: int | None = None
         #: Targets as the kernel writes them.
         self._places: dict[Address, bytes] = {}
 

@@ -59,6 +59,8 @@ class Wire:
     descriptor: int
     mac: str
     gateway_mac: str
+    #: Whether frames say when they were sent.
+    stamped: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ def task_from_json(document: Mapping[str, Any]) -> Task:
         plan=plan_from_json(document["plan"]),
         host=document["host"],
         addresses=tuple(document["addresses"]),
-        wire=wire and Wire(wire["descriptor"], wire["mac"], wire["gateway_mac"]),
+        wire=wire and Wire(**wire),
         session=document["session"],
         silence_ps=document["silence_ps"],
         epoch=document["epoch"],
@@ -234,7 +236,8 @@ def open_link(task: Task) -> HostLink:
     if task.wire is None:
         return KernelLink((address, UDP_PORT))
     own = Host(bytes.fromhex(task.wire.mac), ip_address(address))
-    return WireLink(own, bytes.fromhex(task.wire.gateway_mac), take_wire(task.wire.descriptor))
+    wire = take_wire(task.wire.descriptor)
+    return WireLink(own, bytes.fromhex(task.wire.gateway_mac), wire, stamped=task.wire.stamped)
 
 
 class _Parent:

@@ -10,7 +10,7 @@ from tensorexpress.queueing import HOST_ORDERS, Slice
 from tensorexpress.units import PS_PER_MS, PS_PER_SECOND, serialisation_ps
 
 #: A host that had something to send and was not run in time may catch up with this much of its link's time.
-CATCH_UP_PS = 10 * PS_PER_MS
+CATCH_UP_PS = 50 * PS_PER_MS
 
 #: What waits to be sent: to a host, through slots of a switch, or as answer to what went through these.
 Sender = SendFlow | PoolSender | SumServer
@@ -32,6 +32,8 @@ class Scheduler:
         self._served = 0
         #: When the link has sent what it was given, and whether nothing waited for that; only with a rate.
         self._free_ps, self._is_idle = 0, True
+        #: When the burst that was chosen last had to leave; None: without a rate, at once.
+        self.left_ps: int | None = None
 
     def set_rate(self, rate_bps: int) -> None:
         """Send at another rate from now on; what was sent occupies the link as long as it did."""
@@ -81,6 +83,7 @@ class Scheduler:
             flow.served = self._served
         burst = flow.next_burst(now_ps, most)
         if self._rate_bps:
+            self.left_ps = self._free_ps
             self._free_ps += serialisation_ps(burst.wire_bytes, self._rate_bps)
         if self._credit_bytes and isinstance(burst, Burst) and self._room(flow, now_ps) < 1:
             burst.asks = True

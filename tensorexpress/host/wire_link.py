@@ -1,7 +1,7 @@
 """Links over UDP wires: whole Ethernet frames in datagrams, a cable to a switch that needs no root.
 
-Frames are made and checked by machine code where it can be had (`native.NativeWire`), several at a time; elsewhere in
-Python, one by one (`PlainWire`). Both send the same frames and take the same ones.
+Frames are made and checked by machine code where it can be had (`native.NativeWire`), several at a time; elsewhere, and
+where frames say when they were sent, in Python, one by one (`PlainWire`). Both send the same frames and take the same.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from tensorexpress.framing import SEGMENT_HEADER_BYTES
 from tensorexpress.host.layout import CE, ECT
 from tensorexpress.host.links import BUFFER_BYTES, JOINED_BYTES, MOST_BURST_SEGMENTS, Address, Arrival, prepare_socket
 from tensorexpress.host.segments import Bytes, SegmentBuffer, SegmentRun, last_bytes_of, machine_code
-from tensorexpress.host.tagging import TrafficClass
+from tensorexpress.host.tagging import TrafficClass, monotonic_ps
 from tensorexpress.wire.checksum import checksum
 from tensorexpress.wire.frame import FrameEnd, build_frame
+from tensorexpress.wire.udp import stamped as with_stamp
 
 #: What a datagram of a wire holds at most.
 LONGEST_FRAME_BYTES = 2**16
 
 _UDP_BYTES, _CHECKSUM_BYTES = 8, 2
+_PS_PER_NS = 1000
 
 
 class Received(NamedTuple):
@@ -62,10 +64,16 @@ class WireEnd(Protocol):
 
 
 class PlainWire:
-    """Frames in Python: what works everywhere."""
+    """Frames in Python: what works everywhere, and puts behind frames what the switch wants to know of them."""
 
-    def __init__(self, wire: socket.socket, own: FrameEnd, memory: bytearray):
-        self._socket, self._own, self._memory = wire, own, memory
+    def __init__(
+        self,
+        wire: socket.socket,
+        own: FrameEnd,
+        memory: bytearray,
+        finished: Callable[[bytes], bytes] = lambda frame: frame,
+    ):
+        self._socket, self._own, self._memory, self._finished = wire, own, memory, finished
         self._other = b""
 
     def send_run(
@@ -81,8 +89,9 @@ class PlainWire:
         udp = headers[-_UDP_BYTES:]
         addresses = headers[-_UDP_BYTES - address_bytes : -_UDP_BYTES]
         summed = checksum(addresses + struct.pack("!II", _UDP_BYTES + len(datagram), 17) + udp + datagram) or 0xFFFF
+        frame = headers[:-_CHECKSUM_BYTES] + summed.to_bytes(_CHECKSUM_BYTES, "big") + datagram
         with suppress(OSError):
-            self._socket.send(headers[:-_CHECKSUM_BYTES] + summed.to_bytes(_CHECKSUM_BYTES, "big") + datagram)
+            self._socket.send(self._finished(frame))
 
     def receive(self) -> Received | None:
         """Receive one datagram that is for this end."""
@@ -111,28 +120,35 @@ class PlainWire:
         return frame
 
 
-def _wire_end(wire: socket.socket, own: FrameEnd, memory: bytearray) -> WireEnd:
-    native = machine_code()
-    if native is None:
-        return PlainWire(wire, own, memory)
-    end: WireEnd = native.NativeWire(wire.fileno(), own, memory, JOINED_BYTES)
-    return end
-
-
 class WireLink:
     """Whole Ethernet frames in datagrams through one end of a UDP wire: a cable to a switch, without root."""
 
-    def __init__(self, own: FrameEnd, gateway_mac: bytes, wire: socket.socket):
+    def __init__(self, own: FrameEnd, gateway_mac: bytes, wire: socket.socket, *, stamped: bool = False):
+        """Send through a wire; `stamped`: the switch wants to know of every frame when it had to leave."""
         self._own, self._gateway_mac = own, gateway_mac
+        self.leaves_ps: int | None = None
         self._socket = wire
         prepare_socket(wire)
         self.buffer = SegmentBuffer(BUFFER_BYTES)
-        self._end = _wire_end(wire, own, self.buffer.memory)
+        self._end = self._open_end(stamped)
         #: What frames begin with, by target, DSCP and bytes of the datagram.
         self._headers: dict[tuple[Address, int, int], bytes] = {}
         self._diverted: tuple[FrameEnd, Callable[[Arrival], None]] | None = None
         #: Frames that are not UDP packets to this host, or damaged.
         self.ignored = 0
+
+    def _open_end(self, stamped: bool) -> WireEnd:
+        if stamped:
+            return PlainWire(self._socket, self._own, self.buffer.memory, self._with_stamp)
+        native = machine_code()
+        if native is None:
+            return PlainWire(self._socket, self._own, self.buffer.memory)
+        end: WireEnd = native.NativeWire(self._socket.fileno(), self._own, self.buffer.memory, JOINED_BYTES)
+        return end
+
+    def _with_stamp(self, frame: bytes) -> bytes:
+        left_ps = monotonic_ps() if self.leaves_ps is None else self.leaves_ps
+        return with_stamp(frame, left_ps // _PS_PER_NS)
 
     def fileno(self) -> int:
         """Return the socket's descriptor."""

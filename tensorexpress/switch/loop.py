@@ -1,7 +1,8 @@
 """The forwarding process: ports, a switch and the link to the controlling process in one loop on the real clock.
 
 Departures are kept in ideal time: a loop that wakes up late sends everything that was due, and the next frame
-starts where the last one ended, so that the rate over time is exact.
+starts where the last one ended, so that the rate over time is exact. Frames on a cable with a delay arrive in ideal
+time as well: as long as a loop is late by less than that delay, nobody sees it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tensorexpress.p4.define import CPU_PORT
 from tensorexpress.program_engines import PYTHON
 from tensorexpress.switch.configuration import Configuration
 from tensorexpress.switch.counted import LOST_ON_CABLE, NOT_TAKEN, REFUSED, PortStatistics, Statistics
-from tensorexpress.switch.emulated_cable import CableSettings, EmulatedCable
+from tensorexpress.switch.emulated_cable import CableSettings, EmulatedCable, arrivals
 from tensorexpress.switch.engines import make_switch, prepare_engine
 from tensorexpress.switch.faults import Faults, FaultyPort
 from tensorexpress.switch.link import LinkClosedError, SwitchEnd
@@ -34,7 +35,7 @@ from tensorexpress.switch.operations import Operation, Query
 from tensorexpress.switch.pcap import PcapWriter, capture_name
 from tensorexpress.switch.ports import FramePort, PortSpec, open_port
 from tensorexpress.switch.traffic import PortSettings
-from tensorexpress.wire.udp import inherited_socket
+from tensorexpress.wire.udp import inherited_socket, stamped, unstamped
 
 _PS_PER_NS = 1000
 _PS_PER_SECOND = 10**12
@@ -101,6 +102,8 @@ class Loop:
             self._resources.close()
             raise
         self._started_ns = time.monotonic_ns()
+        #: Up to when the switch has done all: nothing can arrive before.
+        self._reached_ps = 0
         self._epoch_ns = time.time_ns() - self._started_ns
         self._flush_at_ns = 0
         self.switch = make_switch(
@@ -145,14 +148,18 @@ class Loop:
                 readable, _, _ = select.select(
                     waiting_for, [self._control] if answering else (), (), self._sleep_s(answering)
                 )
+                arrived = [numbers[descriptor] for descriptor in readable if descriptor in numbers]
+                # Before anything is done that is due: they may have to arrive first.
+                for number in filter(self._is_delayed, arrived):
+                    self._hold_frames(number)
                 self._advance()
                 if answering:
                     self._control.send_rest()
-                for descriptor in readable:
-                    if descriptor in numbers:
-                        self._take_frames(numbers[descriptor])
-                    elif not self._take_request():
-                        return
+                for number in arrived:
+                    if not self._is_delayed(number):
+                        self._take_frames(number)
+                if self._control.fileno() in readable and not self._take_request():
+                    return
                 if self._request is not None:
                     self._work_on_request(self._request)
                 elif self._chores:
@@ -161,15 +168,15 @@ class Loop:
                     self._flush_captures()
 
     def _advance(self) -> None:
-        """Let all arrive and leave that is due."""
+        """Let all arrive and leave that is due, in the order in which it was."""
         now_ps = self._now_ps()
-        for number, cable in self._cables.items():
-            arrived = cable.arriving.take(now_ps)
-            if arrived:
-                self.switch.receive_many([(number, frame, now_ps) for frame in arrived])
+        arrived = arrivals(self._cables, self._reached_ps, now_ps)
+        if arrived:
+            self.switch.receive_many(arrived)
         self.switch.advance(now_ps)
+        self._reached_ps = now_ps
         for number, cable in self._cables.items():
-            for frame in cable.leaving.take(now_ps):
+            for _, frame in cable.leaving.take(now_ps):
                 self._put_out(number, frame)
 
     def _now_ps(self) -> int:
@@ -186,20 +193,28 @@ class Loop:
             return _LONGEST_SLEEP_S
         return min(max(0.0, (due_ps - self._now_ps()) / _PS_PER_SECOND), _LONGEST_SLEEP_S)
 
-    def _take_frames(self, number: int) -> None:
-        port, cable = self._ports[number], self._cables.get(number)
-        if cable is not None and cable.arriving.delay_ps:
-            self._hold_frames(port, number, cable)
-        elif self._captures or not self.switch.take_from(number, port, self._now_ps()):
-            self._take_frames_one_by_one(number)
+    def _is_delayed(self, number: int) -> bool:
+        """Whether frames are under way to a port for some time."""
+        return number in self._cables and self._cables[number].arriving.delay_ps > 0
 
-    def _hold_frames(self, port: FramePort, number: int, cable: EmulatedCable) -> None:
+    def _hold_frames(self, number: int) -> None:
         """Let frames set out on their way to a port."""
-        for frame in port.receive(BATCH):
-            now_ns = time.monotonic_ns()
+        cable = self._cables[number]
+        for frame in self._ports[number].receive(BATCH):
+            now_ns = sent_ns = time.monotonic_ns()
+            if cable.settings.arriving_stamped:
+                frame, stamp_ns = unstamped(frame)
+                # It says what can be, unless it was damaged.
+                sent_ns = min(max(stamp_ns, self._started_ns), now_ns)
             if self._captures:
                 self._capture(number, "in", frame, now_ns)
-            cable.arriving.put(frame, (now_ns - self._started_ns) * _PS_PER_NS)
+            cable.arriving.put(frame, (sent_ns - self._started_ns) * _PS_PER_NS)
+
+    def _take_frames(self, number: int) -> None:
+        now_ps = self._now_ps()
+        if self._captures or not self.switch.take_from(number, self._ports[number], now_ps):
+            self._take_frames_one_by_one(number)
+        self._reached_ps = self._now_ps()
 
     def _take_frames_one_by_one(self, number: int) -> None:
         receive, clock_ns, started_ns = self.switch.receive, time.monotonic_ns, self._started_ns
@@ -215,13 +230,15 @@ class Loop:
         cable = self._cables.get(number)
         if cable is not None and cable.loses():
             self.switch.count_drop(number, LOST_ON_CABLE)
+        elif cable is not None and cable.settings.leaving_stamped:
+            self._put_out(number, frame, self._started_ns + time_ps // _PS_PER_NS)
         elif cable is not None and cable.leaving.delay_ps:
             cable.leaving.put(frame, time_ps)
         else:
             self._put_out(number, frame)
 
-    def _put_out(self, number: int, frame: bytes) -> None:
-        if not self._ports[number].send(frame):
+    def _put_out(self, number: int, frame: bytes, stamp_ns: int | None = None) -> None:
+        if not self._ports[number].send(frame if stamp_ns is None else stamped(frame, stamp_ns)):
             self.switch.count_drop(number, REFUSED)
         elif self._captures:
             self._capture(number, "out", frame, time.monotonic_ns())

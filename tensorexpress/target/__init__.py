@@ -34,6 +34,8 @@ class WireAccess:
     mac: bytes
     address: str
     gateway_mac: bytes
+    #: Whether its frames say when they were sent (`wire.udp.stamped`).
+    stamped: bool = False
 
 
 HostAccess = KernelAccess | WireAccess

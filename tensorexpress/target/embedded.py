@@ -151,7 +151,7 @@ def _network(plan: Plan, target: EmbeddedTarget) -> Iterator[EmbeddedNetwork]:
     with ExitStack() as cleanup:
         hosts, ports = _lay(plan, target, cleanup)
         control = cleanup.enter_context(private_directory())
-        switches, emulated = {}, emulated_cables(plan)
+        switches, emulated = {}, emulated_cables(plan, wires=not target.in_namespaces)
         for number, (name, specs) in enumerate(ports.items()):
             faults = faults_of(plan, target.faults, number)
             settings = LoopSettings(specs, faults=faults, engine=target.engine, cables=emulated.get(name, {}))
@@ -184,26 +184,30 @@ def _lay(plan: Plan, target: EmbeddedTarget, cleanup: ExitStack) -> tuple[dict[s
             ends = [SocketSpec(here.fileno()), SocketSpec(there.fileno())]
             if cable.host is not None:
                 address = addresses[cluster.host_index(cable.host)]
-                hosts[cable.host] = WireAccess(there.fileno(), address.mac, str(address.ipv4), GATEWAY_MAC)
+                stamped = emulated_delay_ps(cable.link, NAME) > 0
+                hosts[cable.host] = WireAccess(there.fileno(), address.mac, str(address.ipv4), GATEWAY_MAC, stamped)
         for (switch, number), spec in zip(cable.ports, ends, strict=False):
             rate_bps = cable.link.rates_bps[switch == cable.link.b]
             ports[switch][number] = (spec, port_settings(plan, rate_bps))
     return hosts, ports
 
 
-def emulated_cables(plan: Plan) -> dict[str, dict[int, CableSettings]]:
+def emulated_cables(plan: Plan, *, wires: bool) -> dict[str, dict[int, CableSettings]]:
     """Return what switches emulate of the cables at their ports: every direction of a link is one switch's to do.
 
-    Of a delay, that is the switch from which it leaves, or where a host sends, the one at which it arrives. Losses
-    strike what arrives at switches (`faults_of`), so that what is left for a cable is what it carries to a host.
+    Of a delay, that is the switch at which it arrives, or to a host the one from which it leaves. Frames on `wires`
+    carry the time at which they were sent, so those that set out late are not late at the switch. Losses strike what
+    arrives at switches (`faults_of`), so that what is left for a cable is what it carries to a host.
     """
     found: dict[str, dict[int, CableSettings]] = {}
     for cable in cables(plan):
         delay_ps, has_host = emulated_delay_ps(cable.link, NAME), cable.host is not None
         for switch, number in cable.ports:
             settings = CableSettings(
-                arriving_ps=delay_ps if has_host else 0,
-                leaving_ps=delay_ps,
+                arriving_ps=delay_ps,
+                leaving_ps=delay_ps if has_host else 0,
+                arriving_stamped=delay_ps > 0 and (wires or not has_host),
+                leaving_stamped=delay_ps > 0 and not has_host,
                 leaving_loss=plan.scenario.loss if has_host else 0.0,
                 seed=_seed_of(plan, plan.scenario.cluster.switches.index(switch)),
             )

@@ -178,5 +178,5 @@ def _called(plan: Plan, host: int) -> str:
 
 def _wire(access: HostAccess) -> Wire | None:
     if isinstance(access, WireAccess):
-        return Wire(WIRE_DESCRIPTOR, access.mac.hex(), access.gateway_mac.hex())
+        return Wire(WIRE_DESCRIPTOR, access.mac.hex(), access.gateway_mac.hex(), access.stamped)
     return None

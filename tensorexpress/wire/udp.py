@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 
 _LONGEST_BYTES = 2**16
+
+#: When a frame was sent, in ns of the clock that all processes of a machine share; behind the frame.
+_STAMP = struct.Struct("!Q")
 
 
 def lay_wire() -> tuple[socket.socket, socket.socket]:
@@ -55,3 +59,17 @@ def drain(end: socket.socket) -> None:
             return
         except ConnectionRefusedError:  # word that the other end was not there when we sent
             continue
+
+
+def stamped(frame: bytes, sent_ns: int) -> bytes:
+    """Return a frame with the time at which it was sent, for wires of which both ends know that.
+
+    >>> unstamped(stamped(b"frame", 7))
+    (b'frame', 7)
+    """
+    return frame + _STAMP.pack(sent_ns)
+
+
+def unstamped(content: bytes) -> tuple[bytes, int]:
+    """Return a frame without its stamp, and when it was sent."""
+    return content[: -_STAMP.size], _STAMP.unpack(content[-_STAMP.size :])[0]
