@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -157,8 +158,25 @@ class TestPredicted:
         said = CliRunner().invoke(main, args)
         assert "routes planned again, in force 10 ms after links or background traffic change" in said.output
         assert "sums of job0 to" in said.output
+        both = CliRunner().invoke(main, [*args, "--policy", "libra:placement=equal,inart"]).output
+        # The busiest link is that of all routes together, and how much of it are tensors is not said by one of them.
+        assert re.search(r"the busiest link, \S+, is busy for [0-9.]+% of the time, and carries nothing for", both)
         document = json.loads(CliRunner().invoke(main, [*args, "--json", "-"]).output)
         first = document["policies"]["inart"]["routes"][0]
         assert (first["changed_ps"], first["from_ps"]) == (200 * MS, 210 * MS)
         assert first["jobs"]["job0"]["planned_again_bps"] > 2 * first["jobs"]["job0"]["planned_as_it_was_bps"]
         assert first["jobs"]["job0"]["iteration_after_ms"] > 0
+
+    def test_a_page_says_when_routes_changed(self, tmp_path: Path) -> None:
+        pages = {}
+        for reaction in ("300 us", None):
+            path = tmp_path / "page.html"
+            options = [] if reaction is None else ["--replan", reaction]
+            keys = ["--set", "job.model=alexnet", "--set", "change.at=200 ms", "--set", "change.until=900 ms"]
+            done = CliRunner().invoke(main, ["predict", EXAMPLE, *keys, "--report", str(path), *options])
+            assert done.exit_code == 0, done.output
+            pages[reaction] = path.read_text()
+        assert "in force 300 us after links or background traffic change" in pages["300 us"]
+        assert "<td>200 ms</td><td>200.3 ms</td>" in pages["300 us"]
+        assert "sums of job0 to" in pages["300 us"]
+        assert "planned again" not in pages[None]

@@ -71,7 +71,7 @@ def _about_job(compared: SideBySide, job: int) -> Iterator[str]:
 def _about_what_is_owed(compared: SideBySide, job: int) -> Iterator[str]:
     """Say where a few iterations are shorter than many can be."""
     best = _best(list(compared.results.values()), job)
-    needed_ps = _tensors_ps(best.plan)[job].max()
+    needed_ps = _tensors_ps(best)[job].max()
     if best.jobs[job].iteration_ps * _EQUAL < needed_ps:
         yield (
             f"{best.plan.policy.name} takes {format_ms(best.jobs[job].iteration_ps)} on average although a link needs "
@@ -205,10 +205,17 @@ def _about_what_is_between(compared: SideBySide, job: int) -> Iterator[str]:
         return
     name, busy = busiest_link(best.trace)
     link = best.trace.link_names.index(name)
-    tensors = _tensors_ps(best.plan)[:, link].sum() * best.plan.scenario.rounds / best.trace.end_ps
+    if best.routes or any(change.links for change in best.plan.scenario.changes):
+        # How long an iteration occupies a link is another thing before routes or rates change than after.
+        carries = f"is busy for {busy:.1%} of the time, and carries"
+    else:
+        tensors = _tensors_ps(best)[:, link].sum() * best.plan.scenario.rounds / best.trace.end_ps
+        carries = (
+            f"carries tensors for {tensors:.1%} of the time, acknowledgements and other traffic for "
+            f"{max(0, busy - tensors):.1%}, and"
+        )
     yield (
-        f"Between {best.plan.policy.name} and the optimum: the busiest link, {name}, carries tensors for {tensors:.1%} "
-        f"of the time, acknowledgements and other traffic for {max(0, busy - tensors):.1%}, and nothing for "
+        f"Between {best.plan.policy.name} and the optimum: the busiest link, {name}, {carries} nothing for "
         f"{1 - busy:.1%}, in which gradients, sums or windows are not ready."
     )
 
@@ -222,7 +229,7 @@ def _about_jobs_together(compared: SideBySide) -> Iterator[str]:
     # Of all policies the one that is best for the jobs taken together.
     best = max(compared.results, key=lambda name: sum(compared.speedup(name, job) for job in range(len(jobs))))
     result = compared.results[best]
-    shares = _tensors_ps(result.plan) / np.array([[metrics.iteration_ps] for metrics in result.jobs])
+    shares = _tensors_ps(result) / np.array([[metrics.iteration_ps] for metrics in result.jobs])
     shares[:, (shares > 0).sum(axis=0) < 2] = 0
     link = int(shares.sum(axis=0).argmax())
     together = shares[:, link].sum()
@@ -230,9 +237,10 @@ def _about_jobs_together(compared: SideBySide) -> Iterator[str]:
         parts = " and ".join(
             f"{share:.0%} for {job.name}" for job, share in zip(jobs, shares[:, link], strict=True) if share
         )
+        for_long = f"{'at least ' if result.routes else ''}{min(together, 1):.0%} of the time"
         yield (
-            f"Together: under {best}, {result.trace.link_names[link]} carries tensors for {min(together, 1):.0%} of "
-            f"the time, {parts}; a job can only gain there what others lose. The optimum of each is without the others."
+            f"Together: under {best}, {result.trace.link_names[link]} carries tensors for {for_long}"
+            f", {parts}; a job can only gain there what others lose. The optimum of each is without the others."
         )
 
 
@@ -245,10 +253,17 @@ def _about_shared_rates(compared: SideBySide) -> Iterator[str]:
             for each in placements_for(result.plan.scenario, result.plan.policy)
         ]
         if rates:
-            yield f"Together: {name} plans that {'; '.join(rates)}."
+            first = " at first" if result.routes else ""
+            yield f"Together: {name} plans{first} that {'; '.join(rates)}."
 
 
-def _tensors_ps(plan: Plan) -> NDArray[np.int64]:
+def _tensors_ps(result: Result) -> NDArray[np.int64]:
+    """Return how long an iteration of each job occupies each link, whichever of its routes are in force."""
+    plans = (result.plan, *(each.replanned.plan for each in result.routes))
+    return np.asarray(np.minimum.reduce([_tensors_of_plan_ps(plan) for plan in plans]))
+
+
+def _tensors_of_plan_ps(plan: Plan) -> NDArray[np.int64]:
     """Return how long an iteration of each job occupies each link, with what is gathered again for backward passes."""
     occupied = []
     for job in plan.jobs:

@@ -17,9 +17,25 @@ def route_lines(compared: SideBySide) -> Iterator[str]:
     """Yield a table of all routes that were planned again, if that was asked for."""
     if compared.replan_ps is None:
         return
-    yield f"routes planned again, in force {format_time(compared.replan_ps)} after links or background traffic change"
+    yield f"routes planned again, {in_force(compared.replan_ps)}"
     rows = [["", "changed", "in", "planned", "planned", "iteration", "ms", ""]]
     rows.append(["policy", "at", "force", "as it was", "again", "before", "after", "what moves"])
+    yield from grid([*rows, *route_rows(compared)])
+    yield ""
+
+
+def in_force(replan_ps: int) -> str:
+    """Return from when on other routes are taken, in words."""
+    return f"in force {format_time(replan_ps)} after links or background traffic change"
+
+
+def route_rows(compared: SideBySide) -> list[list[str]]:
+    """Return a row for all routes that were planned again, and one for every policy whose routes stay.
+
+    Policy, when something changed and when they were in force, planned rates as it was and planned again, mean
+    iterations before and after in ms, and what moves.
+    """
+    rows = []
     for name, result in compared.results.items():
         for each in result.routes:
             found = each.replanned
@@ -29,8 +45,7 @@ def route_lines(compared: SideBySide) -> Iterator[str]:
             rows.append([name, *times, *rates, *taken, "; ".join(found.moved)])
         if not result.routes:
             rows.append([name, *"------", "nothing: no other routes gain enough"])
-    yield from grid(rows)
-    yield ""
+    return rows
 
 
 def routes_to_json(result: Result) -> list[dict[str, Any]]:

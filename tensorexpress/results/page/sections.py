@@ -28,6 +28,7 @@ from tensorexpress.results.page.contents import Case, Contents
 from tensorexpress.results.page.markup import Markup, joined, section, table, tag
 from tensorexpress.results.page.network_sections import network_part, queues_part, slots_part
 from tensorexpress.results.plot import parts_ps
+from tensorexpress.results.route_report import in_force, route_rows
 from tensorexpress.results.side_by_side import SideBySide
 from tensorexpress.results.swept import Sweep
 from tensorexpress.scenario import Job
@@ -66,6 +67,7 @@ def case_section(case: Case, number: int, title: str) -> Markup:
         _question(case),
         _answer(case),
         _iterations(case, number),
+        _routes(case, number),
         _timelines(case, number),
         _explained(case.explanation, number),
         _swept(case.sweep, number),
@@ -192,6 +194,18 @@ def _over_time(compared: SideBySide, job: int) -> Markup | None:
         tag("figcaption", f"Every iteration from left to right, in ms.{warm}"),
         dots(series, 0, "Iteration times one after another", "ms"),
     )
+
+
+def _routes(case: Case, number: int) -> Markup | None:
+    """Return which routes were planned again, and when; nothing where that was not asked for."""
+    compared = case.compared
+    if compared.replan_ps is None:
+        return None
+    said = tag("p", f"Routes were planned again, {in_force(compared.replan_ps)}. Iterations before are those between.")
+    rates = ["planned as it was", "planned again"]
+    head = ["policy", "changed at", "in force", *rates, "iteration before, ms", "after, ms", "what moves"]
+    parts = [said, table(head, route_rows(compared), "Routes planned again")]
+    return section(f"case{number}-routes", "Routes", parts, "h3")
 
 
 def _timelines(case: Case, number: int) -> Markup:
