@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tensorexpress.cli.deploy_p4 import watch_settings
 from tensorexpress.cli.options import (
+    NumberRange,
     check_outputs,
     policy_option,
     progress,
@@ -78,6 +80,20 @@ _LONG_S = 60
     help="Run a policy up to so many times, until this machine did not stand still meanwhile; the calmest run counts.",
 )
 @click.option(
+    "--replan",
+    type=NumberRange(min=0.1, max=100),
+    metavar="PERCENT",
+    help="embedded, bmv2: plan routes again when others' load on a link changes by more than so much of its rate.",
+)
+@click.option(
+    "--every",
+    type=NumberRange(min=0.1, max=86_400),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --replan: how often counters of ports are read.",
+)
+@click.option(
     "--script",
     "script_path",
     metavar="FILE",
@@ -102,6 +118,8 @@ def run(
     engine: str,
     silence: str,
     attempts: int,
+    replan: float | None,
+    every: float,
     script_path: str | None,
     check_sums: bool,
     reference: bool,
@@ -118,6 +136,7 @@ def run(
       tensorexpress run --set job.model=alexnet --set job.workers=2 --set job.servers=1 --scale auto -o runs
       tensorexpress run small.toml --faults loss=5%,duplicate=2%,reorder=5%,corrupt=0.1%
       tensorexpress run plan.json --target linux
+      tensorexpress run plan.json --replan 10
       tensorexpress run examples/asynchronous-run.toml
       tensorexpress run examples/torch/transformer.toml --script examples/torch/train_transformer.py --reference
 
@@ -128,7 +147,7 @@ def run(
     from tensorexpress.notes_file import write_notes
     from tensorexpress.results import report
     from tensorexpress.results.side_by_side import Result, side_by_side
-    from tensorexpress.target.runner import run_calmly, run_plan
+    from tensorexpress.target.runner import check_replan, run_calmly, run_plan
     from tensorexpress.target.speed import check_speed
     from tensorexpress.trace_file import trace_path, write_trace
     from tensorexpress.units import PS_PER_SECOND, parse_time
@@ -146,6 +165,7 @@ def run(
                     "--engine": engine != AUTO,
                     "--scale": scale != "1",
                     "--attempts": attempts > 1,
+                    "--replan": replan is not None,
                     "--script": script_path is not None,
                 }
             )
@@ -154,17 +174,22 @@ def run(
     script = training_script(script_path, check_sums, reference, scale)
     target = make_target(name, faults, wires, engine)
     target.check()
+    if replan is not None and directory is not None:
+        raise InputError("--replan goes without -o: a trace file has one plan; leave one of them out")
     plans = _plans(scenario, overrides, policies, plan_path, scale, target)
     for plan in plans:
         _check_possible(plan, target)
+        if replan is not None:
+            check_replan(plan, target)
         if script is not None:
             check_trainable(plan, target, [each.policy for each in plans])
         check_speed(plan.scenario, target, [each.policy for each in plans])
     silence_s = with_option("--silence", parse_time, silence) / PS_PER_SECOND
+    watched = None if replan is None else watch_settings(replan, every)
 
     def run_once(plan: Plan, attempt: str) -> Run:
         with progress(plan.scenario.rounds, f"running {plan.policy.name}{attempt}") as advance:
-            return run_plan(plan, target, silence_s=silence_s, progress=advance, script=script)
+            return run_plan(plan, target, silence_s=silence_s, progress=advance, script=script, replan=watched)
 
     runs = []
     expected = reference_losses(plans[0], script) if script is not None and reference else None
@@ -177,7 +202,7 @@ def run(
         said = [*notes_on(runs, target), *notes_on_training(runs, script, expected)]
         if directory is not None:
             write_notes(directory, [note.removeprefix("- ") for note in said])
-    measured = side_by_side([Result.of(run.plan, run.trace) for run in runs])
+    measured = side_by_side([Result.of(run.plan, run.trace, run.routes) for run in runs])
     if json_path is not None:
         write_json(json_path, with_background(with_losses(report.as_json(measured), runs), runs))
     if csv_path is not None:

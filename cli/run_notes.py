@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def notes_on(runs: Sequence[Run], target: Target) -> list[str]:
     # A script computes as fast as it does, whatever the scale.
     remedy = f"close other programs, or give {'slower links' if runs[0].losses else 'a larger --scale'}"
     for run in runs:
+        notes += _about_routes(run)
         if run.background:
             sent, arrived = (counted(number, "packet") for number in map(sum, zip(*run.background, strict=True)))
             name = run.plan.policy.name
@@ -69,6 +70,19 @@ def notes_on(runs: Sequence[Run], target: Target) -> list[str]:
                 f"{run.attempts + 2}, or look at the median of more iterations."
             )
     return notes
+
+
+def _about_routes(run: Run) -> Iterator[str]:
+    """Say which routes were planned again meanwhile, and from when on they were in force."""
+    from tensorexpress.units import format_rate, format_time
+
+    for each in run.routes:
+        found = each.replanned
+        rates = (" and ".join(format_rate(round(bps)) for bps in of) for of in (found.after_bps, found.before_bps))
+        yield (
+            f"- Under {run.plan.policy.name}, {format_time(each.from_ps)} after the start, other routes were in force: "
+            f"{'; '.join(found.moved)}, at {' in place of '.join(rates)}."
+        )
 
 
 def with_background(document: dict[str, Any], runs: Sequence[Run]) -> dict[str, Any]:

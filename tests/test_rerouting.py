@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from support.deployed import PROGRAM, SCHEMA
 from support.summed_training import summed_plan
 from support.training_run import check_consistent
 
+from tensorexpress.cli.run_notes import notes_on
 from tensorexpress.control.client import Connection, RemoteSwitch
 from tensorexpress.control.deploy import Event
 from tensorexpress.control.intent import Options
@@ -126,6 +128,28 @@ class Rerouted:
     def end(self) -> None:
         self._nearly_over.set()
         self.thread.join()
+
+
+def test_a_run_plans_its_routes_again_by_itself(tmp_path: Path) -> None:
+    plan = summed_plan(tmp_path, *SPARE_HOSTS, "iterations=24", policy="inart", scale=0.3)
+    others: list[Others] = []
+
+    def started(network: EmbeddedNetwork, pids: Mapping[str, int]) -> None:
+        others.append(Others(network))
+        others[0].start(port_up=3)
+
+    try:
+        settings = WatchSettings(every_s=0.4, threshold=0.3)
+        run = run_plan(plan, EmbeddedTarget(wires=True), started=started, replan=settings)
+    finally:
+        for each in others:
+            each.stop()
+    check_consistent(run)
+    first = run.routes[0]
+    assert 0 < first.changed_ps < first.from_ps < run.trace.end_ps
+    assert "over s3, no longer s2" in "; ".join(first.replanned.moved)
+    (note,) = [note for note in notes_on([replace(run, routes=run.routes[:1])], EmbeddedTarget()) if "routes" in note]
+    assert "after the start, other routes were in force: sums of job0 to" in note
 
 
 def test_a_run_takes_the_other_spine_when_others_use_one_and_every_sum_is_exact(tmp_path: Path) -> None:

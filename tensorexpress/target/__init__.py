@@ -71,6 +71,11 @@ class Network(Protocol):
     #: Name of a host of the plan -> how to be that host.
     hosts: Mapping[str, HostAccess]
 
+    @property
+    def control_addresses(self) -> Mapping[str, str]:
+        """Where P4Runtime is served, by the name of a switch; nowhere on a target without P4 switches."""
+        ...
+
     def report(self) -> list[PortReport]:
         """Return what the ports of all switches have seen so far."""
         ...

@@ -46,6 +46,11 @@ class Bmv2Network:
         self.hosts = hosts
         self.switches = switches
 
+    @property
+    def control_addresses(self) -> dict[str, str]:
+        """Where the switches are controlled."""
+        return {name: switch.address for name, switch in self.switches.items()}
+
     def report(self) -> list[PortReport]:
         """Return what all ports have seen so far, by the counters of their interfaces."""
         return [report for name, switch in self.switches.items() for report in switch.reports(name)]

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import tensorexpress.control  # noqa: F401 - before gRPC is imported, which it keeps from logging by itself
 from tensorexpress import p4
 from tensorexpress.errors import MachineError, NetworkError, TensorExpressError
 from tensorexpress.plan import Plan
+from tensorexpress.replan import NewRoutes
+from tensorexpress.units import PS_PER_SECOND
+
+if TYPE_CHECKING:
+    from tensorexpress.control.watch import WatchSettings
 
 #: How long all switches together may take to have the plan.
 _DEPLOYED_S = 60.0
+
+#: Who plans routes again goes before who keeps the first plan (election id 1).
+_FOLLOWING = 2
 
 
 def check_p4runtime() -> None:
@@ -61,6 +71,49 @@ def kept(plan: Plan, addresses: Mapping[str, str]) -> Iterator[None]:
             keeper.stop()
         for thread in threads:
             thread.join()
+
+
+@contextmanager
+def rerouted(
+    plan: Plan, addresses: Mapping[str, str], settings: WatchSettings | None, start_ns: int
+) -> Iterator[list[NewRoutes]]:
+    """Give a plan on switches other routes when others' loads change; yield what it got, which grows meanwhile.
+
+    Times count from a start. Whoever keeps the plan there steps back until this is over. Without settings, routes stay.
+    """
+    found: list[NewRoutes] = []
+    if settings is None:
+        yield found
+        return
+    from tensorexpress.control.client import RemoteSwitch
+    from tensorexpress.control.deploy import Event
+    from tensorexpress.control.intent import Options
+    from tensorexpress.control.watch import Rerouting, watch
+
+    failures: list[TensorExpressError] = []
+    stopping = threading.Event()
+    targets = [RemoteSwitch(name, address, election_id=_FOLLOWING) for name, address in addresses.items()]
+
+    def report(happened: Event | Rerouting) -> None:
+        if isinstance(happened, Rerouting) and happened.found.moved:
+            now_ps = (time.monotonic_ns() - start_ns) * 1000
+            found.append(NewRoutes(now_ps - round(happened.seconds * PS_PER_SECOND), now_ps, happened.found))
+
+    def follow() -> None:
+        try:
+            watch(plan, targets, Options(), p4.load(), settings, report, stopping)
+        except TensorExpressError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=follow, name="routes planned again")
+    thread.start()
+    try:
+        yield found
+    finally:
+        stopping.set()
+        thread.join()
+    for failure in failures:
+        raise failure
 
 
 def read_served(name: str, address: str) -> dict[tuple[int, int], int]:

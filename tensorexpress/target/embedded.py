@@ -78,6 +78,11 @@ class EmbeddedNetwork:
         self.switches = switches
         self._ports = {link: (name, port) for name in switches for port, link in cluster.ports(name).items()}
 
+    @property
+    def control_addresses(self) -> dict[str, str]:
+        """Where the switches are controlled."""
+        return {name: switch.address for name, switch in self.switches.items()}
+
     def report(self) -> list[PortReport]:
         """Return what all ports have seen since their switch was last started."""
         return [report for name, switch in self.switches.items() for report in _reports(name, switch)]

@@ -37,6 +37,11 @@ class LinuxNetwork:
             for switch, name in switches.items()
         }
 
+    @property
+    def control_addresses(self) -> dict[str, str]:
+        """Return nothing: kernels forward here."""
+        return {}
+
     def report(self) -> list[PortReport]:
         """Return what the ports of all switches have seen so far.
 

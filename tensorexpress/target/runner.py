@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +20,22 @@ from tensorexpress.host.nursery import Nursery
 from tensorexpress.host.process import check_runnable
 from tensorexpress.observed import ObservedJob, ObservedNetwork, make_trace
 from tensorexpress.plan import Plan
+from tensorexpress.replan import NewRoutes
+from tensorexpress.replan import replan as plan_again
 from tensorexpress.switch.counted import INGRESS_DROP, NOT_TAKEN
 from tensorexpress.target import NO_ROOM, Network, PortReport, Target
+from tensorexpress.target.controlled import rerouted
 from tensorexpress.target.machine import MachineWatch
 from tensorexpress.target.processes import running_hosts
 from tensorexpress.target.scripts import TrainingScript, running_scripts
 from tensorexpress.trace import LINK, Trace
 from tensorexpress.units import PS_PER_SECOND, serialisation_ps
+
+if TYPE_CHECKING:
+    from tensorexpress.control.watch import WatchSettings
+
+#: Targets whose switches take entries over P4Runtime while they forward.
+P4_TARGETS = ("embedded", "bmv2")
 
 #: A host that is not heard of for so long is gone; a switch that restarts in this time is survived.
 SILENCE_S = 10.0
@@ -50,6 +59,17 @@ class Run:
     background: tuple[tuple[int, int], ...] = ()
     #: Of every step of a training script, the mean of the losses that all workers found; none without one.
     losses: tuple[float, ...] = ()
+    #: Routes that were planned again and written meanwhile.
+    routes: tuple[NewRoutes, ...] = ()
+
+
+def check_replan(plan: Plan, target: Target) -> None:
+    """Refuse to plan routes again that cannot be, or on a target that has no P4 switches."""
+    if target.name not in P4_TARGETS:
+        raise InputError(
+            f"--replan writes to P4 switches, and the target {target.name} has none; accepted: {', '.join(P4_TARGETS)}"
+        )
+    plan_again(plan, {})
 
 
 def check_sums(plan: Plan, target: Target) -> None:
@@ -93,12 +113,14 @@ def run_plan(
     progress: Callable[[], None] = lambda: None,
     started: Callable[[Network, Mapping[str, int]], None] = lambda network, pids: None,
     script: TrainingScript | None = None,
+    replan: WatchSettings | None = None,
 ) -> Run:
     """Run a plan on a target and return what was measured.
 
     `progress` is called once for every iteration. `started` is given the network, and the pid of every host by name,
     when the first iteration is about to begin. Whether the target keeps up with the plan is for `check_speed`
-    to say. A training script makes real gradients; without one they cost nothing, and compute is a timer.
+    to say. A training script makes real gradients; without one they cost nothing, and compute is a timer. With
+    `replan`, routes are planned again when ports count that others send more, or less.
     """
     check_runnable(plan)
     check_sums(plan, target)
@@ -117,12 +139,15 @@ def run_plan(
             start_ns = time.monotonic_ns() + _LEAD_NS
             hosts.say(start_ns)
             started(network, hosts.pids)
-            with _changing_rates(plan, network, start_ns):
+            with (
+                _changing_rates(plan, network, start_ns),
+                rerouted(plan, network.control_addresses, replan, start_ns) as routes,
+            ):
                 observed = hosts.collect(progress)
         ports = _difference(ports_before, network.report())
     losses = () if scripts is None else scripts.losses
     trace = _trace(plan, observed, ports, start_ns * 1000)
-    return Run(plan, trace, ports, machine, background=_background(observed), losses=losses)
+    return Run(plan, trace, ports, machine, background=_background(observed), losses=losses, routes=tuple(routes))
 
 
 def run_calmly(run_once: Callable[[str], Run], attempts: int) -> Run:
