@@ -3,7 +3,7 @@
     python benchmarks/commits.py scheduler    # updates a second, by the size of a batch; seconds
     python benchmarks/commits.py clusters     # time to a loss: a calm cluster, and what may change in it; ten minutes
     python benchmarks/commits.py bounds       # everything changes, and delays are bounded more tightly; ten minutes
-    python benchmarks/commits.py steps        # everything changes, and every mode has its own best step; ten minutes
+    python benchmarks/commits.py steps        # everything changes, and every mode has its own best step; 15 minutes
 
 Prints the tables of docs/asynchronous.md. Times are for two cores.
 """
@@ -68,7 +68,7 @@ HORIZON_S = 400
 MODES = ("sync", "fifo", "bounded", "order", "aggregate", "mlfabric")
 TAUS = (23, 28, 36)
 BOUNDED = ("bounded", "order", "aggregate")
-STEPS = {"logistic": (0.2, 0.3, 0.5)}
+STEPS = {"logistic": (0.2, 0.3, 0.5), "network": (0.02, 0.025, 0.03)}
 
 
 def spells(draws: random.Random, between_s: float, length_s: float) -> Iterator[dict[str, str]]:

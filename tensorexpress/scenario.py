@@ -933,7 +933,8 @@ def _async_problems(scenario: Scenario) -> Iterator[tuple[str, str]]:
         yield (
             "commits.tau",
             f"found {commits.tau} with {workers} workers; accepted: {workers - 1} or more, as of {workers} updates "
-            f"computed from one version the last commits {workers - 1} versions later, and would always be dropped",
+            f"computed from one version the last commits {counted(workers - 1, 'version')} later, and would always be "
+            "dropped",
         )
     for mode in (COMMIT_MODES[name] for name in commits.modes):
         if mode.replicated and not commits.replicas:

@@ -201,7 +201,7 @@ def test_a_worker_alone_learns_each_problem(name: str) -> None:
         (
             ["job.workers=2", "commits.tau=0"],
             "--set commits.tau: found 0 with 2 workers; accepted: 1 or more, as of 2 updates computed from one version "
-            "the last commits 1 versions later, and would always be dropped",
+            "the last commits 1 version later, and would always be dropped",
         ),
         (["job.servers=2"], "--set job.servers: found 2 servers with architecture async; accepted: one, which"),
         (["job.colocated=true"], "--set job.colocated: found true with architecture async; accepted: false"),
