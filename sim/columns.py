@@ -37,13 +37,14 @@ P_NUMBER, P_ADDER, P_ORIGIN, P_WORKERS = P_TRANSMISSION, P_ACKED_TO, P_MARKED, P
 # Behind a packet if the discipline is a PIFO.
 P_RIGHT, P_SEQUENCE, PIFO_COLUMNS = PACKET_COLUMNS, PACKET_COLUMNS + 1, PACKET_COLUMNS + LINE
 
-# Ports, one per directed link, a cache line each for the link, the buffer of a switch and the flows of a host; then the
-# rest. A packet on a link knows when the NEXT one on it ARRIVES.
-(L_HEAD, L_TAIL, L_BUSY_UNTIL, L_IDLE, L_RATE, L_DELAY, L_BYTES, L_BUSY,
- L_IS_HOST, L_IS_PACED, L_CARRIED, L_QUEUES, L_COMMON, L_WAITING, L_BACKLOG, L_PEAK,
- L_CONTROL, L_CONTROL_TAIL, L_SERVED, L_IN_FLIGHT, L_READY, L_READY_COUNT, L_OUT_LANE, L_SERVER_BUSY,
- L_INDEX, L_ROOT, L_DROPS, L_OTHER_DROPS, L_LOSSES, L_MARKS) = range(30)  # fmt: skip
-PORT_COLUMNS = 4 * LINE
+# Ports, one per directed link, a cache line each for the link and for what is sent on it, which is the buffer of a
+# switch or, in the same place, the flows of a host; then the rest. A packet on a link knows when the NEXT one on it
+# ARRIVES. FILLED has a bit for every queue in which something waits.
+(L_HEAD, L_TAIL, L_BUSY_UNTIL, L_IDLE, L_RATE, L_DELAY, L_IS_HOST, L_IS_PACED,
+ L_BYTES, L_BUSY, L_QUEUES, L_FILLED, L_COMMON, L_BACKLOG, L_PEAK, L_ROOT,
+ L_INDEX, L_CARRIED, L_DROPS, L_OTHER_DROPS, L_LOSSES, L_MARKS, L_OUT_LANE, L_SERVER_BUSY,
+ PORT_COLUMNS) = range(25)  # fmt: skip
+(L_CONTROL, L_CONTROL_TAIL, L_SERVED, L_IN_FLIGHT, L_READY, L_READY_COUNT) = range(L_QUEUES, L_QUEUES + 6)
 
 # Lanes of hosts: what is under way, and what waits.
 S_NODE, S_BUSY, S_IS_OUT, S_TAKEN, S_HEAP, S_WAITING, LANE_COLUMNS = range(7)
@@ -86,16 +87,16 @@ NOBODY = 0
  M_INDEX, M_NODE, M_SLICES, M_PACKETS, M_SLACK, M_FIRED, M_OUT) = range(23)  # fmt: skip
 M_FIRST, M_COPIED, M_ANSWER, MESSAGE_COLUMNS = M_FIRST_CHUNK, M_UNACKNOWLEDGED, M_LOST_FROM, 3 * LINE
 
-# Chunks are single words, because a program has many: the state, HAS (received), and from BY_TRANSMISSION on the
-# number of the transmission that is in flight.
-STATE, HAS, BY_TRANSMISSION = 3, 4, 8
+# Chunks are half a word each, because a program has many: the state, HAS (received), and from BY_TRANSMISSION on the
+# number of the transmission that is in flight, of which so many are told apart: more than a flow can have in flight.
+STATE, HAS, BY_TRANSMISSION, TOLD_APART = 3, 4, 8, 1 << 28
 
-# What a flow has transmitted, from the oldest that may be in flight on, is a list of rows like those of packets: NEXT,
-# a free word, and message and chunk of some transmissions, whose numbers follow each other. Most are acknowledged in
-# the order of sending; an entry whose chunk has left the network meanwhile, or was sent again, is passed over.
-C_NEXT, C_FREE, C_FIRST = range(3)
-C_MESSAGE, C_CHUNK, C_COLUMNS = range(3)
-C_ENTRIES = (PACKET_COLUMNS - C_FIRST) // C_COLUMNS
+# What a flow has transmitted, from the oldest that may be in flight on, is a list of rows like those of packets: the
+# rows after and before it, and for some transmissions, whose numbers follow each other, a word: message times
+# BY_MESSAGE, plus chunk. Most are acknowledged in the order of sending; an entry whose chunk has left the network
+# meanwhile, or was sent again, is passed over.
+C_NEXT, C_BEFORE, C_FIRST = range(3)
+C_ENTRIES, BY_MESSAGE = PACKET_COLUMNS - C_FIRST, 1 << 28
 
 (N_KIND, N_THING, N_NEED, N_NEED_ALL, N_DEADLINE, N_SUCCESSORS, N_SUCCESSORS_END, N_DELAY, N_WORK, N_LANE,
  NODE_COLUMNS) = range(11)  # fmt: skip

@@ -142,13 +142,16 @@ class _Layout:
 
     def _fill_ports(self) -> None:
         p, memory, ports = self.program, self._layout, self.ports.rows
+        memory.align()  # so that no queue lies in two cache lines
         queues = memory.table(len(ports) * p.queues, QUEUE_COLUMNS)
         queues.rows[:, Q_HEAD] = queues.rows[:, Q_TAIL] = NONE
         ports[:, L_INDEX], ports[:, L_QUEUES] = np.arange(len(ports)), queues.at[:: p.queues]
+        ports[:, L_HEAD] = ports[:, L_TAIL] = ports[:, L_ROOT] = NONE
+        # What a host has where a switch has its buffer.
+        ports[p.host_port, L_CONTROL] = ports[p.host_port, L_CONTROL_TAIL] = NONE
+        ports[p.host_port, L_READY_COUNT] = 0
         ports[:, L_RATE], ports[:, L_DELAY], ports[:, L_IS_PACED] = p.link_rate_bps, p.link_delay_ps, p.link_paced
         ports[:, L_IS_HOST], ports[:, L_IDLE] = p.link_source < p.hosts, 1
-        for column in (L_HEAD, L_TAIL, L_ROOT, L_CONTROL, L_CONTROL_TAIL):
-            ports[:, column] = NONE
         # The two children of an entry in one cache line, which the first has half of to itself.
         words = LINE * -(-ENTRY_COLUMNS * (np.diff(p.host_flows_start) + 1) // LINE)
         ports[p.host_port, L_READY] = memory.align() + ENTRY_COLUMNS + np.cumsum(words) - words
@@ -239,7 +242,8 @@ class _Layout:
         # What switches sum is kept by slots.
         summed = p.stream_slots[p.message_flow] > 0
         kept = np.where(summed, 0, p.message_chunks)
-        messages[:, M_FIRST_CHUNK] = self._layout.room(int(kept.sum())) + np.cumsum(kept) - kept
+        # By half words.
+        messages[:, M_FIRST_CHUNK] = 2 * self._layout.room(-(-int(kept.sum()) // 2)) + np.cumsum(kept) - kept
         messages[:, M_INDEX], messages[:, M_NODE] = np.arange(p.messages), self.nodes.at[: p.messages]
         messages[:, M_FLOW], messages[:, M_BYTES] = self.flows.at[p.message_flow], p.message_bytes
         messages[:, M_SWITCH_RANK] = p.message_switch_rank
@@ -394,7 +398,8 @@ class _Layout:
         record.link_bytes, record.link_busy_ps = ports[:, L_BYTES].copy(), ports[:, L_BUSY].copy()
         record.link_background_drops = ports[:, L_OTHER_DROPS].copy()
         record.link_drops, record.link_losses = ports[:, L_DROPS].copy(), ports[:, L_LOSSES].copy()
-        record.link_marks, record.link_peak_bytes = ports[:, L_MARKS].copy(), ports[:, L_PEAK].copy()
+        record.link_marks = ports[:, L_MARKS].copy()
+        record.link_peak_bytes = np.where(ports[:, L_IS_HOST], 0, ports[:, L_PEAK])
         record.retransmissions, record.timeouts = int(m[RETRANSMISSIONS]), int(m[TIMEOUTS])
         record.transmissions, record.end_ps = int(m[TRANSMISSIONS]), int(m[NOW])
         record.server_sums, record.whole_sums = int(m[SERVER_SUMS]), int(m[WHOLE_SUMS])

@@ -44,6 +44,7 @@ from tensorexpress.sim.kernel.training import computed, take_in, work
 from tensorexpress.sim.kernel.transport import (
     acknowledge,
     acknowledge_beside,
+    chunk_at,
     next_packet_of_host,
     receive,
     timer,
@@ -90,7 +91,7 @@ def expect(m: Memory, packet: int) -> None:
         prefetch(m, flow)
         prefetch(m, flow + LINE)
         prefetch(m, flow + F_OLDEST)
-    else:
+    elif m[packet + P_ASKS]:
         prefetch(m, flow + F_STREAM)
 
 
@@ -100,7 +101,7 @@ def expect_chunk(m: Memory, packet: int) -> None:
     message = m[packet + P_MESSAGE]
     if message == NONE or m[packet + P_HOP] + 1 < m[packet + P_END]:
         return
-    prefetch(m, m[message + M_FIRST_CHUNK] + m[packet + P_CHUNK])
+    prefetch(m, chunk_at(m, message, m[packet + P_CHUNK]) >> 1)
     if m[packet + P_KIND] == ACK:
         prefetch(m, m[m[packet + P_FLOW] + F_OLDEST] + LINE)
 
@@ -174,11 +175,12 @@ def deliver(m: Memory, port: int) -> None:
     m[port + L_HEAD] = following
     if following != NONE:
         schedule(m, m[packet + P_ARRIVES], ARRIVE * PHASE + port)
-    m[port + L_CARRIED] += 1
-    if m[LOSS] and is_lost(m[SEED], m[port + L_INDEX], m[port + L_CARRIED], m[LOSS]):
-        m[port + L_LOSSES] += 1
-        free_row(m, packet)
-        return
+    if m[LOSS]:
+        m[port + L_CARRIED] += 1
+        if is_lost(m[SEED], m[port + L_INDEX], m[port + L_CARRIED], m[LOSS]):
+            m[port + L_LOSSES] += 1
+            free_row(m, packet)
+            return
     hop = m[packet + P_HOP] + 1
     m[packet + P_HOP] = hop
     if hop < m[packet + P_END]:

@@ -33,6 +33,17 @@ def _pointer(context: Any, address: Any) -> Any:
 pointer: Callable[[int], Memory] = cast(Any, intrinsic(_pointer))
 
 
+def _halves(context: Any, memory: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(types.int32)(memory), generate  # type: ignore[no-untyped-call]
+
+
+#: Returns the same memory as int32, two for every word.
+halves: Callable[[Memory], Memory] = cast(Any, intrinsic(_halves))
+
+
 def _prefetch(context: Any, memory: Any, at: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)

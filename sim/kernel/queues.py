@@ -102,12 +102,12 @@ def enqueue(m: Memory, port: int, packet: int) -> None:
         else:
             m[m[queue + Q_TAIL] + P_NEXT] = packet
         m[queue + Q_TAIL] = packet
+        m[port + L_FILLED] |= 1 << (queue - m[port + L_QUEUES]) // QUEUE_COLUMNS
     m[queue + Q_BYTES] = found + size
     m[packet + P_ENQUEUED] = now
     if m[ECN] and m[packet + P_KIND] == DATA and found >= m[ECN]:
         m[packet + P_MARKED] = 1
         m[port + L_MARKS] += 1
-    m[port + L_WAITING] += 1
     backlog = m[port + L_BACKLOG] + size
     m[port + L_BACKLOG] = backlog
     if backlog > m[port + L_PEAK]:
@@ -117,27 +117,34 @@ def enqueue(m: Memory, port: int, packet: int) -> None:
 
 @compiled
 def next_packet_of_switch(m: Memory, port: int) -> int:
-    if m[port + L_WAITING] == 0:
-        return NONE
     queue = m[port + L_QUEUES]
     if m[DISCIPLINE] == PIFO:
         packet = m[port + L_ROOT]
+        if packet == NONE:
+            return NONE
         m[port + L_ROOT] = meld(m, m[packet + P_NEXT], m[packet + P_RIGHT])
     else:
-        while m[queue + Q_HEAD] == NONE:
-            queue += QUEUE_COLUMNS
+        filled = m[port + L_FILLED]
+        if filled == 0:
+            return NONE
+        index = 0
+        while filled >> index & 1 == 0:
+            index += 1
+        queue += index * QUEUE_COLUMNS
         packet = m[queue + Q_HEAD]
         following = m[packet + P_NEXT]
         m[queue + Q_HEAD] = following
-        # It has waited long enough to be in no cache any more.
-        prefetch(m, following)
-        prefetch(m, following + LINE)
+        if following == NONE:
+            m[port + L_FILLED] = filled - (1 << index)
+        else:
+            # It has waited long enough to be in no cache any more.
+            prefetch(m, following)
+            prefetch(m, following + LINE)
     size = m[packet + P_SIZE]
     held = m[queue + Q_BYTES]
     m[queue + Q_BYTES] = held - size
     m[port + L_COMMON] -= beyond_own(m, held) - beyond_own(m, held - size)
     m[port + L_BACKLOG] -= size
-    m[port + L_WAITING] -= 1
     if m[SLACK_MODE]:
         m[packet + P_SLACK] -= m[NOW] - m[packet + P_ENQUEUED]
     return packet

@@ -15,7 +15,7 @@ from tensorexpress.sim.kernel.events import (
     serialisation,
 )
 from tensorexpress.sim.kernel.lanes import add_work, append_work
-from tensorexpress.sim.kernel.memory import Memory, compiled, prefetch
+from tensorexpress.sim.kernel.memory import Memory, compiled, halves, prefetch
 from tensorexpress.sim.kernel.queues import PIFO, SP_PIFO, host_key
 from tensorexpress.sim.kernel.ready import has_unsent, pop_pending, push_pending, refresh
 from tensorexpress.sim.kernel.sums import copied_sum, next_addend, start_stream, stream_timer
@@ -123,7 +123,7 @@ def timer(m: Memory, flow: int) -> None:
 @compiled
 def send_probe(m: Memory, flow: int) -> None:
     newest = newest_in_flight(m, flow)
-    message, chunk = m[newest + C_MESSAGE], m[newest + C_CHUNK]
+    message, chunk = newest // BY_MESSAGE, newest % BY_MESSAGE
     m[flow + F_PROBE] = m[flow + F_TRANSMISSIONS]
     packet = packet_of(m, flow, message, chunk)
     enter_network(m, flow, message, chunk, m[flow + F_PROBE])
@@ -170,10 +170,10 @@ def start_message(m: Memory, message: int, deadline: int) -> bool:
         append_work(m, m[node + N_LANE], node)
         return False
     for chunk in range(m[message + M_UNACKNOWLEDGED], m[message + M_NEXT]):
-        if m[chunk_at(m, message, chunk)] & STATE == IN_FLIGHT:
+        if halves(m)[chunk_at(m, message, chunk)] & STATE == IN_FLIGHT:
             left_network(m, message, chunk)
     for chunk in range(chunks):
-        m[chunk_at(m, message, chunk)] = UNSENT
+        halves(m)[chunk_at(m, message, chunk)] = UNSENT
     m[message + M_ITERATION] = iteration
     m[message + M_DEADLINE] = deadline
     m[message + M_KEY] = host_key(m, message)
@@ -204,6 +204,7 @@ def copied(m: Memory, message: int) -> None:
 
 @compiled
 def chunk_at(m: Memory, message: int, chunk: int) -> int:
+    """Return where a chunk is, by half words."""
     return m[message + M_FIRST_CHUNK] + chunk
 
 
@@ -214,7 +215,7 @@ def send_chunk(m: Memory, flow: int, message: int) -> int:
     again = m[message + M_LOST] > 0
     if again:
         chunk = m[message + M_LOST_FROM]
-        while m[chunk_at(m, message, chunk)] & STATE != LOST:
+        while halves(m)[chunk_at(m, message, chunk)] & STATE != LOST:
             chunk += 1
         m[message + M_LOST] -= 1
         m[message + M_LOST_FROM] = chunk + 1
@@ -270,26 +271,25 @@ def asks_for_acks(m: Memory, flow: int, message: int, chunk: int) -> int:
 
 
 @compiled
-def entry_of(row: int, transmission: int) -> int:
-    return row + C_FIRST + transmission % C_ENTRIES * C_COLUMNS
+def entry_at(row: int, transmission: int) -> int:
+    return row + C_FIRST + transmission % C_ENTRIES
 
 
 @compiled
 def enter_network(m: Memory, flow: int, message: int, chunk: int, transmission: int) -> None:
     """Note a chunk as in flight, in what is now the newest transmission of the flow."""
-    at = chunk_at(m, message, chunk)
-    prefetch(m, at + LINE)
-    m[at] = (m[at] & HAS) | IN_FLIGHT | transmission * BY_TRANSMISSION
+    at, c = chunk_at(m, message, chunk), halves(m)
+    prefetch(m, (at >> 1) + LINE)
+    c[at] = (c[at] & HAS) | IN_FLIGHT | transmission % TOLD_APART * BY_TRANSMISSION
     if transmission % C_ENTRIES == 0:
         row, newest = new_row(m), m[flow + F_NEWEST]
-        m[row + C_NEXT] = NONE
+        m[row + C_NEXT], m[row + C_BEFORE] = NONE, newest
         if newest == NONE:
             m[flow + F_OLDEST] = row
         else:
             m[newest + C_NEXT] = row
         m[flow + F_NEWEST] = row
-    entry = entry_of(m[flow + F_NEWEST], transmission)
-    m[entry + C_MESSAGE], m[entry + C_CHUNK] = message, chunk
+    m[entry_at(m[flow + F_NEWEST], transmission)] = message * BY_MESSAGE + chunk
 
 
 @compiled
@@ -306,28 +306,26 @@ def settle_oldest(m: Memory, flow: int) -> None:
 
 @compiled
 def is_in_flight(m: Memory, entry: int, transmission: int) -> bool:
-    word = m[chunk_at(m, m[entry + C_MESSAGE], m[entry + C_CHUNK])]
-    return word & STATE == IN_FLIGHT and word // BY_TRANSMISSION == transmission
+    half = halves(m)[chunk_at(m, entry // BY_MESSAGE, entry % BY_MESSAGE)]
+    return half & STATE == IN_FLIGHT and half // BY_TRANSMISSION == transmission % TOLD_APART
 
 
 @compiled
 def newest_in_flight(m: Memory, flow: int) -> int:
     """Return the entry of the last transmission that is in flight."""
-    row, found = m[flow + F_OLDEST], NONE
-    for transmission in range(m[flow + F_UNSETTLED], m[flow + F_TRANSMISSIONS]):
-        entry = entry_of(row, transmission)
-        if is_in_flight(m, entry, transmission):
-            found = entry
-        if transmission % C_ENTRIES == C_ENTRIES - 1:
-            row = m[row + C_NEXT]
-    return found
+    row, transmission = m[flow + F_NEWEST], m[flow + F_TRANSMISSIONS] - 1
+    while not is_in_flight(m, m[entry_at(row, transmission)], transmission):
+        if transmission % C_ENTRIES == 0:
+            row = m[row + C_BEFORE]
+        transmission -= 1
+    return m[entry_at(row, transmission)]
 
 
 @compiled
 def left_network(m: Memory, message: int, chunk: int) -> None:
     """Account for a chunk that is acknowledged or given up."""
     at, flow = chunk_at(m, message, chunk), m[message + M_FLOW]
-    m[at] &= STATE | HAS
+    halves(m)[at] &= STATE | HAS
     size = wire_bytes(m, message, chunk)
     m[flow + F_IN_FLIGHT] -= size
     m[m[flow + F_SRC] + L_IN_FLIGHT] -= size
@@ -336,15 +334,15 @@ def left_network(m: Memory, message: int, chunk: int) -> None:
 @compiled
 def acknowledge_chunk(m: Memory, message: int, chunk: int) -> int:
     """Note a chunk as acknowledged; return its bytes if that is news."""
-    at = chunk_at(m, message, chunk)
-    state = m[at] & STATE
+    at, c = chunk_at(m, message, chunk), halves(m)
+    state = c[at] & STATE
     if state == ACKED:
         return 0
     if state == IN_FLIGHT:
         left_network(m, message, chunk)
     elif state == LOST:
         m[message + M_LOST] -= 1
-    m[at] |= ACKED
+    c[at] |= ACKED
     return wire_bytes(m, message, chunk)
 
 
@@ -354,7 +352,7 @@ def acknowledge(m: Memory, ack: int) -> None:
     if m[ack + P_ITERATION] != m[message + M_ITERATION]:
         return
     flow = m[ack + P_FLOW]
-    prefetch(m, entry_of(m[flow + F_OLDEST], m[flow + F_UNSETTLED]))
+    prefetch(m, entry_at(m[flow + F_OLDEST], m[flow + F_UNSETTLED]))
     acked_to = m[ack + P_ACKED_TO]
     newly = 0
     for below in range(m[message + M_UNACKNOWLEDGED], acked_to):
@@ -381,9 +379,9 @@ def acknowledge(m: Memory, ack: int) -> None:
 def lose_until(m: Memory, flow: int, last_transmission: int) -> bool:
     found = False
     for transmission in range(m[flow + F_UNSETTLED], last_transmission + 1):
-        entry = entry_of(m[flow + F_OLDEST], transmission)
+        entry = m[entry_at(m[flow + F_OLDEST], transmission)]
         if is_in_flight(m, entry, transmission):
-            lose(m, m[entry + C_MESSAGE], m[entry + C_CHUNK])
+            lose(m, entry // BY_MESSAGE, entry % BY_MESSAGE)
             found = True
         settle_oldest(m, flow)
     return found
@@ -394,8 +392,8 @@ def lose(m: Memory, message: int, chunk: int) -> None:
     if not has_unsent(m, message):
         push_pending(m, m[message + M_FLOW], m[message + M_KEY], message)
     left_network(m, message, chunk)
-    at = chunk_at(m, message, chunk)
-    m[at] = (m[at] & HAS) | LOST
+    at, c = chunk_at(m, message, chunk), halves(m)
+    c[at] = (c[at] & HAS) | LOST
     if m[message + M_LOST] == 0 or chunk < m[message + M_LOST_FROM]:
         m[message + M_LOST_FROM] = chunk
     m[message + M_LOST] += 1
@@ -409,14 +407,14 @@ def receive(m: Memory, packet: int) -> bool:
     if iteration != m[message + M_ITERATION]:
         return False
     chunk, chunks = m[packet + P_CHUNK], m[message + M_CHUNKS]
-    at = chunk_at(m, message, chunk)
-    duplicate = m[at] & HAS != 0
+    at, c = chunk_at(m, message, chunk), halves(m)
+    duplicate = c[at] & HAS != 0
     complete = False
     if not duplicate:
-        m[at] |= HAS
+        c[at] |= HAS
         m[message + M_RECEIVED] += 1
         expected = m[message + M_EXPECTED]
-        while expected < chunks and m[chunk_at(m, message, expected)] & HAS:
+        while expected < chunks and c[chunk_at(m, message, expected)] & HAS:
             expected += 1
         m[message + M_EXPECTED] = expected
         complete = m[message + M_RECEIVED] == chunks
