@@ -6,12 +6,16 @@ A process that is killed cannot clean up. So whoever builds a network first remo
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
+import socket
+import struct
 import subprocess
+from array import array
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from tensorexpress.addresses import GATEWAY_IPV4, GATEWAY_MAC, HostAddress, format_mac
 from tensorexpress.errors import NetworkError
@@ -19,6 +23,10 @@ from tensorexpress.target.marks import abandoned, mark_of, marked_name
 
 #: The end of a host's cable inside its namespace.
 INTERFACE = "eth0"
+
+# Linux's sockios.h and ethtool.h: settings of an interface; checksums and segments that are left to it.
+_SIOCETHTOOL = 0x8946
+_SET_OFFLOADS = (0x17, 0x24)
 
 
 def may_make_namespaces() -> bool:
@@ -63,17 +71,33 @@ def namespace() -> Iterator[str]:
 
 @contextmanager
 def cable(mtu: int, into: str | None = None) -> Iterator[tuple[str, str]]:
-    """Make a cable of which one end is here, and the other here or in a namespace; gives the names of its ends."""
+    """Make a cable of which one end is here, and the other here or in a namespace; gives the names of its ends.
+
+    What is sent into a namespace's end is whole: a switch at this one need not finish it.
+    """
     with marked_name("v") as here, marked_name("w") as other:
-        there, place = (other, "") if into is None else (INTERFACE, f"netns {into}")
+        there = other if into is None else INTERFACE
         try:
-            ip([f"link add {here} mtu {mtu} type veth peer name {there} mtu {mtu} {place}"])
+            ip([f"link add {here} mtu {mtu} type veth peer name {other} mtu {mtu}"])
+            if into is not None:
+                _finish_frames(other)
+                ip([f"link set {other} netns {into} name {there}"])
             # Without its own address generation the kernel sends nothing by itself.
             ip([f"link set {here} addrgenmode none up"])
             ip([f"link set {there} addrgenmode none up"], into)
             yield here, there
         finally:
             subprocess.run(["ip", "link", "del", here], capture_output=True, check=False)
+
+
+def _finish_frames(interface: str) -> None:
+    """Have the kernel cut and sum what it sends through an interface, as for a card that can do neither."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for what in _SET_OFFLOADS:
+            value = array("I", [what, 0])
+            request = struct.pack("=16sQ16x", interface.encode(), value.buffer_info()[0])
+            with suppress(OSError):  # a kernel that cannot leaves it to the switch
+                fcntl.ioctl(any_socket, _SIOCETHTOOL, request)
 
 
 def move(interface: str, into: str) -> None:
