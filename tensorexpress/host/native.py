@@ -161,22 +161,22 @@ class NativeWire:
         self._ip = self._found[layout.FRAME_SOURCE :].view(np.uint8)[: len(ip)]
         self._run = SegmentBuffer(SEGMENT_HEADER_BYTES)
         self._arrived, self._leaving = bytearray(LONGEST_FRAME_BYTES), bytearray(LONGEST_FRAME_BYTES)
-        self._addresses = tuple(map(_address_in, (self._arrived, self._leaving, self._run.memory)))
-        self._known = tuple(map(_address_of, (self._own, self._found)))
+        self._arrived_at, self._leaving_at = _address_in(self._arrived), _address_in(self._leaving)
+        self._own_at, self._found_at = _address_of(self._own), _address_of(self._found)
+        self._run_at = _address_in(self._run.memory)
 
     def send_run(
         self, headers: bytes, last_headers: bytes, run: SegmentRun, payload: memoryview, last_flags: int
     ) -> int:
         """Send the segments of a run in frames that begin with some headers; return how many, which is all."""
-        _, leaving, header = self._addresses
         self._run.pack(run._replace(start=0), 0)
         return _send_frames(
             self._descriptor,
             _address_in(headers),
             _address_in(last_headers),
             len(headers),
-            header,
-            leaving,
+            self._run_at,
+            self._leaving_at,
             run.stride_bytes,
             run.segments,
             _address_in(payload),
@@ -187,13 +187,14 @@ class NativeWire:
 
     def send(self, headers: bytes, datagram: memoryview | bytes) -> None:
         """Send a datagram in a frame that begins with some headers."""
-        _, leaving, _ = self._addresses
-        _send_frame(self._descriptor, _address_in(headers), len(headers), leaving, _address_in(datagram), len(datagram))
+        begins, content = _address_in(headers), _address_in(datagram)
+        _send_frame(self._descriptor, begins, len(headers), self._leaving_at, content, len(datagram))
 
     def receive(self) -> Received | None:
         """Receive datagrams of one sender and size that are for this end; None where something else is next, if any."""
-        (arrived, _, _), (own, found) = self._addresses, self._known
-        size = _receive_frames(own, arrived, LONGEST_FRAME_BYTES, self._memory, self._most_bytes, found)
+        size = _receive_frames(
+            self._own_at, self._arrived_at, LONGEST_FRAME_BYTES, self._memory, self._most_bytes, self._found_at
+        )
         if not size:
             return None
         stride, marked, port = self._found[layout.FRAME_STRIDE : layout.FRAME_SOURCE].tolist()

@@ -24,8 +24,8 @@ from tensorexpress.wire.checksum import checksum
 from tensorexpress.wire.frame import FrameEnd, build_frame
 from tensorexpress.wire.udp import stamped as with_stamp
 
-#: What a datagram of a wire holds at most.
-LONGEST_FRAME_BYTES = 2**16
+#: Room for any frame: the largest packet of the Internet protocols and its Ethernet header.
+LONGEST_FRAME_BYTES = 65_600
 
 _UDP_BYTES, _CHECKSUM_BYTES = 8, 2
 _PS_PER_NS = 1000
