@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from tensorexpress.errors import ProgramError
-from tensorexpress.p4runtime_messages import p4info_pb2
 from tensorexpress.plain_messages import varint
 from tensorexpress.switch.operations import DataPath
 from tensorexpress.switch.p4runtime.fitting import Fitted, fit
@@ -40,13 +39,25 @@ class PipelineConfig:
 def read_config(message: Any) -> PipelineConfig:
     """Check a ForwardingPipelineConfig; ProgramError says what of it cannot be used."""
     document = read_device_config(message.p4_device_config)
-    fitted = _fitted(message.p4info.SerializeToString(deterministic=True), document)
+    fitted = _fitted(message.p4info, document)
     return PipelineConfig(message, document, fitted.schema, fitted.initial)
 
 
-@lru_cache(maxsize=2)  # switches of one process run the same program, or the next version of it
-def _fitted(p4info: bytes, document: bytes) -> Fitted:
-    return fit(read_p4info(p4info_pb2.P4Info.FromString(p4info)), document)
+#: What the last program that was accepted became: switches of one process mostly run the same. By a digest, and one
+#: alone, because clients choose how long programs are.
+_LAST_FITTED: dict[bytes, Fitted] = {}
+
+
+def _fitted(p4info: Any, document: bytes) -> Fitted:
+    digest = hashlib.sha256(p4info.SerializeToString(deterministic=True))
+    digest.update(hashlib.sha256(document).digest())
+    key = digest.digest()
+    known = _LAST_FITTED.get(key)
+    if known is None:
+        known = fit(read_p4info(p4info), document)
+        _LAST_FITTED.clear()
+        _LAST_FITTED[key] = known
+    return known
 
 
 def read_device_config(data: bytes) -> bytes:
