@@ -123,6 +123,7 @@ def test_hosts_rest_no_longer_than_windows_allow(window, rate, delay_us, credit)
     rest = rest_ps(plan, rate)
     assert 0 <= rest <= LONGEST_REST_PS
     if rest:
+        assert rest > serialisation_ps(plan.framing.full_packet_bytes, rate)
         least = min(filter(None, (window, credit)))
         round_trip_ps = serialisation_ps(plan.framing.full_packet_bytes, rate) + 4 * delay_us * 10**6
         # Both ends may rest for all of it.
@@ -132,6 +133,7 @@ def test_hosts_rest_no_longer_than_windows_allow(window, rate, delay_us, credit)
 def test_hosts_rest_where_that_saves_something_and_spoils_nothing():
     fast = ("cluster.bandwidth=500 Mbps", "cluster.delay=1 us")
     assert rest_ps(planned(*fast), 500 * 10**6) > serialisation_ps(9000, 500 * 10**6)
+    assert rest_ps(planned(*fast), 20 * 10**6) == 0
     assert rest_ps(planned(*fast, policy="switchml"), 500 * 10**6) == 0
     assert rest_ps(planned(*fast, "transport.ecn=60 KB"), 500 * 10**6) == 0
     assert rest_ps(planned(*fast, "transport.initial_window=10 KB"), 500 * 10**6) == 0

@@ -177,15 +177,16 @@ def rest_ps(plan: Plan, rate_bps: int) -> int:
     """Return for how long a host may rest after it did something, on a link of some rate.
 
     Acknowledgements then come later by as much at both ends of a flow. Of the time in which the link sends a window, a
-    quarter of what round trips leave does not make flows wait for their windows. None where windows become smaller by
-    themselves, or where switches sum: their slots are as many as a round trip needs.
+    quarter of what round trips leave does not make flows wait for their windows. None where no second packet comes in
+    that time, where windows become smaller by themselves, or where switches sum: they have slots for a round trip.
     """
     transport, policy = plan.scenario.transport, plan.policy
     limits = (transport.window_bytes, transport.initial_window_bytes, policy.credit_bytes)
     if policy.in_switches or transport.ecn_bytes or not any(limits):
         return 0
     window_ps = serialisation_ps(min(filter(None, limits)), rate_bps)
-    packets_ps = _ROUND_TRIP_PACKETS * serialisation_ps(plan.framing.full_packet_bytes, rate_bps)
+    packet_ps = serialisation_ps(plan.framing.full_packet_bytes, rate_bps)
     delay_ps = plan.scenario.cluster.directed().delay_ps
     way_ps = max((sum(delay_ps[link] for link in path.links) for path in plan.paths), default=0)
-    return max(0, min(LONGEST_REST_PS, (window_ps - packets_ps - 2 * way_ps) // 4))
+    longest_ps = min(LONGEST_REST_PS, (window_ps - _ROUND_TRIP_PACKETS * packet_ps - 2 * way_ps) // 4)
+    return longest_ps if longest_ps > packet_ps else 0
