@@ -7,7 +7,7 @@ import click
 from tensorexpress.cli.deploy_linux import check_options, deploy_linux
 from tensorexpress.cli.deploy_p4 import check_no_switches, deploy_p4, watch_settings, write_entries
 from tensorexpress.cli.linux_options import linux_options
-from tensorexpress.cli.options import NumberRange, check_outputs
+from tensorexpress.cli.options import check_outputs, replan_options
 from tensorexpress.cli.targets import read_targets, target_options
 from tensorexpress.errors import InputError
 
@@ -67,20 +67,7 @@ from tensorexpress.errors import InputError
     help="Ask no switch: write the program and the entries of every switch of the plan there, for `switch replay`.",
 )
 @click.option("--stay", is_flag=True, help="Stay, as primary or as backup, and deploy again when a switch comes back.")
-@click.option(
-    "--replan",
-    type=NumberRange(min=0.1, max=100),
-    metavar="PERCENT",
-    help="With --stay: plan routes again when the load of others on a link changes by more than so much of its rate.",
-)
-@click.option(
-    "--every",
-    type=NumberRange(min=0.1, max=86_400),
-    default=1.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="With --replan: how often counters of ports are read.",
-)
+@replan_options("With --stay")
 @click.option(
     "--json", "json_path", metavar="FILE", help="Write every change as JSON; - prints it instead of the table."
 )

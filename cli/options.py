@@ -82,6 +82,32 @@ def policy_option(command: Command) -> Command:
     )(command)
 
 
+def replan_options(where: str) -> Callable[[Command], Command]:
+    """Add --replan and --every, which plan routes again when others send more or less; `where` says when they can."""
+
+    def add(command: Command) -> Command:
+        for option in (
+            click.option(
+                "--every",
+                type=NumberRange(min=0.1, max=86_400),
+                default=1.0,
+                show_default=True,
+                metavar="SECONDS",
+                help="With --replan: how often counters of ports are read.",
+            ),
+            click.option(
+                "--replan",
+                type=NumberRange(min=0.1, max=100),
+                metavar="PERCENT",
+                help=f"{where}: plan routes again when others' load on a link changes by so much of its rate.",
+            ),
+        ):
+            command = option(command)
+        return command
+
+    return add
+
+
 def executor_options(command: Command) -> Command:
     """Add what says where many simulations run: --processes, --scheduler, --wait."""
     for option in (

@@ -11,11 +11,11 @@ import click
 
 from tensorexpress.cli.deploy_p4 import watch_settings
 from tensorexpress.cli.options import (
-    NumberRange,
     check_outputs,
     policy_option,
     progress,
     read_inputs,
+    replan_options,
     set_option,
     with_option,
     write_json,
@@ -79,20 +79,7 @@ _LONG_S = 60
     show_default=True,
     help="Run a policy up to so many times, until this machine did not stand still meanwhile; the calmest run counts.",
 )
-@click.option(
-    "--replan",
-    type=NumberRange(min=0.1, max=100),
-    metavar="PERCENT",
-    help="embedded, bmv2: plan routes again when others' load on a link changes by more than so much of its rate.",
-)
-@click.option(
-    "--every",
-    type=NumberRange(min=0.1, max=86_400),
-    default=1.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="With --replan: how often counters of ports are read.",
-)
+@replan_options("embedded, bmv2")
 @click.option(
     "--script",
     "script_path",
