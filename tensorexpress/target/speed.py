@@ -14,13 +14,13 @@ import os
 import platform
 from collections.abc import Callable, Iterable
 from dataclasses import astuple, dataclass, replace
-from pathlib import Path
 
 import tensorexpress
 from tensorexpress.errors import InputError
 from tensorexpress.framing import Framing
 from tensorexpress.plan import Plan, make_plan
 from tensorexpress.policy import POLICIES, Policy
+from tensorexpress.processor import processor_kind
 from tensorexpress.scaling import factor_for
 from tensorexpress.scenario import Job, Scenario, Transport
 from tensorexpress.sums import SUM_FRAMING
@@ -160,7 +160,7 @@ def said_load(load: Load) -> str:
 
 def known_bps(target: Target, load: Load, *, again: bool = False) -> int:
     """Return what each link of a load carries at most on this machine, as it was measured once, or now."""
-    machine = (_processor(), os.cpu_count(), platform.release(), tensorexpress.__version__)
+    machine = (processor_kind(), os.cpu_count(), platform.release(), tensorexpress.__version__)
     name = hashlib.sha256(repr((target.variant, astuple(load), machine)).encode()).hexdigest()
     kept = cached(
         "speed",
@@ -180,15 +180,6 @@ def _rate_in(content: bytes) -> int | None:
     except ValueError:
         return None
     return rate_bps if type(rate_bps) is int and 0 < rate_bps <= LARGEST else None
-
-
-def _processor() -> str:
-    """Return what the kernel calls the processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line for line in lines if line.startswith("model name")), platform.machine())
 
 
 def measure_bps(target: Target, load: Load, run: Callable[[Plan, Target], Run] = run_plan) -> int:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import platform
 from importlib import metadata
-from pathlib import Path
 
+from tensorexpress.processor import processor_kind
 from tensorexpress.program_engines import PYTHON
 from tensorexpress.switch.program.compiled import CompiledProgram
 from tensorexpress.switch.program.pipeline import Pipeline
-
-#: What lines of /proc/cpuinfo begin with that say what machine code a processor takes, on x86 and on ARM.
-_KIND_OF_PROCESSOR = ("model name", "flags", "Features", "CPU implementer", "CPU part", "CPU variant")
 
 
 def warm_up(engine: str) -> None:
@@ -35,16 +31,7 @@ def machine_key(engine: str) -> bytes:
         version = metadata.version("llvmlite")
     except metadata.PackageNotFoundError:  # then the compiled program is one for Python, and says why
         return b"no LLVM"
-    return f"{version}\0{_processor()}".encode()
-
-
-def _processor() -> str:
-    """Return what Linux says of the kind of the processor and of what it can do."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return "\n".join(sorted({line for line in lines if line.startswith(_KIND_OF_PROCESSOR)}))
+    return f"{version}\0{processor_kind()}".encode()
 
 
 def make_pipeline(program: CompiledProgram, seed: int = 0) -> Pipeline:
