@@ -102,7 +102,7 @@ def opened_way() -> Iterator[Way]:
         options = []
         for number, end in enumerate((source, sink)):
             options += ["--port", f"{number}@udp:127.0.0.1:{near[number]}-127.0.0.1:{end.getsockname()[1]}"]
-        yield Way("UDP wires", options, make_sender(source, frames), lambda: received_by_wire(near[1]))
+        yield Way("UDP wires", options, make_sender(source, frames), lambda: received_by_wire(sink.getsockname()[1]))
 
 
 def processes_of(pid: int) -> list[int]:

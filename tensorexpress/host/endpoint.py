@@ -93,6 +93,8 @@ class EndpointSettings:
     silence_ps: int = 0
     #: For how long it does nothing after it did something, so that several packets share what waking up costs.
     rest_ps: int = 0
+    #: Whether it carries messages alone, neither sums nor other traffic: machine code can do all of that.
+    messages_alone: bool = False
 
 
 def settings_of(
@@ -125,6 +127,7 @@ def settings_of(
         control=tagger.traffic_class(0),
         silence_ps=silence_ps,
         rest_ps=rest_ps,
+        messages_alone=not (policy.in_switches or plan.scenario.background),
     )
 
 
@@ -275,12 +278,7 @@ class Endpoint:
 
         Nothing leaves before the next `advance` or `run`, so what is sent together is put in order together.
         """
-        target = self._peer(peer)
-        if target.gone:
-            raise NetworkError(f"{peer} has left, and can be sent nothing any more")
-        view = memoryview(payload).cast("B")
-        if len(view) > _LONGEST_MESSAGE_BYTES:
-            raise InputError(f"a message of {len(view)} bytes; accepted: at most {_LONGEST_MESSAGE_BYTES}; cut it up")
+        target, view = self._target(peer), view_of(payload)
         flow = target.sending.get(tag.flow)
         if flow is None:
             flow = target.sending[tag.flow] = SendFlow(self.settings.flow)
@@ -323,6 +321,13 @@ class Endpoint:
         """Have a gradient summed that was ready at a time; it must not change until the sum is here."""
         piece = Slice(ready_ps, tag.rank, gradient.nbytes, tag.deadline_ps, tag.iteration, tag.message)
         pool.offer(tag, gradient, self._scheduler.key_of(piece))
+
+    def _target(self, name: str) -> _Peer:
+        """Return a peer that can be sent something."""
+        target = self._peer(name)
+        if target.gone:
+            raise NetworkError(f"{name} has left, and can be sent nothing any more")
+        return target
 
     def _peer(self, name: str) -> _Peer:
         if name not in self._peers:
@@ -386,12 +391,16 @@ class Endpoint:
     def advance(self) -> None:
         """Do all that is due: timers, time-outs, heartbeats, and sending what may be sent."""
         now_ps = self._clock_ps()
-        while self._timers and self._timers[0][0] <= now_ps:
-            heapq.heappop(self._timers)[2]()
+        self._ring(now_ps)
         self._scheduler.time_out(now_ps)
         if self._beat_ps and now_ps >= self._next_beat_ps:
             self._beat(now_ps)
         self._transmit(now_ps)
+
+    def _ring(self, now_ps: int) -> None:
+        """Let timers ring that are due."""
+        while self._timers and self._timers[0][0] <= now_ps:
+            heapq.heappop(self._timers)[2]()
 
     def run(self, until: Callable[[], bool]) -> None:
         """Receive, send, rest and wait until a condition holds; NetworkError names a peer that has fallen silent."""
@@ -796,17 +805,22 @@ class Endpoint:
             flow=run.flow,
             deadline_ps=self._clock_ps() + run.slack_us * _PS_PER_US,
         )
-        buffer = self._buffer_for(peer.name, tag, run.total_bytes)
+        message = self._opened(peer.name, tag, run.total_bytes)
+        if message is not None:
+            assembly.begin(run, message)
+        return message
+
+    def _opened(self, source: str, tag: Tag, size: int) -> Incoming | None:
+        """Return a message for which the caller has given memory; None: it was refused."""
+        buffer = self._buffer_for(source, tag, size)
         if buffer is None:
             return None
         view = memoryview(buffer).cast("B")
-        if len(view) != run.total_bytes:
-            raise InputError(
-                f"a buffer of {len(view)} bytes for a message of {run.total_bytes}; give one of its length"
-            )
-        message = Incoming(peer.name, tag, view)
-        assembly.begin(run, message)
-        return message
+        if len(view) != size:
+            raise InputError(f"a buffer of {len(view)} bytes for a message of {size}; give one of its length")
+        if view.readonly:
+            raise InputError(f"a buffer for a message of {size} bytes that nobody may write to; give a writable one")
+        return Incoming(source, tag, view)
 
     def _take_ack(self, peer: _Peer, run: SegmentRun) -> None:
         self.counters.acks_received += 1
@@ -820,3 +834,11 @@ class Endpoint:
             self.counters.implausible += 1
         if flow.idle:
             self._scheduler.retire(flow)
+
+
+def view_of(payload: Any) -> memoryview:
+    """Return the bytes of what is to be sent."""
+    view = memoryview(payload).cast("B")
+    if len(view) > _LONGEST_MESSAGE_BYTES:
+        raise InputError(f"a message of {len(view)} bytes; accepted: at most {_LONGEST_MESSAGE_BYTES}; cut it up")
+    return view

@@ -6,6 +6,9 @@ from __future__ import annotations
 NAME, NAME_BYTES, PIECES, PIECE_COUNT, CONTROL, CONTROL_BYTES = range(6)
 MESSAGE_WORDS = 7
 
+#: Room for any socket address, and for all that the kernel says of a message.
+NAME_ROOM, CONTROL_ROOM = 32, 128
+
 #: Words that say what was received and is not what was expected: bytes of all datagrams and of each, whether a switch
 #: marked them, and the bytes of the address that they are from; and the flags of all segments that were expected.
 FOUND_BYTES, FOUND_STRIDE, FOUND_MARKED, FOUND_NAME_BYTES, FOUND_FLAGS = range(5)

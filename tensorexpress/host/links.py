@@ -154,14 +154,14 @@ class KernelLink:
 
     def most_segments(self, stride_bytes: int) -> int:
         """Return how many datagrams of this size fill the calls that are worth to be made together."""
-        return _CALLS_TOGETHER * _segments_together(stride_bytes)
+        return _CALLS_TOGETHER * segments_together(stride_bytes)
 
     def send(self, target: Address, traffic: TrafficClass, data: memoryview | bytes, stride_bytes: int) -> int:
         """Send with the DSCP and the priority of the class; a network that is away loses packets and raises nothing."""
         self._be_of(traffic)
         sent = 0
         while sent < len(data):
-            step = _segments_together(stride_bytes) * stride_bytes if self.offload else stride_bytes
+            step = segments_together(stride_bytes) * stride_bytes if self.offload else stride_bytes
             piece = data[sent : sent + step]
             try:
                 self._cut_at(stride_bytes, len(piece))
@@ -172,7 +172,7 @@ class KernelLink:
                 if error.errno in (errno.EIO, errno.EINVAL) and len(piece) > stride_bytes:
                     self._stop_offload()
                     continue
-                _raise_what_can_be_mended(error, target, stride_bytes)
+                raise_what_can_be_mended(error, target, stride_bytes)
             sent += len(piece)
         return sent
 
@@ -185,15 +185,20 @@ class KernelLink:
         self._be_of(traffic)
         self._cut_at(run.stride_bytes, run.segments * SEGMENT_HEADER_BYTES + len(payload))
         sent: int = self._sender.send(
-            self._place_of(target), run, payload, last_flags, _segments_together(run.stride_bytes)
+            self.place_of(target), run, payload, last_flags, segments_together(run.stride_bytes)
         )
         return sent
 
-    def _place_of(self, address: Address) -> bytes:
+    def place_of(self, address: Address) -> bytes:
+        """Return an address as the kernel writes it."""
         place = self._places.get(address)
         if place is None:
             place = self._places[address] = _socket_address(address)
         return place
+
+    def forget(self) -> None:
+        """Believe nothing of how the kernel marks and cuts what is sent next: somebody else has used the socket."""
+        self._traffic, self._cut_bytes = None, 0
 
     def _be_of(self, traffic: TrafficClass) -> None:
         """Mark what is sent from now on."""
@@ -238,7 +243,7 @@ class KernelLink:
         """Receive as machine code, where that is there; what does not follow is what `receive` returns next."""
         if self._receiver is None or self._next is not None:
             return 0, 0
-        followed = self._receiver.receive(self._place_of(source), header, run, target, enough_bytes)
+        followed = self._receiver.receive(self.place_of(source), header, run, target, enough_bytes)
         if followed.size_bytes:
             there = _address_in(followed.source)
             self._next = Arrival(there, 0, followed.size_bytes, followed.stride_bytes, followed.marked)
@@ -261,7 +266,7 @@ class KernelLink:
         self._socket.close()
 
 
-def _segments_together(stride_bytes: int) -> int:
+def segments_together(stride_bytes: int) -> int:
     """Return how many datagrams of a size the kernel takes at once."""
     return max(1, min(MOST_BURST_SEGMENTS, _MOST_BURST_BYTES // stride_bytes))
 
@@ -296,7 +301,7 @@ def _arrival(start: int, size: int, ancillary: list[tuple[int, int, bytes]], sou
     return Arrival(source[:2], start, size, stride, marked)
 
 
-def _raise_what_can_be_mended(error: OSError, target: Address, stride_bytes: int) -> None:
+def raise_what_can_be_mended(error: OSError, target: Address, stride_bytes: int) -> None:
     """Raise what a person can do something about; everything else is a loss, which the transport survives."""
     if error.errno == errno.EMSGSIZE:
         raise NetworkError(

@@ -19,9 +19,6 @@ from tensorexpress.wire.frame import FrameEnd
 
 Bytes = NDArray[np.uint8]
 
-#: Room for any socket address, and for all that the kernel says of a message.
-_NAME_ROOM, _CONTROL_ROOM = 32, 128
-
 _HERE = Path(__file__).parent
 _SEGMENTS = build.Library(
     "segments",
@@ -58,11 +55,11 @@ class NativeCodec:
     """Machine code, about ten times as fast as arrays and zlib."""
 
     def __init__(self, memory: Bytes):
-        self._memory, self._address = memory, _address_of(memory)
+        self._memory, self._address = memory, address_of(memory)
 
     def fill(self, stride: int, count: int, payload: Bytes, slack_us: int, last_flags: int) -> None:
         """Make a burst of the headers of its first segment."""
-        _fill(self._address, stride, count, _address_of(payload), slack_us, last_flags)
+        _fill(self._address, stride, count, address_of(payload), slack_us, last_flags)
 
     def check(self, stride: int, count: int) -> list[int] | None:
         """Return which segments lack the CRC of their bytes; None: they make no run."""
@@ -79,7 +76,7 @@ class NativeSender:
     def __init__(self, descriptor: int, most_bytes: int):
         self._descriptor = descriptor
         self._buffer = SegmentBuffer(SEGMENT_HEADER_BYTES + most_bytes)
-        self._header = _address_in(self._buffer.memory)
+        self._header = address_in(self._buffer.memory)
 
     def send(self, target: bytes, run: SegmentRun, payload: memoryview, last_flags: int, each: int) -> int:
         """Send a run to a socket address; return for how many segments there was room before anything failed.
@@ -89,14 +86,14 @@ class NativeSender:
         self._buffer.pack(run, 0)
         return _send(
             self._descriptor,
-            _address_in(target),
+            address_in(target),
             len(target),
             self._header,
             self._header + SEGMENT_HEADER_BYTES,
             run.stride_bytes,
             run.segments,
             each,
-            _address_in(payload),
+            address_in(payload),
             run.slack_us,
             last_flags,
             last_bytes_of(run, payload),
@@ -108,19 +105,10 @@ class NativeReceiver:
 
     def __init__(self, descriptor: int, memory: bytearray):
         self._descriptor = descriptor
-        self._buffer = _address_in(memory)
-        self._name = np.zeros(_NAME_ROOM, dtype=np.uint8)
-        self._control = np.zeros(_CONTROL_ROOM, dtype=np.uint8)
-        self._pieces = np.array([self._buffer, len(memory)], dtype=np.int64)
+        self._buffer = address_in(memory)
         self._found = np.zeros(layout.FOUND_WORDS, dtype=np.int64)
-        self._message = np.zeros(layout.MESSAGE_WORDS, dtype=np.int64)
-        for pointer, length, there in (
-            (layout.NAME, layout.NAME_BYTES, self._name),
-            (layout.CONTROL, layout.CONTROL_BYTES, self._control),
-        ):
-            self._message[[pointer, length]] = _address_of(there), len(there)
-        self._message[[layout.PIECES, layout.PIECE_COUNT]] = _address_of(self._pieces), 1
-        self._addresses = _address_of(self._message), _address_of(self._found)
+        self._message, self._name, *self._kept = message_words(memory)
+        self._addresses = address_of(self._message), address_of(self._found)
 
     def receive(self, source: bytes, header: bytes, run: SegmentRun, target: Bytes, enough_bytes: int) -> Followed:
         """Receive what follows a run, of which the first segment has some header, from a socket address.
@@ -132,14 +120,14 @@ class NativeReceiver:
             self._descriptor,
             message,
             self._buffer,
-            _address_in(header),
+            address_in(header),
             run.segments,
             run.stride_bytes,
             -(-enough_bytes // run.stride_bytes),
             len(target) // run.payload_bytes,
-            _address_in(source),
+            address_in(source),
             len(source),
-            _address_of(target),
+            address_of(target),
             found,
         )
         size, stride, marked, name_bytes, flags = self._found.tolist()
@@ -151,19 +139,15 @@ class NativeWire:
 
     def __init__(self, descriptor: int, own: FrameEnd, memory: bytearray, most_bytes: int):
         """Receive at most so many bytes together, to some memory."""
-        self._memory, self._most_bytes = _address_in(memory), most_bytes
+        self._memory, self._most_bytes = address_in(memory), most_bytes
         self._descriptor = descriptor
-        self._own = np.zeros(layout.OWN_WORDS, dtype=np.int64)
-        ip = own.ip.packed
-        self._own[[layout.OWN_WIRE, layout.OWN_PORT, layout.OWN_IP_BYTES]] = descriptor, own.port, len(ip)
-        self._own[layout.OWN_IP :].view(np.uint8)[: len(ip)] = np.frombuffer(ip, dtype=np.uint8)
-        self._found = np.zeros(layout.FRAME_WORDS, dtype=np.int64)
-        self._ip = self._found[layout.FRAME_SOURCE :].view(np.uint8)[: len(ip)]
+        self._own, self._found = wire_words(descriptor, own)
+        self._ip = self._found[layout.FRAME_SOURCE :].view(np.uint8)[: len(own.ip.packed)]
         self._run = SegmentBuffer(SEGMENT_HEADER_BYTES)
         self._arrived, self._leaving = bytearray(LONGEST_FRAME_BYTES), bytearray(LONGEST_FRAME_BYTES)
-        self._arrived_at, self._leaving_at = _address_in(self._arrived), _address_in(self._leaving)
-        self._own_at, self._found_at = _address_of(self._own), _address_of(self._found)
-        self._run_at = _address_in(self._run.memory)
+        self._arrived_at, self._leaving_at = address_in(self._arrived), address_in(self._leaving)
+        self._own_at, self._found_at = address_of(self._own), address_of(self._found)
+        self._run_at = address_in(self._run.memory)
 
     def send_run(
         self, headers: bytes, last_headers: bytes, run: SegmentRun, payload: memoryview, last_flags: int
@@ -172,14 +156,14 @@ class NativeWire:
         self._run.pack(run._replace(start=0), 0)
         return _send_frames(
             self._descriptor,
-            _address_in(headers),
-            _address_in(last_headers),
+            address_in(headers),
+            address_in(last_headers),
             len(headers),
             self._run_at,
             self._leaving_at,
             run.stride_bytes,
             run.segments,
-            _address_in(payload),
+            address_in(payload),
             run.slack_us,
             last_flags,
             last_bytes_of(run, payload),
@@ -187,7 +171,7 @@ class NativeWire:
 
     def send(self, headers: bytes, datagram: memoryview | bytes) -> None:
         """Send a datagram in a frame that begins with some headers."""
-        begins, content = _address_in(headers), _address_in(datagram)
+        begins, content = address_in(headers), address_in(datagram)
         _send_frame(self._descriptor, begins, len(headers), self._leaving_at, content, len(datagram))
 
     def receive(self) -> Received | None:
@@ -207,11 +191,31 @@ class NativeWire:
         return bytes(self._arrived[:size])
 
 
-def _address_in(content: bytes | bytearray | memoryview) -> int:
-    return _address_of(np.frombuffer(content, dtype=np.uint8))
+def message_words(memory: bytearray) -> tuple[NDArray[Any], ...]:
+    """Return what `recvmsg` needs to receive to some memory: its words, where a sender's address is, and the rest."""
+    message = np.zeros(layout.MESSAGE_WORDS, dtype=np.int64)
+    name, control = (np.zeros(room, dtype=np.uint8) for room in (layout.NAME_ROOM, layout.CONTROL_ROOM))
+    pieces = np.array([address_in(memory), len(memory)], dtype=np.int64)
+    message[[layout.NAME, layout.NAME_BYTES]] = address_of(name), len(name)
+    message[[layout.CONTROL, layout.CONTROL_BYTES]] = address_of(control), len(control)
+    message[[layout.PIECES, layout.PIECE_COUNT]] = address_of(pieces), 1
+    return message, name, control, pieces
 
 
-def _address_of(memory: NDArray[Any]) -> int:
+def wire_words(descriptor: int, own: FrameEnd) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return what machine code has to know of the end of a wire, and the words in which it says what it found."""
+    words, ip = np.zeros(layout.OWN_WORDS, dtype=np.int64), own.ip.packed
+    words[[layout.OWN_WIRE, layout.OWN_PORT, layout.OWN_IP_BYTES]] = descriptor, own.port, len(ip)
+    words[layout.OWN_IP :].view(np.uint8)[: len(ip)] = np.frombuffer(ip, dtype=np.uint8)
+    return words, np.zeros(layout.FRAME_WORDS, dtype=np.int64)
+
+
+def address_in(content: bytes | bytearray | memoryview) -> int:
+    """Return where a buffer is that is not empty."""
+    return address_of(np.frombuffer(content, dtype=np.uint8))
+
+
+def address_of(memory: NDArray[Any]) -> int:
     """Return where an array is, faster than its `ctypes` says."""
     address: int = memory.__array_interface__["data"][0]
     return address

@@ -150,7 +150,8 @@ def main(parent: int, descriptor: int) -> None:
     from tensorexpress.host import process
     from tensorexpress.host.segments import machine_code
 
-    machine_code()
+    if machine_code() is not None:
+        import tensorexpress.host.native_endpoint  # noqa: F401
     # What is there now stays shared with all hosts.
     gc.freeze()
     requests = socket.socket(fileno=descriptor)

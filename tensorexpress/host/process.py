@@ -288,7 +288,8 @@ def _take_part(task: Task, parent: _Parent) -> None:
     said = parent.end_with_it()
     station = Station(names[task.host], link, peers, settings, session=task.session)
     _change_rates(plan, task.host, station, start_ps)
-    background.start(station.endpoint, start_ps)
+    if plan.scenario.background:
+        background.start(station.endpoint, start_ps)
 
     def progress(iteration: int) -> None:
         parent.tell({"iteration": iteration})

@@ -18,9 +18,12 @@ from numpy.typing import NDArray
 from tensorexpress.host.assembly import Incoming
 from tensorexpress.host.endpoint import Endpoint, EndpointSettings, settings_of
 from tensorexpress.host.flow import Outgoing
-from tensorexpress.host.links import Address, HostLink
+from tensorexpress.host.links import Address, HostLink, KernelLink
+from tensorexpress.host.segments import machine_code
 from tensorexpress.host.tagging import Tag, Tagger, monotonic_ps
+from tensorexpress.host.wire_link import WireLink
 from tensorexpress.plan import Plan
+from tensorexpress.queueing import HOST_ORDERS
 from tensorexpress.units import PS_PER_MS, serialisation_ps
 from tensorexpress.wire.header import Kind
 
@@ -76,7 +79,7 @@ class Station:
     ):
         self.name = name
         self.now_ps = clock_ps
-        self.endpoint = Endpoint(
+        self.endpoint = _endpoint_for(link, settings)(
             link,
             peers,
             settings,
@@ -150,6 +153,20 @@ class Station:
 
     def _delivered(self, message: Incoming) -> None:
         self._roles[message.tag.job, int(message.tag.kind)].delivered(message.source, message.tag)
+
+
+def _endpoint_for(link: HostLink, settings: EndpointSettings) -> type[Endpoint]:
+    """Return what carries messages by machine code, where link and settings allow that, else what is all Python."""
+    has_code = HOST_ORDERS[settings.host_order].code is not None and machine_code() is not None
+    if (
+        settings.messages_alone
+        and has_code
+        and (isinstance(link, KernelLink) or (isinstance(link, WireLink) and link.is_native))
+    ):
+        from tensorexpress.host.native_endpoint import NativeEndpoint
+
+        return NativeEndpoint
+    return Endpoint
 
 
 def slice_tags(plan: Plan, tagger: Tagger, kind: Kind) -> list[Tag]:

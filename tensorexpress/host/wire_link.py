@@ -125,7 +125,7 @@ class WireLink:
 
     def __init__(self, own: FrameEnd, gateway_mac: bytes, wire: socket.socket, *, stamped: bool = False):
         """Send through a wire; `stamped`: the switch wants to know of every frame when it had to leave."""
-        self._own, self._gateway_mac = own, gateway_mac
+        self.own, self._gateway_mac = own, gateway_mac
         self.leaves_ps: int | None = None
         self._socket = wire
         prepare_socket(wire)
@@ -139,16 +139,25 @@ class WireLink:
 
     def _open_end(self, stamped: bool) -> WireEnd:
         if stamped:
-            return PlainWire(self._socket, self._own, self.buffer.memory, self._with_stamp)
+            return PlainWire(self._socket, self.own, self.buffer.memory, self._with_stamp)
         native = machine_code()
         if native is None:
-            return PlainWire(self._socket, self._own, self.buffer.memory)
-        end: WireEnd = native.NativeWire(self._socket.fileno(), self._own, self.buffer.memory, JOINED_BYTES)
+            return PlainWire(self._socket, self.own, self.buffer.memory)
+        end: WireEnd = native.NativeWire(self._socket.fileno(), self.own, self.buffer.memory, JOINED_BYTES)
         return end
 
     def _with_stamp(self, frame: bytes) -> bytes:
         left_ps = monotonic_ps() if self.leaves_ps is None else self.leaves_ps
         return with_stamp(frame, left_ps // _PS_PER_NS)
+
+    @property
+    def is_native(self) -> bool:
+        """Whether machine code makes and takes its frames."""
+        return not isinstance(self._end, PlainWire)
+
+    def headers_to(self, target: Address, traffic: TrafficClass) -> bytes:
+        """Return what frames to a target begin with, but for what follows from the length of their datagrams."""
+        return self._headers_to(target, traffic, 0)
 
     def fileno(self) -> int:
         """Return the socket's descriptor."""
@@ -179,7 +188,7 @@ class WireLink:
         headers = self._headers.get(key)
         if headers is None:
             there = FrameEnd(self._gateway_mac, ip_address(target[0]), target[1])
-            frame = build_frame(self._own, there, bytes(size), dscp=traffic.dscp, ecn=ECT)
+            frame = build_frame(self.own, there, bytes(size), dscp=traffic.dscp, ecn=ECT)
             headers = self._headers[key] = frame[: len(frame) - size - _CHECKSUM_BYTES] + bytes(_CHECKSUM_BYTES)
         return headers
 
@@ -199,7 +208,7 @@ class WireLink:
 
     def divert(self, port: int, take: Callable[[Arrival], None]) -> None:
         """Give datagrams for another UDP port of this host to somebody else, whenever this link is read."""
-        self._diverted = (replace(self._own, port=port), take)
+        self._diverted = (replace(self.own, port=port), take)
 
     def _divert(self, frame: memoryview) -> bool:
         if self._diverted is None:

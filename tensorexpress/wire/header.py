@@ -23,7 +23,7 @@ VERSION = define.TENSOR_VERSION
 HEADER_BYTES = define.TENSOR_BYTES
 
 _FORMAT = struct.Struct("!HBBHHIHBxIIiHxx")
-_MOST_SLACK_US = 2**31 - 1
+MOST_SLACK_US = 2**31 - 1
 
 
 class Kind(IntEnum):
@@ -127,7 +127,7 @@ def clamp_slack_us(slack_ps: int) -> int:
     >>> clamp_slack_us(2_500_000), clamp_slack_us(-1), clamp_slack_us(10**18)
     (2, -1, 2147483647)
     """
-    return max(-_MOST_SLACK_US - 1, min(_MOST_SLACK_US, slack_ps // 10**6))
+    return max(-MOST_SLACK_US - 1, min(MOST_SLACK_US, slack_ps // 10**6))
 
 
 #: One header as a record of columns, the same bytes as `Header.pack`.

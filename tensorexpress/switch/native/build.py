@@ -57,13 +57,16 @@ class Library(NamedTuple):
     modules: tuple[str, ...]
     #: All files that have a word in what is compiled.
     sources: tuple[Path, ...]
+    #: Functions that wait, while other threads of Python go on.
+    waiting: tuple[str, ...] = ()
 
     def functions(self) -> list[Callable[..., int]]:
         """Return the functions; ImportError where they are not compiled yet and numba is not installed."""
         library, addresses = load(self._machine_code(), tuple(self.arguments))
         found = []
-        for count, address in zip(self.arguments.values(), addresses, strict=True):
-            function: Any = ctypes.PYFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * count)(address)
+        for (name, count), address in zip(self.arguments.items(), addresses, strict=True):
+            kind = ctypes.CFUNCTYPE if name in self.waiting else ctypes.PYFUNCTYPE
+            function: Any = kind(ctypes.c_int64, *[ctypes.c_int64] * count)(address)
             function.library = library  # it lasts as long
             found.append(function)
         return found
