@@ -427,6 +427,8 @@ class ReceiveFlow:
         ahead = self._ahead(sequence)
         if ahead + count > SPAN + 1:
             return None
+        if ahead + count <= 0:  # however far behind: a set of all before would have as many bits
+            return 0
         known = self._beyond >> ahead if ahead >= 0 else self._beyond << -ahead | (1 << -ahead) - 1
         return (1 << count) - 1 & ~known
 
