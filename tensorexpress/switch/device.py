@@ -162,6 +162,25 @@ class Switch:
     def send_directly(self, descriptors: Mapping[int, int]) -> None:
         """Know the sockets that take the frames of ports, for who can do without `transmit`: native code."""
 
+    def capture_directly(self, take: Callable[[int, str, memoryview], object], clock_ns: Callable[[], int]) -> bool:
+        """Have native code write down what it takes from sockets and sends to them, as records of capture files.
+
+        `take(port, direction, records)` gets them whenever `empty_captures` is called, and when there is no room for
+        more; `clock_ns` tells the time of records. False where nobody can do so.
+        """
+        return False
+
+    @property
+    def captured_bytes(self) -> int:
+        """Bytes of records that wait to be taken."""
+        return 0
+
+    def empty_captures(self) -> None:
+        """Have all records taken that were written down."""
+
+    def end_captures(self) -> None:
+        """Write nothing down any more; what was not taken is forgotten."""
+
     def take_from(self, number: int, port: FramePort, now_ps: int) -> bool:
         """Let a batch of the frames arrive that a port has; False where they are to be handed over one by one."""
         return False

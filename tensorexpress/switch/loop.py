@@ -32,7 +32,7 @@ from tensorexpress.switch.engines import make_switch, prepare_engine
 from tensorexpress.switch.faults import Faults, FaultyPort
 from tensorexpress.switch.link import LinkClosedError, SwitchEnd
 from tensorexpress.switch.operations import Operation, Query
-from tensorexpress.switch.pcap import PcapWriter, capture_name
+from tensorexpress.switch.pcap import PcapWriter, TimedFrame, capture_name, record
 from tensorexpress.switch.ports import FramePort, PortSpec, open_port
 from tensorexpress.switch.traffic import PortSettings
 from tensorexpress.wire.udp import inherited_socket, stamped, unstamped
@@ -57,6 +57,10 @@ _STANDARD_ERROR = 2
 
 #: Captures are handed to the operating system this often.
 _FLUSH_NS = 10**8
+
+#: Bytes that native code may have written down before they are taken to their files: little, so that it takes no time
+#: in which frames should leave.
+_MOST_CAPTURED_BYTES = 2**17
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +117,12 @@ class Loop:
             cpu_port=settings.cpu_port,
             engine=settings.engine,
         )
-        if not self._captures and not self._cables:
+        #: Whether native code writes down what it takes and sends; what passes Python is written by that.
+        self._captured_directly = bool(self._captures) and self.switch.capture_directly(
+            self._write_records, lambda: self._epoch_ns + time.monotonic_ns()
+        )
+        self._resources.callback(self.switch.empty_captures)
+        if not self._cables and (self._captured_directly or not self._captures):
             self.switch.send_directly({number: port.sending_fileno() for number, port in self._ports.items()})
         #: A program that operations are done for before packets pass it, and operations to be done all at once.
         self._next = Configuration()
@@ -134,6 +143,9 @@ class Loop:
             "set_up": lambda operations: _apply(self._next, operations),
             "ask": lambda queries: _ask(self.switch.configuration, queries),
         }
+        #: The ports that descriptors are of, and all descriptors that say when there is something to do.
+        self._numbers = {port.fileno(): number for number, port in self._ports.items()}
+        self._waiting_for = [*self._numbers, control.fileno()]
         #: The request that is being worked on, and what nobody waits for.
         self._request: _Work | None = None
         self._chores: deque[_Work] = deque()
@@ -141,31 +153,34 @@ class Loop:
     def run(self) -> None:
         """Forward packets until the controlling process says stop or is gone."""
         with self._resources:
-            numbers = {port.fileno(): number for number, port in self._ports.items()}
-            waiting_for = [*numbers, self._control.fileno()]
-            while True:
-                answering = self._control.has_answer
-                readable, _, _ = select.select(
-                    waiting_for, [self._control] if answering else (), (), self._sleep_s(answering)
-                )
-                arrived = [numbers[descriptor] for descriptor in readable if descriptor in numbers]
-                # Before anything is done that is due: they may have to arrive first.
-                for number in filter(self._is_delayed, arrived):
-                    self._hold_frames(number)
-                self._advance()
-                if answering:
-                    self._control.send_rest()
-                for number in arrived:
-                    if not self._is_delayed(number):
-                        self._take_frames(number)
-                if self._control.fileno() in readable and not self._take_request():
-                    return
-                if self._request is not None:
-                    self._work_on_request(self._request)
-                elif self._chores:
-                    self._work_on_chore()
-                if self._captures:
-                    self._flush_captures()
+            while self.take_turn():
+                pass
+
+    def take_turn(self) -> bool:
+        """Wait until there is something to do, and do it; False when the controlling process is gone or wants that."""
+        answering = self._control.has_answer
+        readable, _, _ = select.select(
+            self._waiting_for, [self._control] if answering else (), (), self._sleep_s(answering)
+        )
+        arrived = [self._numbers[descriptor] for descriptor in readable if descriptor in self._numbers]
+        # Before anything is done that is due: they may have to arrive first.
+        for number in filter(self._is_delayed, arrived):
+            self._hold_frames(number)
+        self._advance()
+        if answering:
+            self._control.send_rest()
+        for number in arrived:
+            if not self._is_delayed(number):
+                self._take_frames(number)
+        if self._control.fileno() in readable and not self._take_request():
+            return False
+        if self._request is not None:
+            self._work_on_request(self._request)
+        elif self._chores:
+            self._work_on_chore()
+        if self._captures:
+            self._flush_captures()
+        return True
 
     def _advance(self) -> None:
         """Let all arrive and leave that is due, in the order in which it was."""
@@ -211,8 +226,11 @@ class Loop:
             cable.arriving.put(frame, (sent_ns - self._started_ns) * _PS_PER_NS)
 
     def _take_frames(self, number: int) -> None:
-        now_ps = self._now_ps()
-        if self._captures or not self.switch.take_from(number, self._ports[number], now_ps):
+        if self._captures:
+            self._advance()  # what has left by now is written down before what comes now
+        now_ps = self._reached_ps if self._captures else self._now_ps()
+        by_python = bool(self._captures) and not self._captured_directly
+        if by_python or not self.switch.take_from(number, self._ports[number], now_ps):
             self._take_frames_one_by_one(number)
         self._reached_ps = self._now_ps()
 
@@ -220,11 +238,11 @@ class Loop:
         receive, clock_ns, started_ns = self.switch.receive, time.monotonic_ns, self._started_ns
         for frame in self._ports[number].receive(BATCH):
             if self._captures:
-                self._advance()  # what has left by now is written down before what comes now
-            now_ns = clock_ns()
-            if self._captures:
-                self._capture(number, "in", frame, now_ns)
-            receive(number, frame, (now_ns - started_ns) * _PS_PER_NS)
+                self._advance()
+                self._capture(number, "in", frame, clock_ns())
+                receive(number, frame, self._reached_ps)
+            else:
+                receive(number, frame, (clock_ns() - started_ns) * _PS_PER_NS)
 
     def _transmit(self, number: int, frame: bytes, time_ps: int) -> None:
         cable = self._cables.get(number)
@@ -244,10 +262,15 @@ class Loop:
             self._capture(number, "out", frame, time.monotonic_ns())
 
     def _capture(self, number: int, direction: str, frame: bytes, now_ns: int) -> None:
-        try:
-            self._captures[number, direction].write(self._epoch_ns + now_ns, frame)
-        except OSError as error:
-            self._end_captures(error)
+        self.switch.empty_captures()  # what native code has written down was before
+        self._write_records(number, direction, record(TimedFrame(self._epoch_ns + now_ns, frame)))
+
+    def _write_records(self, number: int, direction: str, records: bytes | memoryview) -> None:
+        if self._captures:
+            try:
+                self._captures[number, direction].write_records(records)
+            except OSError as error:
+                self._end_captures(error)
 
     def _take_request(self) -> bool:
         """Do what the controlling process asks for; False when it wants an end, or is gone."""
@@ -334,7 +357,10 @@ class Loop:
 
     def _flush_captures(self) -> None:
         now_ns = time.monotonic_ns()
-        if now_ns < self._flush_at_ns:
+        is_due = now_ns >= self._flush_at_ns
+        if is_due or self.switch.captured_bytes >= _MOST_CAPTURED_BYTES:
+            self.switch.empty_captures()
+        if not is_due:
             return
         self._flush_at_ns = now_ns + _FLUSH_NS
         try:
@@ -347,6 +373,7 @@ class Loop:
         """Go on without captures: a full disk must not stop packets."""
         logger.error("captures end here: %s", error.strerror)
         self._captures.clear()
+        self.switch.end_captures()
 
 
 def _with_lost(ports: Mapping[int, PortStatistics], lost: Mapping[int, int]) -> dict[int, PortStatistics]:

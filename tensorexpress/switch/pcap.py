@@ -162,6 +162,10 @@ class PcapWriter:
         """Append a frame."""
         self._file.write(record(TimedFrame(time_ns, data)))
 
+    def write_records(self, records: bytes | memoryview) -> None:
+        """Append frames that are records already."""
+        self._file.write(records)
+
     def flush(self) -> None:
         """Hand everything to the operating system."""
         self._file.flush()

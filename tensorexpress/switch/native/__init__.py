@@ -6,8 +6,10 @@ machine   addresses, and what compiled functions can do with them
 queues    buffers and strict-priority queues of ports; the other form of `traffic.py`
 steps     from arrival to departure; the other form of `device.py`
 sockets   batches of frames from and to the kernel
+captures  records of frames from and to the kernel, for capture files
 build     these compiled, and kept on disk
 arena     the memory
+trays     memory for records of captures, and who empties it
 port      a port as Python sees it
 device    the switch: what native code cannot do is done by Python, packet by packet and in order
 """

@@ -40,6 +40,7 @@ class Arena:
             self[name] = self.take(WORD * size)
         self[RX_MESSAGES] = self._messages([self.frames + _RX_BYTES * index for index in range(BATCH)])
         self[TX_MESSAGES] = self._messages([0] * BATCH)
+        self[SELF] = self.head
         self[DUE] = NEVER
         self[END] = self.base + len(self.region)
         self[UNUSED] = self.base + self._end
@@ -90,9 +91,13 @@ class Arena:
         return messages
 
 
+def reserved(size: int) -> mmap.mmap:
+    """Return so many bytes, of which the system gives what is touched; OSError where the process may not have them."""
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0))
+
+
 def _region() -> mmap.mmap:
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
     try:
-        return mmap.mmap(-1, REGION_BYTES, flags=flags)
-    except OSError:  # the process may not have so much
-        return mmap.mmap(-1, FEWER_BYTES, flags=flags)
+        return reserved(REGION_BYTES)
+    except OSError:
+        return reserved(FEWER_BYTES)

@@ -29,7 +29,8 @@ class Functions(NamedTuple):
     take_datagrams: Callable[[int, int, int, int], int]
     take_slots: Callable[[int, int, int, int, int, int, int], int]
     release_slots: Callable[[int, int, int, int, int], int]
-    send_all: Callable[[int], int]
+    send_all: Callable[[int, int], int]
+    record_arrivals: Callable[[int, int, int], int]
 
 
 #: How many numbers each of them takes.
@@ -44,7 +45,8 @@ _ARGUMENTS = {
     "take_datagrams": 4,
     "take_slots": 7,
     "release_slots": 5,
-    "send_all": 1,
+    "send_all": 2,
+    "record_arrivals": 3,
 }
 
 
@@ -93,7 +95,7 @@ _HERE = Path(__file__).parent
 _LOOP = Library(
     "loop",
     _ARGUMENTS,
-    tuple(f"tensorexpress.switch.native.{name}" for name in ("steps", "queues", "sockets")),
+    tuple(f"tensorexpress.switch.native.{name}" for name in ("steps", "queues", "sockets", "captures")),
     (
         *sorted(_HERE.glob("*.py")),
         *(_HERE.parent / name for name in ("packet.py", "traffic.py", "program/native/layout.py")),

@@ -10,7 +10,6 @@ import ctypes
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from tensorexpress.switch.device import PS_PER_US, Switch
 from tensorexpress.switch.native.arena import Arena
 from tensorexpress.switch.native.build import functions
 from tensorexpress.switch.native.port import NativePort, told_packet
+from tensorexpress.switch.native.trays import TakeRecords, Trays
 from tensorexpress.switch.native.words import *
 from tensorexpress.switch.packed import PackedFrames, PortFrame
 from tensorexpress.switch.packet import REPLICATED, SwitchPacket
@@ -51,6 +51,9 @@ class NativeSwitch(Switch):
         self._saved = Block(0)
         #: What native code counts time from.
         self._epoch_ps = 0
+        #: Where native code captures frames, if it does, and the clock of captures.
+        self._trays: Trays | None = None
+        self._capture_ns: Callable[[], int] = lambda: 0
         #: Sends what has left; Python does, frame by frame, until somebody else is given that.
         self._send_sent: Callable[[], object] = self._transmit_sent
         super().__init__(transmit, *arguments, **options)
@@ -85,7 +88,43 @@ class NativeSwitch(Switch):
             port = self._ports[number]
             assert isinstance(port, NativePort)  # all are that somebody is connected to
             self._cells[port.at + P_DESCRIPTOR] = descriptor
-        self._send_sent = partial(self._functions.send_all, self._memory)
+        self._send_sent = self._send_all
+
+    def _send_all(self) -> None:
+        while self._functions.send_all(self._memory, self._capture_ns()):
+            self.empty_captures()
+
+    def capture_directly(self, take: TakeRecords, clock_ns: Callable[[], int]) -> bool:
+        """Have native code write down what it takes from sockets and sends to them, as records of capture files."""
+        try:
+            self._trays = Trays((port for port in self._ports.values() if isinstance(port, NativePort)), take)
+        except OSError:  # the process may not have so much memory
+            return False
+        self._capture_ns = clock_ns
+        return True
+
+    @property
+    def captured_bytes(self) -> int:
+        """Bytes of records that wait to be taken."""
+        return self._cells[CAPTURED]
+
+    def empty_captures(self) -> None:
+        """Have all records taken that were written down."""
+        if self._trays is not None and self._cells[CAPTURED]:
+            self._trays.empty()
+            self._cells[CAPTURED] = 0
+
+    def end_captures(self) -> None:
+        """Write nothing down any more; what was not taken is forgotten."""
+        if self._trays is not None:
+            self._trays.abandon()
+        self._trays, self._capture_ns = None, lambda: 0
+
+    def _record_arrivals(self) -> None:
+        """Write down what a port has taken before the switch has it."""
+        time_ns, done = self._capture_ns(), 0
+        while (done := self._functions.record_arrivals(self._memory, done, time_ns)) < self._cells[ARRIVAL_COUNT]:
+            self.empty_captures()
 
     def take_from(self, number: int, port: FramePort, now_ps: int) -> bool:
         """Let a batch of the frames arrive that a port has; False where they are to be handed over one by one."""
@@ -96,6 +135,8 @@ class NativeSwitch(Switch):
         if not isinstance(port, DatagramPort):  # faults strike every frame
             return False
         if self._functions.take_datagrams(self._memory, number, port.fileno(), self._since_epoch(now_ps)) > 0:
+            if self._trays is not None:
+                self._record_arrivals()
             self.run(now_ps)
         return True
 
@@ -105,6 +146,8 @@ class NativeSwitch(Switch):
         since = self._since_epoch(now_ps)
         taken = self._functions.take_slots(self._memory, number, ring.address, position, *where, since)
         if taken:
+            if self._trays is not None:
+                self._record_arrivals()
             self.run(now_ps)
             port.position = self._functions.release_slots(ring.address, position, *where, taken)
         return taken > 0

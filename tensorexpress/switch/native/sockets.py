@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 
+from tensorexpress.switch.native.captures import has_room, record_frame
 from tensorexpress.switch.native.machine import (
     Cells,
     acquire,
@@ -88,30 +89,48 @@ def release_slots(ring: int, position: int, slot_bytes: int, ring_bytes: int, co
 
 
 @compiled
-def _send_messages(m: Cells, p: Cells, count: int) -> None:
+def _record_sent(m: Cells, p: Cells, first: int, count: int, time_ns: int) -> None:
+    """Write messages down that were sent, if somebody captures them; there is room for them."""
+    for index in range(first, first + count):
+        piece = words(words(m[TX_MESSAGES] + WORD * MESSAGE_WORDS * index)[MESSAGE_PIECES])
+        record_frame(m, p[P_SENT], time_ns, piece[0], piece[1])
+
+
+@compiled
+def _send_messages(m: Cells, p: Cells, count: int, time_ns: int) -> None:
     """Send a batch of frames; those that the interface does not take are dropped."""
     done = 0
     while done < count:
         sent = sendmmsg(p[P_DESCRIPTOR], m[TX_MESSAGES] + WORD * MESSAGE_WORDS * done, count - done, _WITHOUT_WAITING)
-        if sent > 0:
-            done += sent
-            continue
-        why = halves(errno_at())[0]
-        if why == _INTERRUPTED:
-            continue
-        done += 1
-        if why != _REFUSED:  # a cable does not say that nobody listens, so neither does a wire
-            p[P_REFUSED] += 1
+        if sent <= 0:
+            why = halves(errno_at())[0]
+            if why == _INTERRUPTED:
+                continue
+            if why != _REFUSED:
+                p[P_REFUSED] += 1
+                done += 1
+                continue
+            sent = 1  # a cable does not say that nobody listens, so neither does a wire
+        if p[P_SENT] != 0:
+            _record_sent(m, p, done, sent, time_ns)
+        done += sent
 
 
 @compiled
-def _send_of_port(m: Cells, start: int) -> None:
-    """Send a batch of what left at the port of an entry, that and later ones."""
-    number, count = words(m[SENT] + WORD * SENT_WORDS * start)[S_PORT], 0
+def _send_of_port(m: Cells, start: int, time_ns: int) -> int:
+    """Send a batch of what left at the port of an entry, that and later ones; return how many these are.
+
+    They are none where their capture has no room left.
+    """
+    number, count, captured = words(m[SENT] + WORD * SENT_WORDS * start)[S_PORT], 0, 0
+    p = words(words(m[PORT_AT])[number])
     for index in range(start, m[SENT_COUNT]):
         s = words(m[SENT] + WORD * SENT_WORDS * index)
         if s[S_PORT] != number:
             continue
+        captured += CAPTURE_HEAD_BYTES + s[S_LENGTH]
+        if not has_room(p[P_SENT], captured):
+            break
         message = words(m[TX_MESSAGES] + WORD * MESSAGE_WORDS * count)
         piece = words(message[MESSAGE_PIECES])
         piece[0], piece[1] = s[S_RECORD] + RECORD_BYTES, s[S_LENGTH]
@@ -120,14 +139,19 @@ def _send_of_port(m: Cells, start: int) -> None:
         count += 1
         if count == BATCH:
             break
-    _send_messages(m, words(words(m[PORT_AT])[number]), count)
+    _send_messages(m, p, count, time_ns)
+    return count
 
 
-def send_all(memory: int) -> int:
-    """Send everything that has left, in order at every port."""
+def send_all(memory: int, time_ns: int) -> int:
+    """Send everything that has left, in order at every port, and write it down as sent at a time.
+
+    Return 0, or 1 where something could not be written down: somebody is to empty trays, and to call again.
+    """
     m = words(memory)
     for index in range(m[SENT_COUNT]):
-        if words(m[SENT] + WORD * SENT_WORDS * index)[S_PORT] != _GONE:
-            _send_of_port(m, index)
+        left = words(m[SENT] + WORD * SENT_WORDS * index)[S_PORT] != _GONE
+        if left and _send_of_port(m, index, time_ns) == 0:
+            return 1
     m[SENT_COUNT] = 0
     return 0

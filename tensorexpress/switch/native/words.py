@@ -27,6 +27,7 @@ SIZES = 11
 
 # The head.
 (
+    SELF,  # its address
     INGRESS,  # the stages of the program, as addresses
     EGRESS,
     CONTEXT,
@@ -61,8 +62,11 @@ SIZES = 11
     COPIES_DONE,
     COPY_LENGTH,
     COPY_PRIORITY,
+    CAPTURED,  # bytes in all trays
+    CAPTURE_HEAD,  # two words: what stands before a frame in a capture
+    CAPTURE_HEAD_2,
     FREE,  # the first free record of every size
-) = range(35)
+) = range(39)
 HEAD_WORDS = FREE + SIZES
 
 # An arrival, and a frame that has left.
@@ -96,8 +100,10 @@ S_PORT, S_RECORD, S_LENGTH, S_TIME, SENT_WORDS = range(5)
     P_NO_QUEUE,
     P_REFUSED,
     P_DESCRIPTOR,  # the socket that takes its frames
+    P_TAKEN,  # the tray for records of frames that it takes, and of those that it sends; 0: nobody captures them
+    P_SENT,
     P_QUEUES,
-) = range(26)
+) = range(28)
 IN_PYTHON = -1
 Q_HEAD, Q_TAIL, Q_DEPTH, Q_BYTES, Q_DEEPEST, QUEUE_WORDS = range(6)
 
@@ -105,6 +111,10 @@ Q_HEAD, Q_TAIL, Q_DEPTH, Q_BYTES, Q_DEEPEST, QUEUE_WORDS = range(6)
 R_NEXT, R_KIND, R_IS_FOREIGN, R_LENGTH, R_QUEUE, R_SIZE, R_TOLD = range(7)
 RECORD_WORDS = R_TOLD + len(TOLD) + 1
 RECORD_BYTES = WORD * -(-RECORD_WORDS // 8) * 8
+
+# A tray: records of a capture, in the form of its file, until Python takes them.
+Y_USED, Y_ROOM, TRAY_WORDS = range(3)
+CAPTURE_HEAD_BYTES = 16
 
 # The slots of a program's context, in words.
 (
