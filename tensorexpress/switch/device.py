@@ -64,7 +64,7 @@ from tensorexpress.switch.traffic import PortSettings
 
 logger = logging.getLogger(__name__)
 
-PS_PER_US = 10**6
+PS_PER_NS, PS_PER_US = 10**3, 10**6
 
 
 #: A packet that was resubmitted, recirculated or cloned more often than this is caught in a loop of its program.
@@ -171,15 +171,25 @@ class Switch:
         return False
 
     @property
-    def captured_bytes(self) -> int:
-        """Bytes of records that wait to be taken."""
-        return 0
+    def captures_are_full(self) -> bool:
+        """Whether so many records wait to be taken that it is time for `empty_captures`."""
+        return False
 
     def empty_captures(self) -> None:
         """Have all records taken that were written down."""
 
     def end_captures(self) -> None:
         """Write nothing down any more; what was not taken is forgotten."""
+
+    def watch(self, ports: Mapping[int, FramePort], descriptor: int) -> bool:
+        """Know what `forward` is to wait for, after `send_directly`; False where it cannot take frames of all ports."""
+        return False
+
+    def forward(self, started_ns: int, until_ns: int, clock_ns: int) -> None:
+        """Take frames and send them on time until a time, or until there is word on the descriptor of `watch`.
+
+        Times are those of the system's monotonic clock; that of captures is ahead of it by `clock_ns`.
+        """
 
     def take_from(self, number: int, port: FramePort, now_ps: int) -> bool:
         """Let a batch of the frames arrive that a port has; False where they are to be handed over one by one."""

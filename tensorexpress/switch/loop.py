@@ -44,7 +44,7 @@ _PS_PER_SECOND = 10**12
 BATCH = 64
 
 #: The longest sleep: idle entries are looked for this often.
-_LONGEST_SLEEP_S = 0.1
+_LONGEST_SLEEP_S, _LONGEST_SLEEP_NS = 0.1, 10**8
 
 #: Requests are worked on for so long before packets have their turn, and answered in parts of so many cells.
 _SLICE_NS = 10**6
@@ -57,10 +57,6 @@ _STANDARD_ERROR = 2
 
 #: Captures are handed to the operating system this often.
 _FLUSH_NS = 10**8
-
-#: Bytes that native code may have written down before they are taken to their files: little, so that it takes no time
-#: in which frames should leave.
-_MOST_CAPTURED_BYTES = 2**17
 
 logger = logging.getLogger(__name__)
 
@@ -122,8 +118,11 @@ class Loop:
             self._write_records, lambda: self._epoch_ns + time.monotonic_ns()
         )
         self._resources.callback(self.switch.empty_captures)
+        #: Whether native code can wait for frames and send them on time.
+        self._forwards = False
         if not self._cables and (self._captured_directly or not self._captures):
             self.switch.send_directly({number: port.sending_fileno() for number, port in self._ports.items()})
+            self._forwards = self.switch.watch(self._ports, control.fileno())
         #: A program that operations are done for before packets pass it, and operations to be done all at once.
         self._next = Configuration()
         self._gathered: list[Operation] = []
@@ -154,7 +153,9 @@ class Loop:
         """Forward packets until the controlling process says stop or is gone."""
         with self._resources:
             while self.take_turn():
-                pass
+                if self._forwards and not self._is_busy:
+                    # Native code takes turns of its own, which need no Python.
+                    self.switch.forward(self._started_ns, time.monotonic_ns() + _LONGEST_SLEEP_NS, self._epoch_ns)
 
     def take_turn(self) -> bool:
         """Wait until there is something to do, and do it; False when the controlling process is gone or wants that."""
@@ -196,6 +197,12 @@ class Loop:
 
     def _now_ps(self) -> int:
         return (time.monotonic_ns() - self._started_ns) * _PS_PER_NS
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether there is more to do than frames."""
+        working = self._request is not None or bool(self._chores)
+        return working or self.switch.is_checking or self._control.has_answer
 
     def _sleep_s(self, answering: bool) -> float:
         if self._chores or self.switch.is_checking or (self._request is not None and not answering):
@@ -358,7 +365,7 @@ class Loop:
     def _flush_captures(self) -> None:
         now_ns = time.monotonic_ns()
         is_due = now_ns >= self._flush_at_ns
-        if is_due or self.switch.captured_bytes >= _MOST_CAPTURED_BYTES:
+        if is_due or self.switch.captures_are_full:
             self.switch.empty_captures()
         if not is_due:
             return

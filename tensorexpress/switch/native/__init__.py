@@ -7,6 +7,7 @@ queues    buffers and strict-priority queues of ports; the other form of `traffi
 steps     from arrival to departure; the other form of `device.py`
 sockets   batches of frames from and to the kernel
 captures  records of frames from and to the kernel, for capture files
+turns     waiting for sockets and the clock; the other form of a turn of `loop.py`
 build     these compiled, and kept on disk
 arena     the memory
 trays     memory for records of captures, and who empties it

@@ -30,7 +30,8 @@ class Functions(NamedTuple):
     take_slots: Callable[[int, int, int, int, int, int, int], int]
     release_slots: Callable[[int, int, int, int, int], int]
     send_all: Callable[[int, int], int]
-    record_arrivals: Callable[[int, int, int], int]
+    record_arrivals: Callable[[int, int], int]
+    forward: Callable[[int, int, int, int], int]
 
 
 #: How many numbers each of them takes.
@@ -46,7 +47,8 @@ _ARGUMENTS = {
     "take_slots": 7,
     "release_slots": 5,
     "send_all": 2,
-    "record_arrivals": 3,
+    "record_arrivals": 2,
+    "forward": 4,
 }
 
 
@@ -95,7 +97,7 @@ _HERE = Path(__file__).parent
 _LOOP = Library(
     "loop",
     _ARGUMENTS,
-    tuple(f"tensorexpress.switch.native.{name}" for name in ("steps", "queues", "sockets", "captures")),
+    tuple(f"tensorexpress.switch.native.{name}" for name in ("steps", "queues", "sockets", "captures", "turns")),
     (
         *sorted(_HERE.glob("*.py")),
         *(_HERE.parent / name for name in ("packet.py", "traffic.py", "program/native/layout.py")),

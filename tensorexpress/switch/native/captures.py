@@ -32,13 +32,19 @@ def record_frame(m: Cells, tray: int, time_ns: int, frame: int, length: int) -> 
     m[CAPTURED] += CAPTURE_HEAD_BYTES + length
 
 
-def record_arrivals(memory: int, first: int, time_ns: int) -> int:
-    """Write arrivals down, from one of them on; return how many are, up to one for which there is no room."""
-    m = words(memory)
-    for index in range(first, m[ARRIVAL_COUNT]):
-        a = words(m[ARRIVALS] + WORD * ARRIVAL_WORDS * index)
+@compiled
+def record_taken(m: Cells, time_ns: int) -> bool:
+    """Write arrivals down that are not yet; False where there is no room for one of them."""
+    while m[RECORDED] < m[ARRIVAL_COUNT]:
+        a = words(m[ARRIVALS] + WORD * ARRIVAL_WORDS * m[RECORDED])
         tray = words(words(m[PORT_AT])[a[A_PORT]])[P_TAKEN]
         if not has_room(tray, CAPTURE_HEAD_BYTES + a[A_LENGTH]):
-            return index
+            return False
         record_frame(m, tray, time_ns, a[A_FRAME], a[A_LENGTH])
-    return m[ARRIVAL_COUNT]
+        m[RECORDED] += 1
+    return True
+
+
+def record_arrivals(memory: int, time_ns: int) -> int:
+    """Write arrivals down that are not yet; 0 where there is no room for one of them."""
+    return 1 if record_taken(words(memory), time_ns) else 0

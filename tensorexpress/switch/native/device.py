@@ -17,7 +17,7 @@ import numpy as np
 from tensorexpress.switch.configuration import Configuration
 from tensorexpress.switch.copies import replica_of
 from tensorexpress.switch.counted import CountedPort
-from tensorexpress.switch.device import PS_PER_US, Switch
+from tensorexpress.switch.device import PS_PER_NS, PS_PER_US, Switch
 from tensorexpress.switch.native.arena import Arena
 from tensorexpress.switch.native.build import functions
 from tensorexpress.switch.native.port import NativePort, told_packet
@@ -54,6 +54,8 @@ class NativeSwitch(Switch):
         #: Where native code captures frames, if it does, and the clock of captures.
         self._trays: Trays | None = None
         self._capture_ns: Callable[[], int] = lambda: 0
+        #: Descriptors and ports that native code watches.
+        self._watched: dict[int, Block] = {}
         #: Sends what has left; Python does, frame by frame, until somebody else is given that.
         self._send_sent: Callable[[], object] = self._transmit_sent
         super().__init__(transmit, *arguments, **options)
@@ -91,7 +93,7 @@ class NativeSwitch(Switch):
         self._send_sent = self._send_all
 
     def _send_all(self) -> None:
-        while self._functions.send_all(self._memory, self._capture_ns()):
+        while not self._functions.send_all(self._memory, self._capture_ns()):
             self.empty_captures()
 
     def capture_directly(self, take: TakeRecords, clock_ns: Callable[[], int]) -> bool:
@@ -104,9 +106,9 @@ class NativeSwitch(Switch):
         return True
 
     @property
-    def captured_bytes(self) -> int:
-        """Bytes of records that wait to be taken."""
-        return self._cells[CAPTURED]
+    def captures_are_full(self) -> bool:
+        """Whether so many records wait to be taken that it is time for `empty_captures`."""
+        return self._cells[CAPTURED] >= MOST_CAPTURED
 
     def empty_captures(self) -> None:
         """Have all records taken that were written down."""
@@ -118,13 +120,46 @@ class NativeSwitch(Switch):
         """Write nothing down any more; what was not taken is forgotten."""
         if self._trays is not None:
             self._trays.abandon()
-        self._trays, self._capture_ns = None, lambda: 0
+        self._trays, self._capture_ns, self._cells[CAPTURED] = None, lambda: 0, 0
 
     def _record_arrivals(self) -> None:
         """Write down what a port has taken before the switch has it."""
-        time_ns, done = self._capture_ns(), 0
-        while (done := self._functions.record_arrivals(self._memory, done, time_ns)) < self._cells[ARRIVAL_COUNT]:
+        time_ns = self._capture_ns()
+        while not self._functions.record_arrivals(self._memory, time_ns):
             self.empty_captures()
+
+    def watch(self, ports: Mapping[int, FramePort], descriptor: int) -> bool:
+        """Know what `forward` is to wait for; False where it cannot take the frames of all ports."""
+        if not all(isinstance(port, DatagramPort) for port in ports.values()):
+            return False
+        descriptors = [*(port.fileno() for port in ports.values()), descriptor]
+        for name, numbers in (WATCHED, descriptors), (WATCHED_PORTS, list(ports)):
+            self._watched[name] = block = Block(WORD * len(numbers))
+            memoryview(block.data).cast("q")[: len(numbers)] = array("q", numbers)
+            self._arena[name] = block.address
+        self._arena[WATCHED_COUNT] = len(descriptors)
+        return True
+
+    def forward(self, started_ns: int, until_ns: int, clock_ns: int) -> None:
+        """Take frames and send them on time until a time, or until there is word on the descriptor of `watch`."""
+        if self._native is None:
+            return
+        self._know_groups()
+        cells = self._cells
+        cells[ARRIVED] = cells[ARRIVAL_COUNT] = cells[RECORDED] = 0
+        cells[WATCHED_NEXT] = cells[WATCHED_COUNT]
+        since_ns = started_ns + self._epoch_ps // PS_PER_NS
+        while True:
+            why = self._functions.forward(self._memory, since_ns, until_ns, clock_ns)
+            if why == DONE:
+                self._now_ps = self._epoch_ps + cells[REACHED]
+                return
+            if cells[SENT_COUNT]:
+                self._send_sent()
+            if why == TO_EMPTY:
+                self.empty_captures()
+            else:
+                self._go_on(why)
 
     def take_from(self, number: int, port: FramePort, now_ps: int) -> bool:
         """Let a batch of the frames arrive that a port has; False where they are to be handed over one by one."""
@@ -288,8 +323,7 @@ class NativeSwitch(Switch):
         return ahead_ps
 
     def _run(self, until_ps: int) -> None:
-        if self.configuration.group_changes != self._known_changes:
-            self._forget_groups()
+        self._know_groups()
         run, memory, cells = self._functions.run, self._memory, self._cells
         while True:
             why = run(memory, until_ps)
@@ -298,10 +332,18 @@ class NativeSwitch(Switch):
             if why == DONE:
                 self._now_ps = self._epoch_ps + until_ps
                 return
-            self._now_ps = time_ps = self._epoch_ps + cells[AT_TIME]
-            self._go_on_with[why](time_ps)
-            if self._again:
-                self._go_round(time_ps)
+            self._go_on(why)
+
+    def _know_groups(self) -> None:
+        if self.configuration.group_changes != self._known_changes:
+            self._forget_groups()
+
+    def _go_on(self, why: int) -> None:
+        """Do what native code leaves to Python, after all has been sent that left before it."""
+        self._now_ps = time_ps = self._epoch_ps + self._cells[AT_TIME]
+        self._go_on_with[why](time_ps)
+        if self._again:
+            self._go_round(time_ps)
 
     def transmit_many(self, take: Callable[[Sequence[PortFrame]], None]) -> None:
         """Have frames handed over together from now on, in order; those of native code where they are."""

@@ -99,6 +99,12 @@ recv: Callable[[int, int, int, int], int] = _of_libc(
 )
 #: socket, message, flags
 recvmsg: Callable[[int, int, int], int] = _of_libc("recvmsg", types.int64, types.int32, types.int64, types.int32)
+#: descriptors, how many, time limit, signals
+ppoll: Callable[[int, int, int, int], int] = _of_libc(
+    "ppoll", types.int32, types.int64, types.uint64, types.int64, types.int64
+)
+#: which clock, into
+clock_gettime: Callable[[int, int], int] = _of_libc("clock_gettime", types.int32, types.int32, types.int64)
 errno_at: Callable[[], int] = _of_libc("__errno_location", types.int64)
 #: clock, into seconds and nanoseconds
 clock_gettime: Callable[[int, int], int] = _of_libc("clock_gettime", types.int32, types.int32, types.int64)

@@ -40,10 +40,10 @@ def _note_arrival(m: Cells, port: int, now_ps: int, frame: int, length: int) -> 
     a[A_PORT], a[A_TIME], a[A_FRAME], a[A_LENGTH] = port, now_ps, frame, length
 
 
-def take_datagrams(memory: int, port: int, descriptor: int, now_ps: int) -> int:
+@compiled
+def take_batch(m: Cells, port: int, descriptor: int, now_ps: int) -> int:
     """Make arrivals of the datagrams of a socket; return how many there were. An empty one is no frame."""
-    m = words(memory)
-    m[ARRIVED] = m[ARRIVAL_COUNT] = 0
+    m[ARRIVED] = m[ARRIVAL_COUNT] = m[RECORDED] = 0
     count = recvmmsg(descriptor, m[RX_MESSAGES], BATCH, _WITHOUT_WAITING, 0)
     for index in range(count):
         message = words(m[RX_MESSAGES] + WORD * MESSAGE_WORDS * index)
@@ -51,6 +51,11 @@ def take_datagrams(memory: int, port: int, descriptor: int, now_ps: int) -> int:
         if length:
             _note_arrival(m, port, now_ps, words(message[MESSAGE_PIECES])[0], length)
     return count
+
+
+def take_datagrams(memory: int, port: int, descriptor: int, now_ps: int) -> int:
+    """Make arrivals of the datagrams of a socket; return how many there were."""
+    return take_batch(words(memory), port, descriptor, now_ps)
 
 
 @compiled
@@ -69,7 +74,7 @@ def _is_plain(slot: int, slot_bytes: int) -> bool:
 def take_slots(memory: int, port: int, ring: int, position: int, slot_bytes: int, ring_bytes: int, now_ps: int) -> int:
     """Make arrivals of the frames in a ring, up to one that Python has to finish; return how many there are."""
     m = words(memory)
-    m[ARRIVED] = m[ARRIVAL_COUNT] = 0
+    m[ARRIVED] = m[ARRIVAL_COUNT] = m[RECORDED] = 0
     while m[ARRIVAL_COUNT] < BATCH:
         slot = ring + position
         if acquire(slot) & _STATUS_PLAIN == 0 or not _is_plain(slot, slot_bytes):
@@ -143,15 +148,20 @@ def _send_of_port(m: Cells, start: int, time_ns: int) -> int:
     return count
 
 
-def send_all(memory: int, time_ns: int) -> int:
+@compiled
+def send_left(m: Cells, time_ns: int) -> bool:
     """Send everything that has left, in order at every port, and write it down as sent at a time.
 
-    Return 0, or 1 where something could not be written down: somebody is to empty trays, and to call again.
+    False where something could not be written down: somebody is to empty trays, and to call again.
     """
-    m = words(memory)
     for index in range(m[SENT_COUNT]):
         left = words(m[SENT] + WORD * SENT_WORDS * index)[S_PORT] != _GONE
         if left and _send_of_port(m, index, time_ns) == 0:
-            return 1
+            return False
     m[SENT_COUNT] = 0
-    return 0
+    return True
+
+
+def send_all(memory: int, time_ns: int) -> int:
+    """Send everything that has left; 0 where trays are to be emptied first."""
+    return 1 if send_left(words(memory), time_ns) else 0

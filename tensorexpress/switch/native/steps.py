@@ -277,14 +277,19 @@ def _go_on(m: Cells, now_ps: int) -> int:
     return _let_leave(m, now_ps)
 
 
-def run(memory: int, now_ps: int) -> int:
+@compiled
+def handle(m: Cells, now_ps: int) -> int:
     """Handle all that is due; return DONE, or why Python is to go on."""
-    m = words(memory)
     c = words(m[CONTEXT])
     output = c[C_OUTPUT]
     why = _go_on(m, now_ps)
     c[C_OUTPUT] = output
     return why
+
+
+def run(memory: int, now_ps: int) -> int:
+    """Handle all that is due; return DONE, or why Python is to go on."""
+    return handle(words(memory), now_ps)
 
 
 def move_departures(memory: int, by_ps: int) -> int:

@@ -65,8 +65,16 @@ SIZES = 11
     CAPTURED,  # bytes in all trays
     CAPTURE_HEAD,  # two words: what stands before a frame in a capture
     CAPTURE_HEAD_2,
+    RECORDED,  # arrivals that are written down
+    REACHED,  # the time until when all is done that is due
+    WATCHED,  # descriptors that say when there is something to do, those of ports and last one of Python
+    WATCHED_PORTS,  # the ports of all but the last
+    WATCHED_COUNT,
+    WATCHED_NEXT,  # the one that is looked at next
+    SECONDS,  # room for a time of the kernel
+    NANOSECONDS,
     FREE,  # the first free record of every size
-) = range(39)
+) = range(47)
 HEAD_WORDS = FREE + SIZES
 
 # An arrival, and a frame that has left.
@@ -115,6 +123,9 @@ RECORD_BYTES = WORD * -(-RECORD_WORDS // 8) * 8
 # A tray: records of a capture, in the form of its file, until Python takes them.
 Y_USED, Y_ROOM, TRAY_WORDS = range(3)
 CAPTURE_HEAD_BYTES = 16
+#: Bytes that trays may hold together before they are emptied: little, so that it takes no time in which frames should
+#: leave.
+MOST_CAPTURED = 2**17
 
 # The slots of a program's context, in words.
 (
@@ -165,8 +176,11 @@ TOLD_WORDS = len(TOLD)
     TO_COPY,  # copies of the last arrival are to be made
     TO_SERVE,  # the next packet of a port is for Python
     TO_DEPART,  # Python has the frame whose last bit leaves
-) = range(9)
+    TO_EMPTY,  # trays are to be emptied
+) = range(10)
 
 # Linux's struct mmsghdr and iovec, in words; the length is half a word.
 MESSAGE_WORDS, MESSAGE_PIECES, MESSAGE_PIECE_COUNT, MESSAGE_LENGTH = 8, 2, 3, 7
 PIECE_WORDS = 2
+# struct pollfd is one word: the descriptor, what is asked for, and what there is.
+ASKED, FOUND = 2**32, 2**48

@@ -1,0 +1,100 @@
+"""Turns without Python: waiting for sockets and for the clock, and doing what there is to do then.
+
+The other form of `Loop.take_turn`, for ports that are UDP wires. `forward` goes on until there is something for Python:
+word on its descriptor, a time, an event that native code hands back, or trays to be emptied.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+
+from tensorexpress.switch.native.captures import record_taken
+from tensorexpress.switch.native.machine import Cells, clock_gettime, compiled, ppoll, words
+from tensorexpress.switch.native.sockets import send_left, take_batch
+from tensorexpress.switch.native.steps import handle
+from tensorexpress.switch.native.words import *
+
+_CLOCK = int(time.CLOCK_MONOTONIC)
+_NS_PER_SECOND = 10**9
+_PS_PER_NS = 1000
+_READABLE = ASKED * int(select.POLLIN)
+
+
+@compiled
+def _now_ns(m: Cells) -> int:
+    clock_gettime(_CLOCK, m[SELF] + WORD * SECONDS)
+    return m[SECONDS] * _NS_PER_SECOND + m[NANOSECONDS]
+
+
+@compiled
+def _wait(m: Cells, wait_ns: int) -> None:
+    """Wait until there is something to take, or for some time."""
+    w = words(m[WATCHED])
+    for index in range(m[WATCHED_COUNT]):
+        w[index] = w[index] % ASKED | _READABLE
+    m[SECONDS], m[NANOSECONDS] = wait_ns // _NS_PER_SECOND, wait_ns % _NS_PER_SECOND
+    found = ppoll(m[WATCHED], m[WATCHED_COUNT], m[SELF] + WORD * SECONDS, 0)
+    m[WATCHED_NEXT] = 0 if found > 0 else m[WATCHED_COUNT]
+
+
+@compiled
+def _do_due(m: Cells, now_ps: int, clock_ns: int) -> int:
+    """Handle arrivals that were taken, and send all that is due; return DONE or why Python is to go on.
+
+    Captures have times of a clock that is so far from that of the system.
+    """
+    if m[RECORDED] < m[ARRIVAL_COUNT] and not record_taken(m, clock_ns + _now_ns(m)):
+        return TO_EMPTY
+    why = handle(m, now_ps)
+    if m[SENT_COUNT] != 0 and not send_left(m, clock_ns + _now_ns(m)) and why == DONE:
+        return TO_EMPTY
+    if why == DONE:
+        m[REACHED] = now_ps
+    return why
+
+
+@compiled
+def _take_next(m: Cells, started_ns: int) -> bool:
+    """Take a batch of frames from the next port that has any; False where none is left.
+
+    They arrive now, but before anything leaves that is not sent yet.
+    """
+    while m[WATCHED_NEXT] < m[WATCHED_COUNT] - 1:
+        index = m[WATCHED_NEXT]
+        m[WATCHED_NEXT] += 1
+        watched = words(m[WATCHED])[index]
+        if watched >= FOUND:
+            now_ps = min((_now_ns(m) - started_ns) * _PS_PER_NS, m[DUE] - 1)
+            take_batch(m, words(m[WATCHED_PORTS])[index], watched % ASKED, now_ps)
+            return True
+    return False
+
+
+@compiled
+def _is_called(m: Cells) -> bool:
+    """Whether there is word for Python."""
+    return m[WATCHED_NEXT] < m[WATCHED_COUNT] and words(m[WATCHED])[m[WATCHED_NEXT]] >= FOUND
+
+
+def forward(memory: int, started_ns: int, until_ns: int, clock_ns: int) -> int:
+    """Take frames and send them until a time, or until there is word for Python; return DONE, or why it is to go on.
+
+    Native code counts time from `started_ns`.
+    """
+    m = words(memory)
+    while True:
+        now_ns = _now_ns(m)
+        why = _do_due(m, (now_ns - started_ns) * _PS_PER_NS, clock_ns)
+        if why != DONE:
+            return why
+        if _take_next(m, started_ns):
+            continue
+        if _is_called(m) or now_ns >= until_ns:
+            return DONE
+        if m[CAPTURED] >= MOST_CAPTURED:
+            return TO_EMPTY
+        due_ns = until_ns
+        if m[DUE] < NEVER:
+            due_ns = min(due_ns, started_ns - -m[DUE] // _PS_PER_NS)
+        _wait(m, max(0, due_ns - now_ns))
