@@ -155,7 +155,7 @@ class Counters:
 
 
 #: A segment in which nothing is said yet.
-_PLAIN = SegmentRun._make([0] * 18 + [1, 0])._replace(chunks=1)
+PLAIN = SegmentRun._make([0] * 18 + [1, 0])._replace(chunks=1)
 
 
 class _Receiving(NamedTuple):
@@ -164,7 +164,9 @@ class _Receiving(NamedTuple):
 
 
 @dataclass(eq=False)
-class _Peer:
+class Peer:
+    """Another end, and the flows between it and this one."""
+
     name: str
     address: Address
     heard_ps: int
@@ -178,7 +180,7 @@ class _Peer:
 class _Lane(NamedTuple):
     """A message of which more is likely to come next: its segments so far that followed each other."""
 
-    peer: _Peer
+    peer: Peer
     flow: ReceiveFlow
     assembly: Assembly
     message: Incoming
@@ -190,7 +192,7 @@ class _Lane(NamedTuple):
 class _Content(NamedTuple):
     """What the endpoint hangs on a message that it sends."""
 
-    peer: _Peer
+    peer: Peer
     tag: Tag
     payload: memoryview
 
@@ -236,7 +238,7 @@ class Endpoint:
         self.counters = Counters()
         self._link, self._buffer_for, self._delivered, self._clock_ps = link, buffer_for, delivered, clock_ps
         now_ps = clock_ps()
-        self._peers = {name: _Peer(name, address, heard_ps=now_ps) for name, address in peers.items()}
+        self._peers = {name: Peer(name, address, heard_ps=now_ps) for name, address in peers.items()}
         self._by_address = {peer.address: peer for peer in self._peers.values()}
         #: By job: what this host has to do with its sums, and where it sends packets for switches; and when the last
         #: sum came, or somebody left who could have had a part in it.
@@ -253,8 +255,8 @@ class Endpoint:
         self._most = link.most_segments(self._stride)
         self._stage = SegmentBuffer(max(self._most * self._stride, SEGMENT_HEADER_BYTES + SPAN // 8))
         #: The rest of a burst for which the link had no room.
-        self._held: tuple[_Peer, TrafficClass, bytes] | None = None
-        self._to_acknowledge: dict[ReceiveFlow, tuple[_Peer, SegmentRun]] = {}
+        self._held: tuple[Peer, TrafficClass, bytes] | None = None
+        self._to_acknowledge: dict[ReceiveFlow, tuple[Peer, SegmentRun]] = {}
         self._lane: _Lane | None = None
         self._timers: list[tuple[int, int, Callable[[], None]]] = []
         self._timer_numbers = itertools.count()
@@ -322,14 +324,14 @@ class Endpoint:
         piece = Slice(ready_ps, tag.rank, gradient.nbytes, tag.deadline_ps, tag.iteration, tag.message)
         pool.offer(tag, gradient, self._scheduler.key_of(piece))
 
-    def _target(self, name: str) -> _Peer:
+    def _target(self, name: str) -> Peer:
         """Return a peer that can be sent something."""
         target = self._peer(name)
         if target.gone:
             raise NetworkError(f"{name} has left, and can be sent nothing any more")
         return target
 
-    def _peer(self, name: str) -> _Peer:
+    def _peer(self, name: str) -> Peer:
         if name not in self._peers:
             raise InputError(unknown("peer", name, self._peers))
         return self._peers[name]
@@ -441,7 +443,7 @@ class Endpoint:
         """Expect nothing from a peer any more: its silence is no error, and it need not acknowledge."""
         self._depart(self._peer(peer))
 
-    def _depart(self, peer: _Peer) -> None:
+    def _depart(self, peer: Peer) -> None:
         if not peer.gone:
             self._summed_ps = self._clock_ps()
         peer.gone = True
@@ -542,7 +544,7 @@ class Endpoint:
         # Without room it is lost, and a time-out sends it again.
         self._link.send(self._sum_targets[packet.header.job], packet.traffic, data, len(data))
 
-    def _send_datagrams(self, peer: _Peer, traffic: TrafficClass, data: memoryview | bytes) -> None:
+    def _send_datagrams(self, peer: Peer, traffic: TrafficClass, data: memoryview | bytes) -> None:
         """Send what there is room for, and keep the rest."""
         sent = self._link.send(peer.address, traffic, data, self._stride)
         if sent < len(data):
@@ -598,10 +600,10 @@ class Endpoint:
         self._stage.write(end, payload[end.offset :], last_flags)
         return self._stage.view[: end.start + end.stride_bytes]
 
-    def _send_control(self, peer: _Peer, what: int) -> None:
+    def _send_control(self, peer: Peer, what: int) -> None:
         self._send_single(peer, self._plain(_CONTROL, message=what), b"")
 
-    def _send_ack(self, peer: _Peer, cause: SegmentRun, ack: Ack) -> None:
+    def _send_ack(self, peer: Peer, cause: SegmentRun, ack: Ack) -> None:
         """Acknowledge what a run was part of, as urgently as the most urgent tensor, or as that run."""
         arrived = ack.arrived.to_bytes(-(-ack.arrived.bit_length() // 8), "little")
         run = self._plain(
@@ -620,9 +622,9 @@ class Endpoint:
 
     def _plain(self, kind: int, **values: int) -> SegmentRun:
         """Return a run of one segment that is of no tensor; in the switch it counts as one of tensor 0."""
-        return _PLAIN._replace(kind=kind, job=self.settings.job, session=self.session, **values)
+        return PLAIN._replace(kind=kind, job=self.settings.job, session=self.session, **values)
 
-    def _send_single(self, peer: _Peer, run: SegmentRun, payload: bytes) -> None:
+    def _send_single(self, peer: Peer, run: SegmentRun, payload: bytes) -> None:
         peer.sent_ps = self._clock_ps()
         data = self._stage.write(run, payload)
         # Without room it is lost, which the transport survives as it does every loss.
@@ -726,7 +728,7 @@ class Endpoint:
         if summed is not None:
             serving.summed(summed)
 
-    def _take_data(self, peer: _Peer, run: SegmentRun, marked: bool) -> None:
+    def _take_data(self, peer: Peer, run: SegmentRun, marked: bool) -> None:
         counters = self.counters
         counters.received += run.segments
         flow, assembly = peer.receiving.get(run.flow) or self._new_receiving(peer, run.flow)
@@ -756,7 +758,7 @@ class Endpoint:
             header = self._link.buffer.view[run.start : run.start + SEGMENT_HEADER_BYTES].tobytes()
             self._lane = _Lane(peer, flow, assembly, message, run, header)
 
-    def _accept(self, peer: _Peer, flow: ReceiveFlow, run: SegmentRun, new: int) -> None:
+    def _accept(self, peer: Peer, flow: ReceiveFlow, run: SegmentRun, new: int) -> None:
         flow.accept(run.sequence, run.transmission, run.segments, new, at_once=bool(run.flags & _AT_ONCE))
         self._to_acknowledge[flow] = (peer, run)
 
@@ -787,11 +789,11 @@ class Endpoint:
             self._deliver(assembly, message, run)
         return count * run.stride_bytes
 
-    def _new_receiving(self, peer: _Peer, flow: int) -> _Receiving:
+    def _new_receiving(self, peer: Peer, flow: int) -> _Receiving:
         peer.receiving[flow] = _Receiving(ReceiveFlow(self.settings.flow.ack_every), Assembly())
         return peer.receiving[flow]
 
-    def _begin(self, peer: _Peer, assembly: Assembly, run: SegmentRun) -> Incoming | None:
+    def _begin(self, peer: Peer, assembly: Assembly, run: SegmentRun) -> Incoming | None:
         """Ask the caller for memory for a message of which the first segments are here."""
         tag = Tag(
             job=run.job,
@@ -822,7 +824,7 @@ class Endpoint:
             raise InputError(f"a buffer for a message of {size} bytes that nobody may write to; give a writable one")
         return Incoming(source, tag, view)
 
-    def _take_ack(self, peer: _Peer, run: SegmentRun) -> None:
+    def _take_ack(self, peer: Peer, run: SegmentRun) -> None:
         self.counters.acks_received += 1
         flow = peer.sending.get(run.flow)
         if flow is None:

@@ -56,6 +56,8 @@ class Exchange:
         self._host, self._names = host, plan.scenario.cluster.hosts
         self._tensors = tensors or gradients_of(self._plan, plan.scenario.seed)
         self._parts = elements_of(self._plan)
+        #: What messages and sums carry, once asked for: every iteration asks again.
+        self._carried: dict[int, slice] = {}
         self._layers = len(self._plan.ranks)
         self._workers: dict[int, tuple[Tagger, Updated]] = {}
         self._nodes, self._successors = self._own_part()
@@ -138,7 +140,7 @@ class Exchange:
             return
         value = self._sum(target, node, iteration)
         if kind == _MESSAGES:
-            tag = replace(self._tags[number], iteration=iteration, deadline_ps=deadline_ps)
+            tag = self._tags[number].due(iteration, deadline_ps)
             self._left -= 1
             self._station.send(self._names[int(self._graph.dst[number])], number, tag, value, now_ps)
             return
@@ -259,7 +261,10 @@ class Exchange:
         return int(columns[index_of(node)])
 
     def _elements(self, node: int) -> slice:
-        return elements_carried(self._graph, node, self._parts)
+        found = self._carried.get(node)
+        if found is None:
+            found = self._carried[node] = elements_carried(self._graph, node, self._parts)
+        return found
 
 
 def elements_carried(graph: Graph, node: int, parts: Sequence[slice]) -> slice:

@@ -21,7 +21,7 @@ from tensorexpress.framing import SEGMENT_HEADER_BYTES
 from tensorexpress.host import flow_layout as at
 from tensorexpress.host import native
 from tensorexpress.host.assembly import Incoming
-from tensorexpress.host.endpoint import BufferFor, Counters, Endpoint, EndpointSettings, view_of
+from tensorexpress.host.endpoint import PLAIN, BufferFor, Counters, Endpoint, EndpointSettings, Peer, view_of
 from tensorexpress.host.layout import ECT
 from tensorexpress.host.links import Address, KernelLink, raise_what_can_be_mended, segments_together
 from tensorexpress.host.segments import SegmentBuffer, SegmentRun
@@ -69,6 +69,15 @@ _COUNTERS = {
 _HEADERS = struct.Struct("!2xBxHHIHB5xIi12xH10xI4xI")
 
 
+#: Where the number of the iteration is in the row of a message that is sent: in the headers of its segments.
+_ITERATION, _ITERATION_AT = struct.Struct("!I"), at.WORD_BYTES * at.O_HEADER + 8
+_OUTGOING_BYTES = at.WORD_BYTES * at.OUTGOING_WORDS
+_INCOMING = struct.Struct(f"={at.INCOMING_WORDS}q")
+
+#: Rows of messages that are kept for when the same is sent again.
+_MOST_TEMPLATES = 2**16
+
+
 class _Table:
     """Rows of words that machine code works on; it grows as needed, and rows that are free are used again."""
 
@@ -81,6 +90,9 @@ class _Table:
 
     def _publish(self) -> None:
         self._core[self._place] = native.address_of(self.words)
+        #: The same as bytes, and as numbers: of single rows and words Python reads and writes these faster.
+        self.bytes = memoryview(self.words).cast("B")
+        self.cells = self.bytes.cast("q")
 
     def __len__(self) -> int:
         """Return for how many rows there is room."""
@@ -143,8 +155,10 @@ class NativeEndpoint(Endpoint):
         clock_ps: Callable[[], int] = monotonic_ps,
     ):
         """Speak over a wire or a kernel socket; all else is as `Endpoint` says."""
-        self._core: Words = np.zeros(at.CORE_WORDS, dtype=np.int64)
-        self._address = native.address_of(self._core)
+        self._core_words: Words = np.zeros(at.CORE_WORDS, dtype=np.int64)
+        #: The same as numbers: of single words Python reads and writes these faster.
+        self._core = memoryview(self._core_words)
+        self._address = native.address_of(self._core_words)
         self._seen = Counters()
         super().__init__(
             link, peers, settings, session=session, buffer_for=buffer_for, delivered=delivered, clock_ps=clock_ps
@@ -158,13 +172,13 @@ class NativeEndpoint(Endpoint):
         self._sent: dict[int, Sent] = {}
         self._incoming: dict[int, Incoming] = {}
         self._flows: dict[tuple[str, int], int] = {}
+        self._templates: dict[tuple[Any, ...], bytes] = {}
         #: How to send to a peer, by traffic class: addresses of what machine code reads, and what is there.
         self._routes: dict[tuple[Address, TrafficClass], tuple[int, Any]] = {}
         self._header = SegmentBuffer(SEGMENT_HEADER_BYTES)
         self._header_words = np.frombuffer(self._header.memory, dtype=np.int64)
-        core = self._core
         self._tables = {
-            place: _Table(core, place, width)
+            place: _Table(self._core_words, place, width)
             for place, width in (
                 (at.PEERS, at.PEER_WORDS),
                 (at.SENDING, at.SENDING_WORDS),
@@ -173,7 +187,7 @@ class NativeEndpoint(Endpoint):
                 (at.INCOMING, at.INCOMING_WORDS),
             )
         }
-        self._set_up(core, settings)
+        self._set_up(self._core_words, settings)
         self._peer_names = list(peers)
         for name in self._peer_names:
             self._add_peer(name)
@@ -183,9 +197,9 @@ class NativeEndpoint(Endpoint):
     def counters(self) -> Counters:
         """What the endpoint has seen, in datagrams."""
         for name, place in _COUNTERS.items():
-            setattr(self._seen, name, int(self._core[place]))
+            setattr(self._seen, name, self._core[place])
         if isinstance(self._link, WireLink):
-            self._link.ignored = int(self._core[at.N_IGNORED])
+            self._link.ignored = self._core[at.N_IGNORED]
         return self._seen
 
     @counters.setter
@@ -232,7 +246,7 @@ class NativeEndpoint(Endpoint):
         """Say on what machine code waits: the wire, and what Python watches."""
         polled = [self._link.fileno(), *self._watched]
         self._polled = np.array(polled, dtype=np.int64) | _READABLE << 32
-        self._core[[at.POLLED, at.POLLED_COUNT]] = native.address_of(self._polled), len(polled)
+        self._core_words[[at.POLLED, at.POLLED_COUNT]] = native.address_of(self._polled), len(polled)
 
     def _make_lists(self) -> None:
         """Give lists of rows the room for all of them, and events that for one of each message and peer."""
@@ -316,9 +330,10 @@ class NativeEndpoint(Endpoint):
 
     def _grow_heap(self, flow: int) -> None:
         """Give a flow room for one message more."""
-        words = self._tables[at.SENDING].words[flow]
-        old, count = self._memory.get((at.S_HEAP, flow)), int(words[at.S_WAITING])
+        count = self._tables[at.SENDING].cells[flow * at.SENDING_WORDS + at.S_WAITING]
+        old = self._memory.get((at.S_HEAP, flow))
         if old is None or count == len(old):
+            words = self._tables[at.SENDING].words[flow]
             heap = np.zeros((max(16, 2 * count), at.HEAP_WORDS), dtype=np.int64)
             if old is not None:
                 heap[:count] = old
@@ -329,7 +344,7 @@ class NativeEndpoint(Endpoint):
         """Make the flow to which the segment belongs that is next."""
         row = self._take_row(at.RECEIVING)
         words = self._tables[at.RECEIVING].words[row]
-        peer = int(self._core[at.PENDING_PEER])
+        peer = self._core[at.PENDING_PEER]
         of_peer = self._tables[at.PEERS].words[peer]
         words[[at.R_FLOW, at.R_PEER, at.R_NEXT]] = self._pending()[8], peer, of_peer[at.P_RECEIVING]
         words[[at.R_TRANSMISSION, at.R_MESSAGE]] = -1, at.NONE
@@ -337,7 +352,7 @@ class NativeEndpoint(Endpoint):
 
     def _pending(self) -> tuple[int, ...]:
         """Return what the segment that is next says of its message."""
-        start = int(self._core[at.PENDING] - self._core[at.STAGE])
+        start = self._core[at.PENDING] - self._core[at.STAGE]
         return _HEADERS.unpack_from(self._stage_memory, start)
 
     def _peer_row(self, name: str) -> Words:
@@ -354,33 +369,58 @@ class NativeEndpoint(Endpoint):
             flow = self._add_sending(peer, tag.flow)
         else:
             self._grow_heap(flow)
-        now_ps, size, origin_ps = self._clock_ps(), self.settings.flow.payload_bytes, self._origin_ps
-        key = self._scheduler.key_of(
-            Slice(now_ps - origin_ps, tag.rank, len(view), tag.deadline_ps - origin_ps, tag.iteration, tag.message)
-        )
-        segments = max(1, -(-len(view) // size))
+        origin_ps, length = self._origin_ps, len(view)
+        now_ps, deadline_ps = self._clock_ps() - origin_ps, tag.deadline_ps - origin_ps
+        key = self._scheduler.key_of(Slice(now_ps, tag.rank, length, deadline_ps, tag.iteration, tag.message))
         row = self._take_row(at.OUTGOING)
-        words = self._tables[at.OUTGOING].words[row]
-        words[: at.O_HEADER] = (
-            flow, key, len(view), segments, len(view) - (segments - 1) * size, -1, 0, at.NONE, 0, segments,
-            native.address_in(view) if len(view) else 0, tag.deadline_ps - origin_ps,
-            self._route_to(target.address, tag.traffic), at.NONE, at.NONE,
-        )  # fmt: skip
-        self._header.pack(
-            SegmentRun(
-                tag.kind, 0, tag.job, tag.worker, tag.iteration, tag.tensor, tag.queue, tag.chunk, tag.chunks, 0, size,
-                self.session, tag.flow, 0, 0, tag.message, 0, len(view),
-            ),
-            0,
-        )  # fmt: skip
-        words[at.O_HEADER :] = self._header_words
+        table = self._tables[at.OUTGOING]
+        start = row * _OUTGOING_BYTES
+        table.bytes[start : start + _OUTGOING_BYTES] = self._template(target, tag, length, flow)
+        _ITERATION.pack_into(table.bytes, start + _ITERATION_AT, tag.iteration)
+        first = row * at.OUTGOING_WORDS
+        table.cells[first + at.O_KEY], table.cells[first + at.O_DEADLINE_PS] = key, deadline_ps
+        if length:
+            table.cells[first + at.O_PAYLOAD] = native.address_in(view)
         sent = self._sent[row] = Sent(self, row, view)
         _flows(self._address, at.OFFER, flow, row)
         return sent
 
+    def _template(self, target: Peer, tag: Tag, length: int, flow: int) -> bytes:
+        """Return the row of a message, which is the same in every iteration but for its number, key and deadline."""
+        same = (
+            target.name, length, tag.job, tag.worker, tag.tensor, tag.message, tag.kind, tag.queue, tag.chunk,
+            tag.chunks, tag.flow, tag.traffic,
+        )  # fmt: skip
+        found = self._templates.get(same)
+        if found is None:
+            if len(self._templates) == _MOST_TEMPLATES:
+                self._templates.clear()
+            found = self._templates[same] = self._new_template(target, tag, length, flow)
+        return found
+
+    def _new_template(self, target: Peer, tag: Tag, length: int, flow: int) -> bytes:
+        size = self.settings.flow.payload_bytes
+        segments = max(1, -(-length // size))
+        row: Words = np.zeros(at.OUTGOING_WORDS, dtype=np.int64)
+        for place, value in (
+            (at.O_FLOW, flow), (at.O_LENGTH, length), (at.O_SEGMENTS, segments),
+            (at.O_LAST_BYTES, length - (segments - 1) * size), (at.O_FIRST_SEQUENCE, -1), (at.O_SENT_PS, at.NONE),
+            (at.O_UNARRIVED, segments), (at.O_ROUTE, self._route_to(target.address, tag.traffic)),
+            (at.O_NEXT, at.NONE), (at.O_BEFORE, at.NONE),
+        ):  # fmt: skip
+            row[place] = value
+        run = PLAIN._replace(
+            kind=tag.kind, job=tag.job, worker=tag.worker, tensor=tag.tensor, queue=tag.queue, chunk=tag.chunk,
+            chunks=tag.chunks, payload_bytes=size, session=self.session, flow=tag.flow, message=tag.message,
+            total_bytes=length,
+        )  # fmt: skip
+        self._header.pack(run, 0)
+        row[at.O_HEADER :] = self._header_words
+        return row.tobytes()
+
     def first_sent_ps(self, row: int) -> int:
         """Return when a message of a row was first sent; -1: not yet."""
-        sent_ps = int(self._tables[at.OUTGOING].words[row, at.O_SENT_PS])
+        sent_ps = self._tables[at.OUTGOING].cells[row * at.OUTGOING_WORDS + at.O_SENT_PS]
         return sent_ps if sent_ps == at.NONE else sent_ps + self._origin_ps
 
     def set_rate(self, rate_bps: int) -> None:
@@ -439,9 +479,9 @@ class NativeEndpoint(Endpoint):
             self._go_on()
         self._tell()
         _flows(self._address, at.ACKNOWLEDGE_ALL, self._now_ps(), 0)
-        self._is_left = bool(self._core[at.IS_LEFT])
+        self._is_left = self._core[at.IS_LEFT] != 0
 
-    def _send_single(self, peer: Any, run: SegmentRun, payload: bytes) -> None:
+    def _send_single(self, peer: Peer, run: SegmentRun, payload: bytes) -> None:
         if isinstance(self._link, KernelLink):
             self._link.forget()
         super()._send_single(peer, run, payload)
@@ -467,7 +507,7 @@ class NativeEndpoint(Endpoint):
             if watched:
                 self._look()
             self._do_own()
-            waits = bool(core[at.PHASE] == at.WAITING)
+            waits = core[at.PHASE] == at.WAITING
             if waits and until():
                 return
 
@@ -497,29 +537,29 @@ class NativeEndpoint(Endpoint):
         self._tell()
         if self._core[at.ERROR]:
             self._raise_error()
-        blocked = int(self._core[at.BLOCKED])
+        blocked = self._core[at.BLOCKED]
         if blocked == at.NEW_FLOW:
             self._add_receiving()
         elif blocked == at.NEW_MESSAGE:
             self._begin_pending()
         elif blocked == at.MORE_ROOM:
-            self._grow_bursts(int(self._core[at.BLOCKED_ON]))
+            self._grow_bursts(self._core[at.BLOCKED_ON])
 
     def _raise_error(self) -> None:
         """Raise what the kernel said about a datagram, and a person can do something about."""
-        error, self._core[at.ERROR] = int(self._core[at.ERROR]), 0
+        error, self._core[at.ERROR] = self._core[at.ERROR], 0
         raise_what_can_be_mended(OSError(error, os.strerror(error)), next(iter(self._by_address)), self._stride)
 
     def _forget(self) -> None:
         """Let machine code believe nothing of how the kernel marks and cuts what is sent next."""
-        self._core[[at.TOS, at.CUT_BYTES]] = -1, 0
+        self._core[at.TOS], self._core[at.CUT_BYTES] = -1, 0
 
     def _tell(self) -> None:
         """Tell others what has come, was acknowledged, or has left."""
-        count = int(self._core[at.EVENT_COUNT])
+        count = self._core[at.EVENT_COUNT]
         if not count:
             return
-        events = self._memory[at.EVENTS][: 2 * count].tolist()
+        events = self._memory[at.EVENTS].data[: 2 * count].tolist()
         self._core[at.EVENT_COUNT] = 0
         for what, row in zip(events[::2], events[1::2], strict=True):
             if what == at.ARRIVED:
@@ -547,23 +587,25 @@ class NativeEndpoint(Endpoint):
             flow=flow,
             deadline_ps=self._clock_ps() + slack_us * _PS_PER_US,
         )
-        message = self._opened(self._peer_names[int(core[at.PENDING_PEER])], tag, total)
+        message = self._opened(self._peer_names[core[at.PENDING_PEER]], tag, total)
         if message is None:
             core[at.BLOCKED] = at.NOTHING
-            core[[at.N_RECEIVED, at.N_REFUSED]] += 1
+            core[at.N_RECEIVED] += 1
+            core[at.N_REFUSED] += 1
             return
-        row, of_flow = self._take_row(at.INCOMING), int(core[at.BLOCKED_ON])
-        receiving = self._tables[at.RECEIVING].words[of_flow]
-        self._tables[at.INCOMING].words[row] = (
-            of_flow, kind & 15, iteration, tensor, number, native.address_of(message.buffer), total, total,
-            receiving[at.R_MESSAGE],
+        row, of_flow = self._take_row(at.INCOMING), core[at.BLOCKED_ON]
+        flows, last = self._tables[at.RECEIVING].cells, of_flow * at.RECEIVING_WORDS + at.R_MESSAGE
+        memory = native.address_of(message.buffer)
+        _INCOMING.pack_into(
+            self._tables[at.INCOMING].bytes, row * _INCOMING.size,
+            of_flow, kind & 15, iteration, tensor, number, memory, total, total, flows[last],
         )  # fmt: skip
-        receiving[at.R_MESSAGE] = row
+        flows[last] = row
         self._incoming[row] = message
 
     # Peers
 
-    def _depart(self, peer: Any) -> None:
+    def _depart(self, peer: Peer) -> None:
         super()._depart(peer)
         self._peer_row(peer.name)[at.P_GONE] = 1
         for (name, _), flow in self._flows.items():
@@ -572,7 +614,7 @@ class NativeEndpoint(Endpoint):
 
     def _beat(self, now_ps: int) -> None:
         origin_ps, words = self._origin_ps, self._tables[at.PEERS].words
-        self._drained_ps = int(self._core[at.DRAINED_PS]) + origin_ps
+        self._drained_ps = self._core[at.DRAINED_PS] + origin_ps
         for row, peer in enumerate(self._peers.values()):
             peer.heard_ps = int(words[row, at.P_HEARD_PS]) + origin_ps
             peer.sent_ps = max(peer.sent_ps, int(words[row, at.P_SENT_PS]) + origin_ps)

@@ -105,6 +105,13 @@ class Tag:
     #: When it should be there, in ps of the local clock; where the host order is `priority`, the earliest goes first.
     deadline_ps: int = 0
 
+    def due(self, iteration: int, deadline_ps: int) -> Tag:
+        """Return the same of an iteration, which is due at a time; faster than `dataclasses.replace`."""
+        return Tag(
+            self.job, self.worker, iteration, self.tensor, self.message, self.kind, self.queue, self.chunk,
+            self.chunks, self.flow, self.traffic, self.rank, deadline_ps,
+        )  # fmt: skip
+
 
 class Tagger:
     """The tags of one job's packets at one sender, as a plan decides them.

@@ -106,14 +106,8 @@ ppoll: Callable[[int, int, int, int], int] = _of_libc(
 #: which clock, into
 clock_gettime: Callable[[int, int], int] = _of_libc("clock_gettime", types.int32, types.int32, types.int64)
 errno_at: Callable[[], int] = _of_libc("__errno_location", types.int64)
-#: clock, into seconds and nanoseconds
-clock_gettime: Callable[[int, int], int] = _of_libc("clock_gettime", types.int32, types.int32, types.int64)
 #: seconds and nanoseconds, into what is left of them
 nanosleep: Callable[[int, int], int] = _of_libc("nanosleep", types.int32, types.int64, types.int64)
-#: descriptors and what they are polled for, how many, time limit, signals
-ppoll: Callable[[int, int, int, int], int] = _of_libc(
-    "ppoll", types.int32, types.int64, types.uint64, types.int64, types.int64
-)
 #: socket, level, option, from, bytes
 setsockopt: Callable[[int, int, int, int, int], int] = _of_libc(
     "setsockopt", types.int32, types.int32, types.int32, types.int32, types.int64, types.uint32
