@@ -497,13 +497,15 @@ class NativeEndpoint(Endpoint):
         if not self._has_own_clock:
             super().run(until)
             return
-        core = self._core
+        core, waits = self._core, False
         core[at.PHASE] = at.TAKING
-        waits = False
         while True:
             core[at.WAKE_PS] = self._next_own_ps()
             watched = _flows(self._address, at.RUN_ON, waits, 0)
             self._go_on()
+            if core[at.PHASE] == at.TAKING and not watched:
+                waits = False
+                continue  # what it could not go on without is there now
             if watched:
                 self._look()
             self._do_own()

@@ -102,6 +102,7 @@ _LOOP = Library(
         *sorted(_HERE.glob("*.py")),
         *(_HERE.parent / name for name in ("packet.py", "traffic.py", "program/native/layout.py")),
     ),
+    waiting=("forward",),
 )
 
 
