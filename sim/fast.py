@@ -17,7 +17,7 @@ from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS, Pifo
 from tensorexpress.recovery import ALPHA_ONE
 from tensorexpress.sim.columns import *
 from tensorexpress.sim.flat_plan import BACKGROUND, CHANGE, COMPUTE, NO_LIMIT, PHASE, FlatPlan, Ints
-from tensorexpress.sim.kernel.loop import kernel
+from tensorexpress.sim.kernel.native import kernel
 from tensorexpress.sim.model import loss_threshold
 from tensorexpress.sim.program_changes import BACK, CHILD_BELOW, CHILD_LINK, PACE, PARENT, PATH, RATE, UP
 from tensorexpress.sim.record import PACKET, Record, empty_record
@@ -454,13 +454,13 @@ def run(
     packets, arrived = FIRST_PACKETS, -1
     for budgets in count(1):
         m = layout.memory
-        kernel(m.ctypes.data, log.ctypes.data, len(log), BUDGET)
-        if m[STATUS] == FINISHED:
+        status = kernel(m.ctypes.data, log.ctypes.data, len(log), BUDGET)
+        if status == FINISHED:
             break
         if stopped():
             raise StoppedError
         advanced(int(m[TRANSMISSIONS]))
-        if m[STATUS] == STUCK:
+        if status == STUCK:
             raise SimulationError("no packet can make progress any more; this is a defect, please report it")
         if budgets % PATIENCE == 0:
             before, arrived = arrived, layout.arrived()
@@ -469,10 +469,10 @@ def run(
                     f"no message has arrived in {PATIENCE * BUDGET:,} events: the same packets are dropped again and "
                     "again; give cluster.buffer room for a packet of every worker"
                 )
-        if m[STATUS] == GROW and m[FREE_COUNT] < m[SPARE]:
+        if status == GROW and m[FREE_COUNT] < m[SPARE]:
             layout.add_packets(packets)
             packets *= 2
-        elif m[STATUS] == GROW:
+        elif status == GROW:
             log = np.concatenate([log, np.zeros_like(log)])
     record = empty_record(program)
     layout.write(record)

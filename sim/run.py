@@ -85,7 +85,7 @@ def execute(
     """Execute a program on an engine."""
     if engine not in ENGINES:
         raise InputError(unknown("engine", engine, ENGINES))
-    # The engines are imported here because numba alone takes longer to import than a small simulation takes to run.
+    # Only the engine that is used is imported: to load it takes longer than a small simulation takes to run.
     if engine != "simpy":
         from tensorexpress.sim import fast
 

@@ -65,8 +65,8 @@ IMPORTS: dict[str, set[str]] = {
 IMPORTED_BY: dict[str, set[str]] = {
     "click": {"cli"},
     "simpy": {"sim"},
-    "numba": {"sim", "sim.kernel", "host", "switch.native"},
-    "llvmlite": {"sim.kernel", "host", "switch.native", "switch.program.native"},
+    "numba": {"", "sim", "sim.kernel", "host", "switch.native"},
+    "llvmlite": {"", "sim.kernel", "host", "switch.native"},
     "matplotlib": {"results"},
     "scipy": {""},
     "scapy": {"wire"},

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-import sys
 from dataclasses import fields, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ from tensorexpress.scenario import Background, Job, Scenario, Transport
 from tensorexpress.sim import fast, model
 from tensorexpress.sim.flat_plan import build
 from tensorexpress.sim.grain import coarsened
-from tensorexpress.sim.kernel import loop
+from tensorexpress.sim.kernel import native
 from tensorexpress.sim.record import Record
 from tensorexpress.sim.run import ENGINES, execute, simulate
 from tensorexpress.topologies import star
@@ -159,15 +159,15 @@ def test_both_engines_and_auto_give_the_same_trace() -> None:
 
 
 def test_the_kernel_is_compiled_anew_when_any_module_that_is_compiled_into_it_changes() -> None:
-    folder = Path(loop.__file__).parent
+    folder = Path(native.__file__).parent
     imported = {
         node.module
         for path in folder.glob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tensorexpress.sim.")
     }
-    files = {Path(sys.modules[name].__file__ or "") for name in imported}
-    assert files <= set(loop.parts())
+    files = {Path(getattr(find_spec(name), "origin", "")) for name in imported}
+    assert files <= set(native.parts())
     assert len(files) > 8
 
 

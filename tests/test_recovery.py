@@ -21,7 +21,7 @@ from tensorexpress.scenario import Job, Scenario, Transport, read_scenario
 from tensorexpress.sim import fast, predict
 from tensorexpress.sim.columns import LOSS, NOW, TIMEOUTS
 from tensorexpress.sim.flat_plan import NO_LIMIT, FlatPlan, build
-from tensorexpress.sim.kernel.loop import kernel
+from tensorexpress.sim.kernel.native import kernel
 from tensorexpress.sim.model import Model
 from tensorexpress.topologies import custom
 from tensorexpress.workload import Layer, Workload

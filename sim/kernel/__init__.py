@@ -4,7 +4,7 @@ Functions carry the names of their twins in `model.py`, where they are documente
 laid out by `fast.py`; see `columns.py`. One array keeps calls between compiled functions cheap and compilation short,
 and lets the kernel stop at any event (to grow, to let Ctrl-C through) and go on where it was.
 
-    memory      the array as a bare pointer, and how functions are compiled
+    memory      the array as a bare pointer
     events      the heap of events, and packets
     queues      disciplines and buffers of switch ports, host orders: the other form of `queueing.py`
     ready       which flow of a host, and which slice of a flow, goes next
@@ -14,4 +14,5 @@ and lets the kernel stop at any event (to grow, to let Ctrl-C through) and go on
     transport   hosts, flows and messages
     training    the graph, and the workers that go through it
     loop        links, and the kernel that handles event after event
+    native      the kernel as Python calls it
 """

@@ -8,9 +8,10 @@ and what events will need can be fetched before it is their turn.
 
 from __future__ import annotations
 
+from tensorexpress.compiled_functions import compiled
 from tensorexpress.sim.columns import *
 from tensorexpress.sim.flat_plan import PHASE, TRANSMIT
-from tensorexpress.sim.kernel.memory import Memory, compiled
+from tensorexpress.sim.kernel.memory import Memory
 
 
 @compiled

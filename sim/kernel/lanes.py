@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from tensorexpress.compiled_functions import compiled
 from tensorexpress.sim.columns import *
 from tensorexpress.sim.flat_plan import PHASE, WORK
 from tensorexpress.sim.kernel.events import drop_first_pair, schedule, sift_up
-from tensorexpress.sim.kernel.memory import Memory, compiled
+from tensorexpress.sim.kernel.memory import Memory
 
 
 @compiled

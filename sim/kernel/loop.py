@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import cast
-from zlib import crc32
-
 import numpy as np
-from numba import njit
 
-from tensorexpress import background as other_traffic
-from tensorexpress import changes, queueing, recovery
 from tensorexpress.background import GAPS
-from tensorexpress.sim import columns, flat_plan, model, record
+from tensorexpress.compiled_functions import compiled
 from tensorexpress.sim.columns import *
 from tensorexpress.sim.flat_plan import (
     ACKNOWLEDGE,
@@ -37,7 +29,7 @@ from tensorexpress.sim.kernel.events import (
     send_control,
     serialisation,
 )
-from tensorexpress.sim.kernel.memory import Memory, compiled, pointer, prefetch
+from tensorexpress.sim.kernel.memory import Memory, pointer, prefetch
 from tensorexpress.sim.kernel.queues import enqueue, next_packet_of_switch
 from tensorexpress.sim.kernel.sums import add, answered, hand_down, receive_total
 from tensorexpress.sim.kernel.training import computed, take_in, work
@@ -240,74 +232,53 @@ def foresee(m: Memory) -> None:
         event = m[event + Y_NEXT]
 
 
-def parts() -> list[Path]:
-    """Return the modules whose code or constants are compiled into the kernel."""
-    constants = (columns, flat_plan, model, record, other_traffic, changes, queueing, recovery)
-    return sorted(Path(__file__).parent.glob("*.py")) + [Path(str(module.__file__)) for module in constants]
-
-
-def _compiled_kernel(sources: int) -> Callable[[int, int, int, int], None]:
-    """Return the kernel.
-
-    The compiled code is kept on disk. numba would take it for up to date while this file is, whatever other parts have
-    become; but it also looks at what a function encloses, and that is `sources`, which changes with all of them.
-    """
-
-    # Other threads run while it does.
-    @njit(cache=True, nogil=True, error_model="numpy")
-    def kernel(memory: int, log_memory: int, log_rows: int, budget: int) -> None:
-        """Handle events until all workers have finished, a table is full, or the budget is used up."""
-        m, log = pointer(memory), pointer(log_memory)
-        events = m[EVENTS]
-        m[STATUS], m[SOURCES] = RUN, sources
-        for _ in range(budget):
-            if nothing_is_open(m):
-                if m[BUCKETED] == 0 and m[SLEEPER_COUNT] == 0:
-                    m[STATUS] = STUCK
-                    return
-                open_bucket(m)
-                foresee(m)
-                continue
-            if m[FREE_COUNT] < m[SPARE] or (m[LOGGING] and m[LOGGED] == log_rows):
-                m[STATUS] = GROW
-                return
-            if sleeper_is_next(m):
-                m[NOW], place = m[m[SLEEPERS]], m[m[SLEEPERS] + 1]
-                m[SLEEPER_COUNT] -= 1
-                drop_first_pair(m, m[SLEEPERS], m[SLEEPER_COUNT])
-            else:
-                m[NOW], place = m[events], m[events + 1]
-                m[TOP_IS_FREE] = 1
-            phase = place // PHASE
-            thing = place - phase * PHASE
-            if phase == TRANSMIT:
-                transmit(m, log, thing)
-            elif phase == ARRIVE:
-                deliver(m, thing)
-            elif phase == ACKNOWLEDGE:
-                acknowledge_beside(m, thing)
-            elif phase == TIMER:
-                timer(m, thing)
-            elif phase == COMPUTE:
-                computed(m, thing)
-                if m[STATUS] == FINISHED:
-                    return
-            elif phase == JOIN:
-                take_in(m, thing)
-            elif phase == ANSWER:
-                answered(m, thing)
-            elif phase == WORK:
-                work(m, thing)
-            elif phase == BACKGROUND:
-                background(m, thing)
-            else:
-                m[m[thing + X_WORD]] = m[thing + X_VALUE]
-            if m[TOP_IS_FREE]:
-                m[TOP_IS_FREE] = 0
-                m[EVENT_COUNT] -= 1
-                drop_first_pair(m, events, m[EVENT_COUNT])
-
-    return cast(Callable[[int, int, int, int], None], kernel)
-
-
-kernel = _compiled_kernel(crc32(b"".join(path.read_bytes() for path in parts())))
+def kernel(memory: int, log_memory: int, log_rows: int, budget: int) -> int:
+    """Handle events until all workers have finished, a table is full, or the budget is used up."""
+    m, log = pointer(memory), pointer(log_memory)
+    events = m[EVENTS]
+    m[STATUS] = RUN
+    for _ in range(budget):
+        if nothing_is_open(m):
+            if m[BUCKETED] == 0 and m[SLEEPER_COUNT] == 0:
+                return STUCK
+            open_bucket(m)
+            foresee(m)
+            continue
+        if m[FREE_COUNT] < m[SPARE] or (m[LOGGING] and m[LOGGED] == log_rows):
+            return GROW
+        if sleeper_is_next(m):
+            m[NOW], place = m[m[SLEEPERS]], m[m[SLEEPERS] + 1]
+            m[SLEEPER_COUNT] -= 1
+            drop_first_pair(m, m[SLEEPERS], m[SLEEPER_COUNT])
+        else:
+            m[NOW], place = m[events], m[events + 1]
+            m[TOP_IS_FREE] = 1
+        phase = place // PHASE
+        thing = place - phase * PHASE
+        if phase == TRANSMIT:
+            transmit(m, log, thing)
+        elif phase == ARRIVE:
+            deliver(m, thing)
+        elif phase == ACKNOWLEDGE:
+            acknowledge_beside(m, thing)
+        elif phase == TIMER:
+            timer(m, thing)
+        elif phase == COMPUTE:
+            computed(m, thing)
+            if m[STATUS] == FINISHED:
+                return FINISHED
+        elif phase == JOIN:
+            take_in(m, thing)
+        elif phase == ANSWER:
+            answered(m, thing)
+        elif phase == WORK:
+            work(m, thing)
+        elif phase == BACKGROUND:
+            background(m, thing)
+        else:
+            m[m[thing + X_WORD]] = m[thing + X_VALUE]
+        if m[TOP_IS_FREE]:
+            m[TOP_IS_FREE] = 0
+            m[EVENT_COUNT] -= 1
+            drop_first_pair(m, events, m[EVENT_COUNT])
+    return RUN

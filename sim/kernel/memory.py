@@ -1,12 +1,12 @@
-"""The memory as compiled functions see it, and how they are compiled."""
+"""The memory as compiled functions see it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, cast
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -16,9 +16,6 @@ class Memory(Protocol):
 
     def __getitem__(self, at: int) -> int: ...
     def __setitem__(self, at: int, value: int) -> None: ...
-
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def _pointer(context: Any, address: Any) -> Any:
@@ -61,9 +58,3 @@ def _prefetch(context: Any, memory: Any, at: Any) -> Any:
 
 #: Asks for a cache line that will be needed soon, so that nobody waits for it then.
 prefetch: Callable[[Memory, int], None] = cast(Any, intrinsic(_prefetch))
-
-
-def compiled(function: _Function) -> _Function:
-    """Compile a part of the kernel; Python never calls it, so it needs no wrapper for that."""
-    options: dict[str, Any] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return cast(_Function, njit(nogil=True, **options)(function))

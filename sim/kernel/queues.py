@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from tensorexpress import queueing
+from tensorexpress.compiled_functions import compiled
 from tensorexpress.queueing import HOST_ORDERS, Pifo, SpPifo, StrictPriority
 from tensorexpress.sim.columns import *
 from tensorexpress.sim.kernel.events import free_row, kick
-from tensorexpress.sim.kernel.memory import Memory, compiled, prefetch
+from tensorexpress.sim.kernel.memory import Memory, prefetch
 from tensorexpress.sim.record import DATA, OTHER
 
 STRICT, SP_PIFO, PIFO = StrictPriority.code, SpPifo.code, Pifo.code

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from tensorexpress.compiled_functions import compiled
 from tensorexpress.sim.columns import *
 from tensorexpress.sim.kernel.events import drop_first_pair, sift_up
-from tensorexpress.sim.kernel.memory import Memory, compiled
+from tensorexpress.sim.kernel.memory import Memory
 
 # A host's flows that may send: a binary heap whose entries have all that they are sorted by, so that no flow has to be
 # looked at to find another's place. A flow knows where its entry is (F_AT).

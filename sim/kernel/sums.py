@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from tensorexpress.compiled_functions import compiled
 from tensorexpress.recovery import SUM_AGE_PS
 from tensorexpress.sim.columns import *
 from tensorexpress.sim.flat_plan import ANSWER, PHASE
 from tensorexpress.sim.kernel.events import free_row, kick, new_packet, schedule, send_control
 from tensorexpress.sim.kernel.lanes import add_work
-from tensorexpress.sim.kernel.memory import Memory, compiled
+from tensorexpress.sim.kernel.memory import Memory
 from tensorexpress.sim.kernel.queues import enqueue, host_key
 from tensorexpress.sim.kernel.ready import place_ready, pop_pending, push_pending
 from tensorexpress.sim.kernel.timers import arm, backed_off, measured_round_trip

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from tensorexpress import recovery
+from tensorexpress.compiled_functions import compiled
 from tensorexpress.sim.columns import *
 from tensorexpress.sim.flat_plan import PHASE, TIMER
 from tensorexpress.sim.kernel.events import schedule_sleeper
-from tensorexpress.sim.kernel.memory import Memory, compiled
+from tensorexpress.sim.kernel.memory import Memory
 
 smoothed = compiled(recovery.smoothed)
 timeout_after = compiled(recovery.timeout_after)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from tensorexpress.changes import USUAL_PACE
+from tensorexpress.compiled_functions import compiled
 from tensorexpress.sim.columns import *
 from tensorexpress.sim.flat_plan import COMPUTE, JOIN, PHASE
 from tensorexpress.sim.kernel.events import schedule
 from tensorexpress.sim.kernel.lanes import append_work, take_work
-from tensorexpress.sim.kernel.memory import Memory, compiled
+from tensorexpress.sim.kernel.memory import Memory
 from tensorexpress.sim.kernel.transport import copied, start_message
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tensorexpress.compiled_functions import compiled
 from tensorexpress.recovery import ALPHA_ONE, ALPHA_SHIFT
 from tensorexpress.sim.columns import *
 from tensorexpress.sim.flat_plan import ACKNOWLEDGE, PHASE
@@ -15,7 +16,7 @@ from tensorexpress.sim.kernel.events import (
     serialisation,
 )
 from tensorexpress.sim.kernel.lanes import add_work, append_work
-from tensorexpress.sim.kernel.memory import Memory, compiled, halves, prefetch
+from tensorexpress.sim.kernel.memory import Memory, halves, prefetch
 from tensorexpress.sim.kernel.queues import PIFO, SP_PIFO, host_key
 from tensorexpress.sim.kernel.ready import has_unsent, pop_pending, push_pending, refresh
 from tensorexpress.sim.kernel.sums import copied_sum, next_addend, start_stream, stream_timer

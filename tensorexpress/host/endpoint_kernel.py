@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import socket
 
+from tensorexpress.compiled_functions import compiled
 from tensorexpress.host.flow import SPAN
 from tensorexpress.host.flow_kernel import (
     acknowledge,
@@ -52,7 +53,6 @@ from tensorexpress.host.scheduler import CATCH_UP_PS
 from tensorexpress.switch.native.machine import (
     Cells,
     clock_gettime,
-    compiled,
     copy,
     errno_at,
     halves,

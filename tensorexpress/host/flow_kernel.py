@@ -6,10 +6,11 @@ Every function here does what the one that it names does there; tests hold both 
 
 from __future__ import annotations
 
+from tensorexpress.compiled_functions import compiled
 from tensorexpress.host.flow import SPAN
 from tensorexpress.host.flow_layout import *
 from tensorexpress.recovery import ALPHA_ONE, ALPHA_SHIFT, LONGEST_TIMEOUT_PS
-from tensorexpress.switch.native.machine import Cells, compiled, copy, octets, words
+from tensorexpress.switch.native.machine import Cells, copy, octets, words
 from tensorexpress.wire.header import Flag
 
 _HALF, _HALF_RANGE = 0xFFFFFFFF, 1 << 31

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import socket
 
+from tensorexpress.compiled_functions import compiled
 from tensorexpress.framing import SEGMENT_HEADER_BYTES
 from tensorexpress.host.kernel import word_at, write_rows
 from tensorexpress.host.layout import (
@@ -27,7 +28,7 @@ from tensorexpress.host.layout import (
     UDP_LEVEL,
     WORD_BYTES,
 )
-from tensorexpress.switch.native.machine import compiled, copy, errno_at, halves, octets, recv, sendto, words
+from tensorexpress.switch.native.machine import copy, errno_at, halves, octets, recv, sendto, words
 
 _WITHOUT_WAITING = int(socket.MSG_DONTWAIT)
 _REFUSED = errno.ECONNREFUSED

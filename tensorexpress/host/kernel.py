@@ -20,6 +20,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from tensorexpress.compiled_functions import compiled
 from tensorexpress.framing import TRANSPORT_BYTES
 from tensorexpress.host.layout import (
     CE,
@@ -38,7 +39,7 @@ from tensorexpress.host.layout import (
     UDP_GRO,
     UDP_LEVEL,
 )
-from tensorexpress.switch.native.machine import compiled, copy, halves, octets, recvmsg, sendto, words
+from tensorexpress.switch.native.machine import copy, halves, octets, recvmsg, sendto, words
 
 _cgutils: Any = cgutils
 

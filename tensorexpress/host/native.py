@@ -10,17 +10,17 @@ import numpy as np
 from llvmlite.binding import get_host_cpu_features
 from numpy.typing import NDArray
 
+from tensorexpress.compiled_functions import Library
 from tensorexpress.framing import SEGMENT_HEADER_BYTES
 from tensorexpress.host import layout
 from tensorexpress.host.segments import SegmentBuffer, SegmentRun, last_bytes_of
 from tensorexpress.host.wire_link import LONGEST_FRAME_BYTES, Received
-from tensorexpress.switch.native import build
 from tensorexpress.wire.frame import FrameEnd
 
 Bytes = NDArray[np.uint8]
 
 _HERE = Path(__file__).parent
-_SEGMENTS = build.Library(
+_SEGMENTS = Library(
     "segments",
     {"fill": 6, "check": 4, "send": 12, "receive": 12, "send_frames": 12, "send_frame": 6, "receive_frames": 6},
     ("tensorexpress.host.kernel", "tensorexpress.host.frame_kernel"),
@@ -28,7 +28,7 @@ _SEGMENTS = build.Library(
         _HERE / "kernel.py",
         _HERE / "frame_kernel.py",
         _HERE / "layout.py",
-        *(Path(build.__file__).with_name(name) for name in ("machine.py", "build.py")),
+        _HERE.parent / "switch/native/machine.py",
     ),
 )
 

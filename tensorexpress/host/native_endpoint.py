@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorexpress.compiled_functions import Library
 from tensorexpress.errors import InputError
 from tensorexpress.framing import SEGMENT_HEADER_BYTES
 from tensorexpress.host import flow_layout as at
@@ -29,14 +30,13 @@ from tensorexpress.host.tagging import Tag, TrafficClass, monotonic_ps
 from tensorexpress.host.wire_link import LONGEST_FRAME_BYTES, WireLink
 from tensorexpress.queueing import TURN, Slice
 from tensorexpress.recovery import ALPHA_ONE
-from tensorexpress.switch.native import build
 from tensorexpress.wire.frame import FrameEnd
 from tensorexpress.wire.header import Kind
 
 Words = NDArray[np.int64]
 
 _HERE = Path(__file__).parent
-_FLOWS = build.Library(
+_FLOWS = Library(
     "flows",
     {"flows": 4},
     ("tensorexpress.host.endpoint_kernel",),
@@ -49,7 +49,7 @@ _FLOWS = build.Library(
             )
         ),
         *(_HERE.parent / name for name in ("recovery.py", "wire/header.py")),
-        *(Path(build.__file__).with_name(name) for name in ("machine.py", "build.py")),
+        _HERE.parent / "switch/native/machine.py",
     ),
     waiting=("flows",),
 )  # fmt: skip

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tensorexpress.switch.native.machine import Cells, compiled, copy, words
+from tensorexpress.compiled_functions import compiled
+from tensorexpress.switch.native.machine import Cells, copy, words
 from tensorexpress.switch.native.words import *
 
 _NS_PER_SECOND = 10**9

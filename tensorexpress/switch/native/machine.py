@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, cast
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
 _WORD = ir.IntType(64)
@@ -17,15 +17,6 @@ class Cells(Protocol):
 
     def __getitem__(self, at: int) -> int: ...
     def __setitem__(self, at: int, value: int) -> None: ...
-
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-def compiled(function: _Function) -> _Function:
-    """Let a function be compiled with those that call it; it cannot fail, so nobody looks whether it did."""
-    options: dict[str, Any] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return cast(_Function, njit(**options)(function))
 
 
 def _cells(kind: Any) -> Callable[[int], Cells]:

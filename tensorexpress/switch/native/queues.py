@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tensorexpress.switch.native.machine import Cells, compiled, words
+from tensorexpress.compiled_functions import compiled
+from tensorexpress.switch.native.machine import Cells, words
 from tensorexpress.switch.native.words import *
 from tensorexpress.switch.traffic import SHORTEST_FRAME_BYTES
 from tensorexpress.units import PS_PER_SECOND

@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import socket
 
+from tensorexpress.compiled_functions import compiled
 from tensorexpress.switch.native.captures import has_room, record_frame
 from tensorexpress.switch.native.machine import (
     Cells,
     acquire,
-    compiled,
     errno_at,
     halves,
     octets,

@@ -6,7 +6,8 @@ that one event, and calls again.
 
 from __future__ import annotations
 
-from tensorexpress.switch.native.machine import Cells, compiled, copy, run_stage, words
+from tensorexpress.compiled_functions import compiled
+from tensorexpress.switch.native.machine import Cells, copy, run_stage, words
 from tensorexpress.switch.native.queues import (
     admit,
     append,

@@ -9,8 +9,9 @@ from __future__ import annotations
 import select
 import time
 
+from tensorexpress.compiled_functions import compiled
 from tensorexpress.switch.native.captures import record_taken
-from tensorexpress.switch.native.machine import Cells, clock_gettime, compiled, ppoll, words
+from tensorexpress.switch.native.machine import Cells, clock_gettime, ppoll, words
 from tensorexpress.switch.native.sockets import send_left, take_batch
 from tensorexpress.switch.native.steps import handle
 from tensorexpress.switch.native.words import *

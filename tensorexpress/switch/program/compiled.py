@@ -90,7 +90,7 @@ def compile_program(document: bytes, engine: str = PYTHON) -> CompiledProgram:
 def _native(program: Bmv2Program, generated: Generated) -> tuple[NativeCode | None, str]:
     """Return a program as machine code, or None and why there is none."""
     try:
-        from tensorexpress.switch.program.native.compiler import to_machine_code
+        from tensorexpress.machine_code import to_machine_code
     except ImportError as error:
         return None, f"it needs {error.name}, which is not installed"
     try:

@@ -14,7 +14,7 @@ def warm_up(engine: str) -> None:
     """Load what an engine needs, so that packets do not wait for it when the first program comes."""
     if engine != PYTHON:
         try:
-            from tensorexpress.switch.program.native.compiler import start_linker
+            from tensorexpress.machine_code import start_linker
         except ImportError:  # then programs run in Python, and a line says why
             return
         start_linker()

@@ -8,6 +8,7 @@ code.py  numbers.py                         IR as text; whole numbers that are a
 parser.py  tables.py  actions.py            the stages of a program: states, tables, actions
 primitives.py  expressions.py               what they consist of
 headers.py  hashing.py  runtime.ll          fields and headers on the wire; hashes; what every program calls
-compiler.py                                 IR to machine code, kept for the next time, and that into memory
 memory.py  pipeline.py                      tables, registers and counters in memory; packets through them
+
+`tensorexpress/machine_code.py` makes machine code of the IR.
 """

@@ -8,11 +8,11 @@ from operator import attrgetter
 from struct import Struct
 from typing import Any
 
+from tensorexpress.machine_code import load
 from tensorexpress.switch.packet import DROP_PORT, EGRESS_CLONE, SwitchPacket
 from tensorexpress.switch.program.bmv2.values import ArrayInfo, TableInfo
 from tensorexpress.switch.program.compiled import CompiledProgram
 from tensorexpress.switch.program.externs import ARRAYS
-from tensorexpress.switch.program.native.compiler import load
 from tensorexpress.switch.program.native.generate import NativeLayout
 from tensorexpress.switch.program.native.layout import SLOT_NAMES, SLOTS, TOLD, WordCell
 from tensorexpress.switch.program.native.memory import (
