@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -62,8 +62,7 @@ class StuckError(AssertionError):
     """From some state on workers do not get all sums, however often they send again and nothing is lost any more."""
 
 
-@dataclass(frozen=True)
-class Turn:
+class Turn(NamedTuple):
     """One turn of a slot of a worker: what it sends then."""
 
     worker: int
@@ -72,9 +71,8 @@ class Turn:
     turn: int
 
 
-@dataclass(frozen=True)
-class State:
-    """Everything that the future depends on."""
+class State(NamedTuple):
+    """Everything that the future depends on; a tuple, of which a million are made and compared."""
 
     #: By worker: how often it has started, and the turn of every slot.
     workers: tuple[tuple[int, tuple[int, ...]], ...]
@@ -161,6 +159,7 @@ class Model:
         self._sent: dict[Turn, tuple[int, ...]] = {}
         self._contents: dict[int, SumPacket | None] = {}
         self._arrived: dict[tuple[Turn, int], bool] = {}
+        self._results: dict[int, bool] = {}
 
     # The real switches, as functions of what is in their slots.
 
@@ -350,7 +349,7 @@ class Model:
             yield from self._arrivals(state, arrival)
             if len(state.between) == self.settings.under_way:
                 # For something else to be under way, something has to be lost, or to arrive for the last time.
-                without = replace(state, between=state.between - {arrival})
+                without = state._replace(between=state.between - {arrival})
                 yield partial(self._same, without)
                 yield from self._arrivals(without, arrival)
 
@@ -363,7 +362,7 @@ class Model:
 
     def sent_again(self, state: State) -> State:
         """Return what is after all before was lost, workers have sent what they wait for, and all of that arrived."""
-        state = replace(state, results=(frozenset(),) * len(state.workers), between=frozenset())
+        state = state._replace(results=(frozenset(),) * len(state.workers), between=frozenset())
         for worker, (epoch, turns) in enumerate(state.workers):
             for slot, turn in enumerate(turns):
                 if turn < self.settings.turns:
@@ -398,8 +397,7 @@ class Model:
     def _pruned(self, state: State, worker: int, after: tuple[int, tuple[int, ...]], past: Any) -> State:
         """Return the state with a worker elsewhere; results that it would discard from now on are the same as none."""
         kept = frozenset(frame for frame in state.results[worker] if self._may_matter(after, frame))
-        return replace(
-            state,
+        return state._replace(
             workers=(*state.workers[:worker], after, *state.workers[worker + 1 :]),
             past=past,
             results=(*state.results[:worker], kept, *state.results[worker + 1 :]),
@@ -417,37 +415,43 @@ class Model:
     def _after(self, state: State, arrival: tuple[int, int, int], *, old: bool) -> State:
         """Return what is after a frame has arrived; what it causes is then under way, if there is room."""
         state, sent = self._arrive(state, arrival, old=old)
+        if not sent:
+            return state
         between = state.between
         for each in sent:
             if self.settings.under_way is None or len(between) < self.settings.under_way:
                 between |= {each}
-        return state if between == state.between else replace(state, between=between)
+        return state if between == state.between else state._replace(between=between)
 
     def _arrive(self, state: State, arrival: tuple[int, int, int], *, old: bool) -> tuple[State, list[Any]]:
         """Return what is after a frame has arrived, and what is now under way to switches and the server."""
         place, port, frame = arrival
         if place == SERVER:
             server, answers = self._serve(state.server, frame)
-            after = state if server == state.server else replace(state, server=server)
+            after = state if server == state.server else state._replace(server=server)
             return after, [(*self._answers_at, answer) for answer in answers]
         held, sent = self._pass(place, state.switches[place], port, frame, old)
-        results, on_the_way = list(state.results), []
+        results, on_the_way = state.results, []
         for out, data in sent:
             end = self._ends[place, out]
             if isinstance(end, tuple):
                 on_the_way.append((*end, data))
             elif end == self._server_host and not self._is_result(data):
                 on_the_way.append((SERVER, 0, data))
-            elif self._may_matter(state.workers[worker := self._hosts.index(end)], data):
-                results[worker] |= {data}
-        if held == state.switches[place] and tuple(results) == state.results:
+            elif data not in results[worker := self._hosts.index(end)] and self._may_matter(
+                state.workers[worker], data
+            ):
+                results = (*results[:worker], results[worker] | {data}, *results[worker + 1 :])
+        if held == state.switches[place] and results is state.results:
             return state, on_the_way
         switches = (*state.switches[:place], held, *state.switches[place + 1 :])
-        return replace(state, switches=switches, results=tuple(results)), on_the_way
+        return state._replace(switches=switches, results=results), on_the_way
 
     def _is_result(self, frame: int) -> bool:
-        content = self._content(frame)
-        return content is not None and bool(content.sums.flags & SumFlag.RESULT)
+        if frame not in self._results:
+            content = self._content(frame)
+            self._results[frame] = content is not None and bool(content.sums.flags & SumFlag.RESULT)
+        return self._results[frame]
 
 
 def _read_held(held: tuple[bytes, bool] | None) -> tuple[SumPacket, bool] | None:
