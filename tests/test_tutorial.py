@@ -19,7 +19,7 @@ HAS_TORCH = find_spec("torch") is not None
 
 def script() -> str:
     """Return all sh blocks as one script; after the switch is started it waits for the line that a person would."""
-    wait = 'until grep -q "is ready" switch.log; do kill -0 %1; done'
+    wait = 'grep -q "is ready" <(tail -n +1 -f --pid=$! switch.log)'
     blocks = [
         block
         for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)

@@ -64,20 +64,31 @@ class VirtualNetwork:
         return bytes(data)
 
     def run(self, endpoints, until, most_events=20_000):
-        """Let time pass until the condition holds; fail when nothing more would ever happen."""
+        """Let time pass until the condition holds; fail when nothing more would ever happen.
+
+        As in a process of its own, an endpoint is given control when something has arrived or is due, or its link may
+        have room again, and not before.
+        """
+        awake, due = list(endpoints), {}
         for _ in range(most_events):
-            for endpoint in endpoints:
+            for endpoint in awake:
                 endpoint.advance()
             if until():
                 return
-            times = [time for endpoint in endpoints if (time := endpoint.next_event_ps()) is not None]
+            due |= {endpoint: endpoint.next_event_ps() for endpoint in awake}
+            times = [time for time in due.values() if time is not None]
             times += [self.on_the_way[0][0]] if self.on_the_way else []
             assert times, "nothing is on its way and nobody waits for a time: a deadlock"
             self.now_ps = max(self.now_ps, min(times))
             self.deliver()
-            for endpoint in endpoints:
+            awake = [each for each in endpoints if self._wakes(each, due[each])]
+            for endpoint in awake:
                 endpoint.receive()
         raise AssertionError(f"not done after {most_events} events")
+
+    def _wakes(self, endpoint, due_ps):
+        has_arrivals, waits_for_room = bool(endpoint._link.arrived), endpoint._held is not None
+        return has_arrivals or waits_for_room or (due_ps is not None and due_ps <= self.now_ps)
 
     def deliver(self):
         while self.on_the_way and self.on_the_way[0][0] <= self.now_ps:
