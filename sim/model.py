@@ -93,6 +93,8 @@ class Port:
         self.is_paced = bool(model.program.link_paced[link])
         self.wake: simpy.Event | None = None
         self.carried = self.busy_until_ps = 0
+        #: What has been sent, for how long that took, and the most that waited in a switch.
+        self.sent_bytes = self.busy_ps = self.peak_bytes = 0
         model.env.process(self.run())
 
     def next_packet(self) -> Packet | None:
@@ -117,22 +119,26 @@ class Port:
                 yield idle
                 continue
             occupied_ps = serialisation_ps(packet.size, self.rate_bps)
-            model.note_transmission(self.link, packet, occupied_ps)
-            arrival = model.at(self.passing_ps(packet) + self.delay_ps, ARRIVE, self.link)
+            self.sent_bytes += packet.size
+            self.busy_ps += occupied_ps
+            model.note_transmission(self.link, packet)
+            arrival = model.at(self.passing_ps(packet, occupied_ps) + self.delay_ps, ARRIVE, self.link)
             arrival.callbacks.append(partial(self.deliver, packet))
             self.busy_until_ps = int(model.env.now) + occupied_ps
 
-    def passing_ps(self, packet: Packet) -> int:
+    def passing_ps(self, packet: Packet, occupied_ps: int) -> int:
         """Return how long after it starts to occupy the link a packet or train can be passed on.
 
         That is when its first packet is there, or so much later that the next link, if it is faster, will not run out
         of packets of the train. A host has a train when it has all of it.
         """
-        head = min(packet.size, self.model.program.head_bytes)
+        head = self.model.program.head_bytes
         rest = packet.size - head
         # What a paced link sends is at its end at once.
+        if rest <= 0:
+            return 0 if self.is_paced else occupied_ps
         head_ps = 0 if self.is_paced else serialisation_ps(head, self.rate_bps)
-        tail_ps = serialisation_ps(rest if self.is_paced else packet.size, self.rate_bps)
+        tail_ps = serialisation_ps(rest, self.rate_bps) if self.is_paced else occupied_ps
         if packet.hop + 1 == len(packet.path):
             return tail_ps
         following = self.model.ports[packet.path[packet.hop + 1]]
@@ -170,7 +176,7 @@ class SwitchPort(Port):
         if program.ecn_bytes and packet.kind == DATA and found >= program.ecn_bytes:
             packet.marked = True
             record.link_marks[self.link] += 1
-        record.link_peak_bytes[self.link] = max(record.link_peak_bytes[self.link], self.queue.backlog_bytes)
+        self.peak_bytes = max(self.peak_bytes, self.queue.backlog_bytes)
         self.kick()
 
     def next_packet(self) -> Packet | None:
@@ -355,8 +361,8 @@ class Flow:
         for link in ack.path:
             port = model.ports[link]
             occupied_ps = serialisation_ps(ack.size, port.rate_bps)
-            model.record.link_bytes[link] += ack.size
-            model.record.link_busy_ps[link] += occupied_ps
+            port.sent_bytes += ack.size
+            port.busy_ps += occupied_ps
             port.busy_until_ps = max(now, port.busy_until_ps) + occupied_ps
             arrives_ps += port.delay_ps + (0 if port.is_paced else occupied_ps)
             if isinstance(port, SwitchPort) and not port.queue.sorts():
@@ -738,6 +744,9 @@ class Model:
         except simpy.core.EmptySchedule:
             raise SimulationError("no packet can make progress any more; this is a defect, please report it") from None
         self.record.end_ps = int(self.env.now)
+        self.record.link_bytes[:] = [port.sent_bytes for port in self.ports]
+        self.record.link_busy_ps[:] = [port.busy_ps for port in self.ports]
+        self.record.link_peak_bytes[:] = [port.peak_bytes for port in self.ports]
         if self._log is not None:
             self.record.packets = np.array(self._log, dtype=PACKET)
         return self.record
@@ -764,12 +773,9 @@ class Model:
 
     # Packets
 
-    def note_transmission(self, link: int, packet: Packet, occupied_ps: int) -> None:
+    def note_transmission(self, link: int, packet: Packet) -> None:
         """Count a packet that starts to occupy a link."""
-        record = self.record
-        record.link_bytes[link] += packet.size
-        record.link_busy_ps[link] += occupied_ps
-        record.transmissions += 1
+        self.record.transmissions += 1
         if self._log is not None:
             message = -1 if packet.message is None else packet.message.index
             self._log.append((int(self.env.now), link, packet.kind, packet.flow.index, message, packet.iteration,
