@@ -152,15 +152,16 @@ class TestPredicted:
         with pytest.raises(PlanError, match="policy 'switchml' has sums end in switches"):
             predict(scenario, ["switchml"], replan_ps=0)
 
-    def test_the_table_and_json_say_when_and_what_it_brought(self) -> None:
+    def test_the_table_and_json_say_when_and_what_it_brought(self, tmp_path: Path) -> None:
         quick = [EXAMPLE, "--set", "job.model=alexnet", "--set", "change.at=200 ms", "--set", "change.until=900 ms"]
         args = ["predict", *quick, "--set", "iterations=6", "--replan", "10 ms"]
-        said = CliRunner().invoke(main, [*args, "--policy", "libra:placement=equal,inart"])
+        written = tmp_path / "prediction.json"
+        said = CliRunner().invoke(main, [*args, "--policy", "libra:placement=equal,inart", "--json", str(written)])
         assert "routes planned again, in force 10 ms after links or background traffic change" in said.output
         assert "sums of job0 to" in said.output
         # The busiest link is that of all routes together, and how much of it are tensors is not said by one of them.
         assert re.search(r"the busiest link, \S+, is busy for [0-9.]+% of the time, and carries nothing", said.output)
-        document = json.loads(CliRunner().invoke(main, [*args, "--json", "-"]).output)
+        document = json.loads(written.read_text())
         first = document["policies"]["inart"]["routes"][0]
         assert (first["changed_ps"], first["from_ps"]) == (200 * MS, 210 * MS)
         assert first["jobs"]["job0"]["planned_again_bps"] > 2 * first["jobs"]["job0"]["planned_as_it_was_bps"]
