@@ -91,7 +91,7 @@ class _Table:
     def _publish(self) -> None:
         self._core[self._place] = native.address_of(self.words)
         #: The same as bytes, and as numbers: of single rows and words Python reads and writes these faster.
-        self.bytes = memoryview(self.words).cast("B")
+        self.bytes = self.words.data.cast("B")
         self.cells = self.bytes.cast("q")
 
     def __len__(self) -> int:
@@ -157,7 +157,7 @@ class NativeEndpoint(Endpoint):
         """Speak over a wire or a kernel socket; all else is as `Endpoint` says."""
         self._core_words: Words = np.zeros(at.CORE_WORDS, dtype=np.int64)
         #: The same as numbers: of single words Python reads and writes these faster.
-        self._core = memoryview(self._core_words)
+        self._core = self._core_words.data
         self._address = native.address_of(self._core_words)
         self._seen = Counters()
         super().__init__(
