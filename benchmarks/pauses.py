@@ -27,7 +27,7 @@ from typing import Any
 
 import grpc
 from google.protobuf import text_format
-from switch import deploy_to, make_frames
+from switch import deploy_to, make_bench_plan, make_frames
 
 from tensorexpress import p4
 from tensorexpress.p4runtime_messages import P4RuntimeStub, p4info_pb2, p4runtime_pb2
@@ -340,7 +340,7 @@ def measure_programs() -> None:
     own = p4.load()
     p4info = text_format.Parse(own.p4info, p4info_pb2.P4Info())
     with probed_switch("plan") as (address, finish):
-        deploy_to(address)
+        deploy_to(address, make_bench_plan())
         client, phases = Client(address), Phases()
         time.sleep(0.5)
         phases.run("quiet", lambda: time.sleep(3))
