@@ -76,6 +76,9 @@ _SO_PRIORITY = int(socket.SO_PRIORITY)
 _MONOTONIC = 1
 _READABLE, _WRITABLE = 1, 4
 
+#: Behind a frame of which the switch wants to know when it had to leave (`wire.udp.stamped`).
+_STAMP_BYTES = 8
+
 #: Bytes of an IPv4 socket address.
 _IPV4_PLACE_BYTES = 16
 
@@ -140,7 +143,13 @@ def send_frame(c: Cells, size: int) -> None:
         put_half(network + 4, length)
     put_half(frame + headers - 4, length)
     finish_udp(frame, headers, length)
-    sendto(c[DESCRIPTOR], frame, headers + size, _WITHOUT_WAITING, 0, 0)
+    total = headers + size
+    if c[IS_STAMPED]:
+        left_ns = c[ORIGIN_NS] + c[LEAVES_PS] // _PS_PER_NS
+        put(frame + total, left_ns >> 32)
+        put(frame + total + 4, left_ns)
+        total += _STAMP_BYTES
+    sendto(c[DESCRIPTOR], frame, total, _WITHOUT_WAITING, 0, 0)
 
 
 @compiled
@@ -251,6 +260,7 @@ def send_ack(c: Cells, receiving: int, now_ps: int) -> None:
     peer = words(row_of(c[PEERS], r[R_PEER], PEER_WORDS))
     peer[P_SENT_PS] = now_ps
     c[N_ACKS_SENT] += 1
+    c[LEAVES_PS] = now_ps
     start = c[LEAVING] + c[FRAME_HEADER_BYTES]
     copy(start, c[ACK_HEADER], _HEADER_BYTES)
     octets(start)[_FLAGS] = _MARKED if r[R_MARKED] else 0
@@ -312,7 +322,9 @@ def transmit(core: int, now_ps: int) -> bool:
             s[S_SERVED] = c[SERVED_COUNT]
         before = s[S_IN_FLIGHT]
         flags = next_burst(c, flow, now_ps, most)
+        c[LEAVES_PS] = now_ps
         if c[RATE_BPS]:
+            c[LEAVES_PS] = c[FREE_PS]
             c[FREE_PS] += occupied_ps(s[S_IN_FLIGHT] - before, c[RATE_BPS])
         if c[CREDIT_BYTES] and room_for(c, s[S_PROBING] != 0, now_ps) < 1:
             flags |= _ASKS_ACK

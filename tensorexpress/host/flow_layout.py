@@ -21,7 +21,7 @@ NONE = -1
 #: Of the whole endpoint. Tables are addresses, and so are the headers of acknowledgements and what sockets need.
 (
     PHASE, WAKE_PS, REST_PS, ORIGIN_NS, DRAINED_PS, IS_LEFT, BLOCKED, BLOCKED_ON, ERROR,
-    IS_WIRE, OWN, FOUND, RECEIVED, STAGE, STAGE_BYTES, LEAVING, FRAME_HEADER_BYTES,
+    IS_WIRE, IS_STAMPED, LEAVES_PS, OWN, FOUND, RECEIVED, STAGE, STAGE_BYTES, LEAVING, FRAME_HEADER_BYTES,
     DESCRIPTOR, TOGETHER, TOS, PRIORITY, CUT_BYTES, OPTION, HELD, HELD_AT, HELD_BYTES, HELD_ROUTE,
     COME_AT, COME_BYTES, COME_STRIDE, COME_MARKED, PENDING, PENDING_BYTES, PENDING_PEER,
     POLLED, POLLED_COUNT, TIME, ACK_HEADER, RUN_HEADER,
@@ -30,8 +30,8 @@ NONE = -1
     WEIGHS_TURNS, MOST_SEGMENTS, SERVED_COUNT, FREE_PS, IS_IDLE,
     N_SENT, N_RECEIVED, N_ACKS_SENT, N_ACKS_RECEIVED, N_MARKED, N_STRANGERS, N_MALFORMED, N_CORRUPT, N_FOREIGN,
     N_IMPLAUSIBLE, N_REFUSED, N_IGNORED,
-) = range(76)  # fmt: skip
-CORE_WORDS = 76
+) = range(78)  # fmt: skip
+CORE_WORDS = 78
 
 #: How a kernel socket sends to a peer, by class of traffic: socket address, its bytes, byte of the class, priority.
 #: Over a wire it is what frames begin with.

@@ -211,14 +211,14 @@ class NativeEndpoint(Endpoint):
     def _set_up(self, core: Words, settings: EndpointSettings) -> None:
         flow = settings.flow
         self._stage_memory = bytearray(LONGEST_FRAME_BYTES)
-        leaving, held = np.zeros(LONGEST_FRAME_BYTES, dtype=np.uint8), np.zeros(0, dtype=np.uint8)
+        leaving, held = np.zeros(LONGEST_FRAME_BYTES + 8, dtype=np.uint8), np.zeros(0, dtype=np.uint8)
         times, run, option = (np.zeros(words, dtype=np.int64) for words in (2, 8, 1))
         self._header.pack(self._plain(int(Kind.ACK)), 0)
         ack = self._header_words.copy()
         received, *others = native.message_words(self._stage_memory)
         core[at.DESCRIPTOR] = self._link.fileno()
         if isinstance(self._link, WireLink):
-            core[at.IS_WIRE] = 1
+            core[at.IS_WIRE], core[at.IS_STAMPED] = 1, self._link.is_stamped
             own, found = native.wire_words(self._link.fileno(), self._link.own)
         else:
             here = FrameEnd(b"", ip_address(self._link.address[0]), self._link.address[1])

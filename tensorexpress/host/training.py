@@ -158,11 +158,7 @@ class Station:
 def _endpoint_for(link: HostLink, settings: EndpointSettings) -> type[Endpoint]:
     """Return what carries messages by machine code, where link and settings allow that, else what is all Python."""
     has_code = HOST_ORDERS[settings.host_order].code is not None and machine_code() is not None
-    if (
-        settings.messages_alone
-        and has_code
-        and (isinstance(link, KernelLink) or (isinstance(link, WireLink) and link.is_native))
-    ):
+    if settings.messages_alone and has_code and isinstance(link, KernelLink | WireLink):
         from tensorexpress.host.native_endpoint import NativeEndpoint
 
         return NativeEndpoint

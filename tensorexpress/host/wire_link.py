@@ -125,7 +125,7 @@ class WireLink:
 
     def __init__(self, own: FrameEnd, gateway_mac: bytes, wire: socket.socket, *, stamped: bool = False):
         """Send through a wire; `stamped`: the switch wants to know of every frame when it had to leave."""
-        self.own, self._gateway_mac = own, gateway_mac
+        self.own, self._gateway_mac, self.is_stamped = own, gateway_mac, stamped
         self.leaves_ps: int | None = None
         self._socket = wire
         prepare_socket(wire)
@@ -149,11 +149,6 @@ class WireLink:
     def _with_stamp(self, frame: bytes) -> bytes:
         left_ps = monotonic_ps() if self.leaves_ps is None else self.leaves_ps
         return with_stamp(frame, left_ps // _PS_PER_NS)
-
-    @property
-    def is_native(self) -> bool:
-        """Whether machine code makes and takes its frames."""
-        return not isinstance(self._end, PlainWire)
 
     def headers_to(self, target: Address, traffic: TrafficClass) -> bytes:
         """Return what frames to a target begin with, but for what follows from the length of their datagrams."""
