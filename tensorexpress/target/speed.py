@@ -46,7 +46,7 @@ _MOST_LINKS = 4
 _PLAIN_PACKET_WORTH = 4
 
 #: The probe: links that no machine keeps up with, the packets of all of them each way in an iteration, a fraction of a
-#: second on any machine, and what is in flight.
+#: second on any machine, and the window of a flow, as scenarios have it if they say nothing else.
 _PROBE_BPS = 10**10
 _PROBE_PACKETS = 400
 _PROBE_WINDOW_BYTES = 128_000
@@ -198,7 +198,7 @@ def probe_plan(load: Load) -> Plan:
     layers = tuple(Layer(f"to {server}", params, PS_PER_MS // 100, PS_PER_MS // 100) for server in range(links))
     workers, servers = tuple(range(links)), tuple(range(links, 2 * links))
     job = Job("probe", Workload("probe", layers), workers, servers)
-    transport = Transport(_PROBE_WINDOW_BYTES // links, rto_min_ps=PS_PER_SECOND // 5)
+    transport = Transport(_PROBE_WINDOW_BYTES, rto_min_ps=PS_PER_SECOND // 5)
     cluster = star(len(workers) + len(servers), _PROBE_BPS, delay=0, mtu=load.mtu)
     scenario = Scenario("speed", cluster, (job,), transport, iterations=_PROBE_ITERATIONS, warmup=1)
     return make_plan(scenario, POLICIES["switchml" if load.sums else "fifo"])
