@@ -76,9 +76,6 @@ _SO_PRIORITY = int(socket.SO_PRIORITY)
 _MONOTONIC = 1
 _READABLE, _WRITABLE = 1, 4
 
-#: Behind a frame of which the switch wants to know when it had to leave (`wire.udp.stamped`).
-_STAMP_BYTES = 8
-
 #: Bytes of an IPv4 socket address.
 _IPV4_PLACE_BYTES = 16
 
@@ -148,7 +145,7 @@ def send_frame(c: Cells, size: int) -> None:
         left_ns = c[ORIGIN_NS] + c[LEAVES_PS] // _PS_PER_NS
         put(frame + total, left_ns >> 32)
         put(frame + total + 4, left_ns)
-        total += _STAMP_BYTES
+        total += STAMP_BYTES
     sendto(c[DESCRIPTOR], frame, total, _WITHOUT_WAITING, 0, 0)
 
 
@@ -558,7 +555,7 @@ def receive_frame(c: Cells) -> int:
 def receive_datagrams(c: Cells) -> int:
     """Receive a datagram, or several that the kernel joined; return their bytes, 0 where there are none."""
     m, f = words(c[RECEIVED]), words(c[FOUND])
-    while True:
+    for _ in range(_MOST_TAKEN):
         m[NAME_BYTES], m[CONTROL_BYTES] = NAME_ROOM, CONTROL_ROOM
         size = recvmsg(c[DESCRIPTOR], c[RECEIVED], _WITHOUT_WAITING)
         if size < 0 and halves(errno_at())[0] == _AGAIN:
@@ -571,6 +568,7 @@ def receive_datagrams(c: Cells) -> int:
         ip = m[NAME] + (4 if words(c[OWN])[OWN_IP_BYTES] == 4 else 8)
         c[PENDING_PEER] = peer_at(c, ip, number_at(m[NAME] + 2))
         return size
+    return 0  # the socket has nothing else to say
 
 
 @compiled

@@ -16,6 +16,9 @@ MOST_BURST = 62
 #: Bits of the rings: what a sender may have on the way, and what a receiver can tell apart, which is one more.
 SENT_BITS, ARRIVED_BITS = SPAN, 2 * SPAN
 
+#: Behind a frame of which the switch wants to know when it had to leave (`wire.udp.stamped`).
+STAMP_BYTES = 8
+
 NONE = -1
 
 #: Of the whole endpoint. Tables are addresses, and so are the headers of acknowledgements and what sockets need.

@@ -211,7 +211,7 @@ class NativeEndpoint(Endpoint):
     def _set_up(self, core: Words, settings: EndpointSettings) -> None:
         flow = settings.flow
         self._stage_memory = bytearray(LONGEST_FRAME_BYTES)
-        leaving, held = np.zeros(LONGEST_FRAME_BYTES + 8, dtype=np.uint8), np.zeros(0, dtype=np.uint8)
+        leaving, held = np.zeros(LONGEST_FRAME_BYTES + at.STAMP_BYTES, dtype=np.uint8), np.zeros(0, np.uint8)
         times, run, option = (np.zeros(words, dtype=np.int64) for words in (2, 8, 1))
         self._header.pack(self._plain(int(Kind.ACK)), 0)
         ack = self._header_words.copy()
