@@ -8,6 +8,12 @@ CURRENT ?= .venv-current
 # Tests start hundreds of Python processes, none of which should compile what another has compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
+# What numba makes of simulator, switch and hosts, in a minute of a processor, is kept for the user and belongs to the
+# installation: nobody has to wait for it later. Where it cannot be made, Python does without.
+COMPILE = { $(BIN)/python -c 'import tensorexpress.sim.kernel.native' & \
+	$(BIN)/python -c 'import tensorexpress.host.native_endpoint, tensorexpress.switch.native.build as b; b.functions()'; \
+	wait; } 2>/dev/null
+
 .PHONY: demo quick torch test thorough test-current check bench studies clean
 
 demo: $(READY)
@@ -29,10 +35,9 @@ torch: $(READY)
 
 # Four files at a time, on two cores as well, because many tests wait for links; one after another: make test PYTEST=
 PYTEST ?= -n 4 --dist loadfile --no-loadscope-reorder
-# The simulator and, the first time, the tests themselves are compiled before all of them want that at once.
+# Machine code and, the first time, the tests themselves are compiled before all of them want that at once.
 test: $(READY) torch
-	@$(BIN)/tensorexpress predict >/dev/null & \
-		[ -d tests/__pycache__ ] || $(BIN)/python -m pytest --collect-only >/dev/null; wait
+	@$(COMPILE); [ -d tests/__pycache__ ] || $(BIN)/python -m pytest --collect-only >/dev/null; true
 	$(BIN)/python -m pytest $(PYTEST)
 
 # All cases of large sets, of which `make test` tries a part.
@@ -64,10 +69,13 @@ studies: $(READY)
 
 $(READY): EXTRAS = dev
 $(CURRENT)/.ready: EXTRAS = p4,scapy,suite
+$(READY): AFTER = $(COMPILE)
+$(CURRENT)/.ready: AFTER = true
 $(READY) $(CURRENT)/.ready: setup.cfg
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet 'setuptools>=68' wheel
 	$(@D)/bin/python -m pip install --quiet --no-build-isolation --editable '.[$(EXTRAS)]'
+	@$(AFTER)
 	touch $@
 
 clean:
