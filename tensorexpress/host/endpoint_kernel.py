@@ -74,7 +74,6 @@ _NOT_PERMITTED, _NO_ACCESS = errno.EPERM, errno.EACCES
 _IP, _IPV6, _SOCKET = map(int, (socket.IPPROTO_IP, socket.IPPROTO_IPV6, socket.SOL_SOCKET))
 _SO_PRIORITY = int(socket.SO_PRIORITY)
 _MONOTONIC = 1
-_READABLE, _WRITABLE = 1, 4
 
 #: Bytes of an IPv4 socket address.
 _IPV4_PLACE_BYTES = 16
@@ -98,7 +97,6 @@ _MAGIC_AND_VERSION = MAGIC << 4 | VERSION
 _MOST_TAKEN, _MOST_TAKEN_BYTES = 256, 2**19
 
 _PS_PER_US, _PS_PER_NS, _NS_PER_S = 10**6, 10**3, 10**9
-_NEVER = 1 << 62
 
 
 @compiled
@@ -388,7 +386,7 @@ def accept(c: Cells, number: int, receiving: int, start: int, sequence: int, is_
 
 
 @compiled
-def flow_of(c: Cells, table: int, width: int, first: int, flow: int) -> int:
+def flow_of(table: int, width: int, first: int, flow: int) -> int:
     """Return a peer's flow of a number, of those that begin with a row; both kinds begin with the same words."""
     while first != NONE and words(row_of(table, first, width))[R_FLOW] != flow:
         first = words(row_of(table, first, width))[R_NEXT]
@@ -427,7 +425,7 @@ def take_data(c: Cells) -> bool:
     """Take the segment that is next (`Endpoint._take_data`); False where Python has to do something first."""
     start, size = c[PENDING], c[PENDING_BYTES] - _HEADER_BYTES
     peer = words(row_of(c[PEERS], c[PENDING_PEER], PEER_WORDS))
-    number = flow_of(c, c[RECEIVING], RECEIVING_WORDS, peer[P_RECEIVING], number_at(start + _FLOW))
+    number = flow_of(c[RECEIVING], RECEIVING_WORDS, peer[P_RECEIVING], number_at(start + _FLOW))
     if number == NONE:
         c[BLOCKED] = NEW_FLOW
         return False
@@ -467,7 +465,7 @@ def take_ack(core: int, now_ps: int) -> None:
     start = c[PENDING]
     c[N_ACKS_RECEIVED] += 1
     peer = words(row_of(c[PEERS], c[PENDING_PEER], PEER_WORDS))
-    number = flow_of(c, c[SENDING], SENDING_WORDS, peer[P_SENDING], number_at(start + _FLOW))
+    number = flow_of(c[SENDING], SENDING_WORDS, peer[P_SENDING], number_at(start + _FLOW))
     if number == NONE:
         return
     flow = row_of(c[SENDING], number, SENDING_WORDS)
@@ -533,7 +531,7 @@ def peer_at(c: Cells, ip: int, port: int) -> int:
 @compiled
 def receive_frame(c: Cells) -> int:
     """Receive the datagram of a frame from the wire; return the bytes of the frame, 0 where there is none."""
-    f, datagram = words(c[FOUND]), 0
+    f = words(c[FOUND])
     while True:
         size = recv(c[DESCRIPTOR], c[STAGE], c[STAGE_BYTES], _WITHOUT_WAITING)
         if size == 0 or (size < 0 and halves(errno_at())[0] == _REFUSED):
@@ -632,8 +630,8 @@ def run_on(core: int, waits: int) -> int:
         due = c[WAKE_PS] if due == NONE else min(due, c[WAKE_PS])
         left_ns = max(0, due - now + _PS_PER_NS - 1) // _PS_PER_NS
         t[0], t[1] = left_ns // _NS_PER_S, left_ns % _NS_PER_S
-        octets(c[POLLED])[4] = _READABLE | (_WRITABLE if c[HELD_BYTES] else 0)
-        ready = ppoll(c[POLLED], c[POLLED_COUNT], 0 if due == _NEVER else c[TIME], 0)
+        octets(c[POLLED])[4] = READABLE | (WRITABLE if c[HELD_BYTES] else 0)
+        ready = ppoll(c[POLLED], c[POLLED_COUNT], 0 if due == NEVER else c[TIME], 0)
         if ready < 0:  # a signal, for Python
             return 0
         for index in range(1, c[POLLED_COUNT]):

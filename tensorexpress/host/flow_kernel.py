@@ -16,7 +16,6 @@ from tensorexpress.wire.header import Flag
 _HALF, _HALF_RANGE = 0xFFFFFFFF, 1 << 31
 _RETRANSMITTED, _LAST_OF_SLICE, _ASKS_ACK = map(int, (Flag.RETRANSMITTED, Flag.LAST_OF_SLICE, Flag.ASKS_ACK))
 _PS_PER_S, _PS_PER_US = 10**12, 10**6
-_NO_LIMIT = 1 << 62
 
 
 # Rows and bits
@@ -188,7 +187,7 @@ def key_of(c: Cells, s: Cells) -> int:
 
 @compiled
 def lose_message(c: Cells, s: Cells, message: int) -> None:
-    """Put a message behind those that have lost segments, unless it is among them."""
+    """Put a message behind those that have lost segments; it is not among them."""
     o = words(row_of(c[OUTGOING], message, OUTGOING_WORDS))
     o[O_NEXT], o[O_BEFORE] = NONE, s[S_LAST_LOSING]
     if s[S_LAST_LOSING] == NONE:
@@ -199,7 +198,7 @@ def lose_message(c: Cells, s: Cells, message: int) -> None:
 
 
 @compiled
-def find_message(c: Cells, s: Cells, message: int) -> None:
+def stop_losing(c: Cells, s: Cells, message: int) -> None:
     """Take a message out of those that have lost segments."""
     o = words(row_of(c[OUTGOING], message, OUTGOING_WORDS))
     if o[O_BEFORE] == NONE:
@@ -233,7 +232,7 @@ def take_again(c: Cells, flow: int, room: int, b: Cells) -> None:
         count += 1
     o[O_LOST] -= count
     if o[O_LOST] == 0:
-        find_message(c, s, message)
+        stop_losing(c, s, message)
     s[S_AGAIN] += count
     b[B_MESSAGE], b[B_FIRST], b[B_COUNT] = message, sequence - o[O_FIRST_SEQUENCE], count
 
@@ -394,7 +393,7 @@ def note_arrivals(c: Cells, flow: int, sequence: int, bitmap: int, size: int, en
         if count:
             o[O_LOST] -= count
             if o[O_LOST] == 0:
-                find_message(c, s, message)
+                stop_losing(c, s, message)
             arrive(c, message, o, count)
         message = following
     return total
@@ -537,7 +536,7 @@ def chosen(c: Cells) -> int:
 def next_event(core: int, now_ps: int) -> int:
     """Return when there is something to do if nothing arrives: time-outs, or a free link; `NONE`: never."""
     c = words(core)
-    due, waiting, probing = _NO_LIMIT, False, False
+    due, waiting, probing = NEVER, False, False
     for place in range(c[ACTIVE_COUNT]):
         s = words(row_of(c[SENDING], words(c[ACTIVE])[place], SENDING_WORDS))
         if s[S_IN_FLIGHT]:
@@ -546,4 +545,4 @@ def next_event(core: int, now_ps: int) -> int:
             waiting, probing = True, probing or s[S_PROBING] != 0
     if c[RATE_BPS] and waiting and not c[HELD_BYTES] and room_for(c, probing, now_ps) >= 1:
         due = min(due, c[FREE_PS])
-    return NONE if due == _NO_LIMIT else due
+    return NONE if due == NEVER else due

@@ -21,6 +21,10 @@ STAMP_BYTES = 8
 
 NONE = -1
 
+#: A time that does not come, a window without a limit; and what descriptors are polled for.
+NEVER = 1 << 62
+READABLE, WRITABLE = 1, 4
+
 #: Of the whole endpoint. Tables are addresses, and so are the headers of acknowledgements and what sockets need.
 (
     PHASE, WAKE_PS, REST_PS, ORIGIN_NS, DRAINED_PS, IS_LEFT, BLOCKED, BLOCKED_ON, ERROR,

@@ -22,7 +22,7 @@ from tensorexpress.framing import SEGMENT_HEADER_BYTES
 from tensorexpress.host import flow_layout as at
 from tensorexpress.host import native
 from tensorexpress.host.assembly import Incoming
-from tensorexpress.host.endpoint import PLAIN, BufferFor, Counters, Endpoint, EndpointSettings, Peer, view_of
+from tensorexpress.host.endpoint import PLAIN, Counters, Endpoint, EndpointSettings, Peer, view_of
 from tensorexpress.host.layout import ECT
 from tensorexpress.host.links import Address, KernelLink, raise_what_can_be_mended, segments_together
 from tensorexpress.host.segments import SegmentBuffer, SegmentRun
@@ -55,9 +55,7 @@ _FLOWS = Library(
 )  # fmt: skip
 [_flows] = _FLOWS.functions()
 
-_NEVER = 1 << 62
 _PS_PER_NS, _PS_PER_US = 1000, 10**6
-_READABLE = 1
 _COUNTERS = {
     "sent": at.N_SENT, "received": at.N_RECEIVED, "acks_sent": at.N_ACKS_SENT, "acks_received": at.N_ACKS_RECEIVED,
     "marked": at.N_MARKED, "strangers": at.N_STRANGERS, "malformed": at.N_MALFORMED, "corrupt": at.N_CORRUPT,
@@ -148,25 +146,19 @@ class NativeEndpoint(Endpoint):
         link: WireLink | KernelLink,
         peers: Mapping[str, Address],
         settings: EndpointSettings,
-        *,
-        session: int,
-        buffer_for: BufferFor = lambda source, tag, size: bytearray(size),
-        delivered: Callable[[Incoming], None] = lambda message: None,
-        clock_ps: Callable[[], int] = monotonic_ps,
+        **options: Any,
     ):
-        """Speak over a wire or a kernel socket; all else is as `Endpoint` says."""
+        """Speak over a wire or a kernel socket; options are those of `Endpoint`."""
         self._core_words: Words = np.zeros(at.CORE_WORDS, dtype=np.int64)
         #: The same as numbers: of single words Python reads and writes these faster.
         self._core = self._core_words.data
         self._address = native.address_of(self._core_words)
         self._seen = Counters()
-        super().__init__(
-            link, peers, settings, session=session, buffer_for=buffer_for, delivered=delivered, clock_ps=clock_ps
-        )
+        super().__init__(link, peers, settings, **options)
         self._link: WireLink | KernelLink = link
-        self._has_own_clock = clock_ps is monotonic_ps
+        self._has_own_clock = self._clock_ps is monotonic_ps
         #: Tables hold times since then: those of a machine that is up for months would not fit a word.
-        self._origin_ps = clock_ps() // _PS_PER_NS * _PS_PER_NS
+        self._origin_ps = self._clock_ps() // _PS_PER_NS * _PS_PER_NS
         #: Memory that words lead to: by the word, and the flow if it is one of a flow.
         self._memory: dict[int | tuple[int, int], Any] = {}
         self._sent: dict[int, Sent] = {}
@@ -236,7 +228,7 @@ class NativeEndpoint(Endpoint):
         core[at.REST_PS], core[at.SESSION] = settings.rest_ps, self.session
         core[at.PAYLOAD_BYTES], core[at.FULL_BYTES] = flow.payload_bytes, flow.full_bytes
         core[at.ACK_EVERY], core[at.RTO_MIN_PS] = flow.ack_every, flow.rto_min_ps
-        core[at.REORDERING] = flow.reordering or _NEVER
+        core[at.REORDERING] = flow.reordering or at.NEVER
         core[at.CREDIT_BYTES], core[at.RATE_BPS] = settings.credit_bytes, settings.rate_bps
         core[at.WEIGHS_TURNS], core[at.IS_IDLE] = settings.weighs_turns, 1
         core[at.MOST_SEGMENTS] = min(self._most, at.MOST_BURST)
@@ -245,7 +237,7 @@ class NativeEndpoint(Endpoint):
     def _poll(self) -> None:
         """Say on what machine code waits: the wire, and what Python watches."""
         polled = [self._link.fileno(), *self._watched]
-        self._polled = np.array(polled, dtype=np.int64) | _READABLE << 32
+        self._polled = np.array(polled, dtype=np.int64) | at.READABLE << 32
         self._core_words[[at.POLLED, at.POLLED_COUNT]] = native.address_of(self._polled), len(polled)
 
     def _make_lists(self) -> None:
@@ -303,13 +295,13 @@ class NativeEndpoint(Endpoint):
         row = self._take_row(at.SENDING)
         words, of_peer = self._tables[at.SENDING].words[row], self._peer_row(peer)
         words[:] = 0
-        largest = settings.window_bytes or _NEVER
-        window = min(settings.initial_window_bytes or _NEVER, largest)
+        largest = settings.window_bytes or at.NEVER
+        window = min(settings.initial_window_bytes or at.NEVER, largest)
         for place, value in (
             (at.S_FLOW, flow), (at.S_PEER, self._peer_names.index(peer)), (at.S_NEXT, of_peer[at.P_SENDING]),
             (at.S_LARGEST_WINDOW, largest), (at.S_WINDOW, window), (at.S_TIMEOUT_PS, settings.rto_min_ps),
             (at.S_PROBE, -1), (at.S_TURN, TURN), (at.S_CURRENT, at.NONE), (at.S_FIRST_LOSING, at.NONE),
-            (at.S_LAST_LOSING, at.NONE), (at.S_SEEN, -1), (at.S_SLOW_START_UNTIL, _NEVER), (at.S_ALPHA, ALPHA_ONE),
+            (at.S_LAST_LOSING, at.NONE), (at.S_SEEN, -1), (at.S_SLOW_START_UNTIL, at.NEVER), (at.S_ALPHA, ALPHA_ONE),
         ):  # fmt: skip
             words[place] = value
         of_peer[at.P_SENDING] = row
@@ -460,8 +452,8 @@ class NativeEndpoint(Endpoint):
     def next_event_ps(self) -> int | None:
         """Return when there is something to do if nothing arrives; None: never."""
         due = _flows(self._address, at.NEXT_EVENT, self._now_ps(), 0)
-        times = [self._next_own_ps(), _NEVER if due == at.NONE else due]
-        return None if min(times) == _NEVER else min(times) + self._origin_ps
+        times = [self._next_own_ps(), at.NEVER if due == at.NONE else due]
+        return None if min(times) == at.NEVER else min(times) + self._origin_ps
 
     def _now_ps(self) -> int:
         return self._clock_ps() - self._origin_ps
@@ -471,7 +463,7 @@ class NativeEndpoint(Endpoint):
         times = [self._timers[0][0]] if self._timers else []
         if self._beat_ps:
             times.append(self._next_beat_ps)
-        return min(times) - self._origin_ps if times else _NEVER
+        return min(times) - self._origin_ps if times else at.NEVER
 
     def receive(self) -> None:
         """Take what has arrived, acknowledge it, and deliver the messages that are complete."""
