@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,6 +53,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=3, help="measured ones of a run (default: %(default)s)")
     parser.add_argument("--repeats", type=int, default=1, help="runs at every rate (default: %(default)s)")
     parser.add_argument("--attempts", type=int, default=3, help="to find the machine calm (default: %(default)s)")
+    parser.add_argument("--set", action="append", default=[], help="a key of the scenario, as for tensorexpress run")
     parser.add_argument("--calibrate", action="store_true", help="predict for the target, calibrated at every rate")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # so that namespaces are taken down
@@ -70,7 +72,7 @@ def climb(name: str, target: Target, arguments: argparse.Namespace) -> None:
     print("      rate      fifo           tensorexpress  gain           error  lost  resent  busy  stood still")
     highest_bps = 0
     for rate_bps in (int(float(rate) * MBPS) for rate in arguments.rates.split(",")):
-        scenario = loop_at(rate_bps, arguments.mtu, arguments.iterations)
+        scenario = loop_at(rate_bps, arguments.mtu, arguments.iterations, arguments.set)
         plans = [make_plan(scenario, POLICIES[policy]) for policy in ("fifo", "tensorexpress")]
         calibration = calibrated(target, rate_bps, arguments.mtu) if arguments.calibrate else None
         rows = [row(rate_bps, plans, target, calibration, arguments.attempts) for _ in range(arguments.repeats)]
@@ -104,9 +106,11 @@ def row(rate_bps: int, plans: list[Plan], target: Target, calibration: Calibrati
     return lost == resent == 0 and abs(error) < ACCEPTED
 
 
-def loop_at(rate_bps: int, mtu: int, iterations: int) -> Scenario:
+def loop_at(rate_bps: int, mtu: int, iterations: int, overrides: Iterable[str] = ()) -> Scenario:
     """Return the example on links of another rate, with tensors that take as long on them."""
-    overrides = [f"cluster.bandwidth={rate_bps} bps", f"cluster.mtu={mtu}", f"iterations={iterations}"]
+    overrides = [
+        f"cluster.bandwidth={rate_bps} bps", f"cluster.mtu={mtu}", f"iterations={iterations}", *overrides
+    ]  # fmt: skip
     scenario = read_scenario(LOOP, overrides=overrides)
     [job] = scenario.jobs
     layers = tuple(

@@ -148,7 +148,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "rates": {"ports": dict(enumerate(FASTER))},
     "buffers": {"ports": dict(enumerate(SETTINGS))},
     "faults": {"faults": Faults(loss=0.1, duplicate=0.1, reorder=0.1, corrupt=0.1)},
-    "delays": {"cables": {1: CableSettings(arriving_ps=10**8, leaving_ps=10**7), 2: CableSettings(leaving_loss=0.3)}},
+    "delays": {"cables": {1: CableSettings(arriving_ps=10**8, leaving_ps=10**7), 2: CableSettings(arriving_ps=5000)}},
+    "losses": {"cables": {1: CableSettings(arriving_ps=10**8, leaving_ps=10**7), 2: CableSettings(leaving_loss=0.3)}},
 }
 
 
@@ -229,7 +230,7 @@ def test_turns_of_native_code_send_and_capture_what_turns_of_python_do(
             native.send(frames)
             while native.has_arrivals():
                 started_ns = native.loop._started_ns
-                native.loop.switch.forward(started_ns, started_ns + 10**18, 0)
+                native.loop.switch.forward(started_ns + 10**18, 0)
             native.read()
         statistics = [each.loop._statistics() for each in (python, native)]
         assert statistics[0] == statistics[1]

@@ -66,6 +66,7 @@ from tensorexpress.switch.native.machine import (
     words,
 )
 from tensorexpress.wire.header import MAGIC, MOST_SLACK_US, VERSION, Flag, Kind
+from tensorexpress.wire.udp import STAMP_BYTES
 
 _WITHOUT_WAITING = int(socket.MSG_DONTWAIT)
 _REFUSED, _AGAIN, _NO_BUFFERS = errno.ECONNREFUSED, errno.EAGAIN, errno.ENOBUFS

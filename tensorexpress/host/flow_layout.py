@@ -16,9 +16,6 @@ MOST_BURST = 62
 #: Bits of the rings: what a sender may have on the way, and what a receiver can tell apart, which is one more.
 SENT_BITS, ARRIVED_BITS = SPAN, 2 * SPAN
 
-#: Behind a frame of which the switch wants to know when it had to leave (`wire.udp.stamped`).
-STAMP_BYTES = 8
-
 NONE = -1
 
 #: A time that does not come, a window without a limit; and what descriptors are polled for.

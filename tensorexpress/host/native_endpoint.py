@@ -32,6 +32,7 @@ from tensorexpress.queueing import TURN, Slice
 from tensorexpress.recovery import ALPHA_ONE
 from tensorexpress.wire.frame import FrameEnd
 from tensorexpress.wire.header import Kind
+from tensorexpress.wire.udp import STAMP_BYTES
 
 Words = NDArray[np.int64]
 
@@ -48,7 +49,7 @@ _FLOWS = Library(
                 "scheduler",
             )
         ),
-        *(_HERE.parent / name for name in ("recovery.py", "wire/header.py")),
+        *(_HERE.parent / name for name in ("recovery.py", "wire/header.py", "wire/udp.py")),
         _HERE.parent / "switch/native/machine.py",
     ),
     waiting=("flows",),
@@ -203,7 +204,7 @@ class NativeEndpoint(Endpoint):
     def _set_up(self, core: Words, settings: EndpointSettings) -> None:
         flow = settings.flow
         self._stage_memory = bytearray(LONGEST_FRAME_BYTES)
-        leaving, held = np.zeros(LONGEST_FRAME_BYTES + at.STAMP_BYTES, dtype=np.uint8), np.zeros(0, np.uint8)
+        leaving, held = np.zeros(LONGEST_FRAME_BYTES + STAMP_BYTES, dtype=np.uint8), np.zeros(0, np.uint8)
         times, run, option = (np.zeros(words, dtype=np.int64) for words in (2, 8, 1))
         self._header.pack(self._plain(int(Kind.ACK)), 0)
         ack = self._header_words.copy()

@@ -35,6 +35,7 @@ from tensorexpress.switch.counted import (
     CountedPort,
     Statistics,
 )
+from tensorexpress.switch.emulated_cable import CableSettings
 from tensorexpress.switch.operations import (
     CpuFrame,
     Digest,
@@ -185,7 +186,25 @@ class Switch:
         """Know what `forward` is to wait for, after `send_directly`; False where it cannot take frames of all ports."""
         return False
 
-    def forward(self, started_ns: int, until_ns: int, clock_ns: int) -> None:
+    def count_from(self, started_ns: int) -> None:
+        """Know at which time of the system's monotonic clock all times are zero."""
+
+    def lay_cables(self, cables: Mapping[int, CableSettings], ports: Mapping[int, FramePort]) -> bool:
+        """Keep what is under way on cables; False where somebody else has to."""
+        return False
+
+    def hold_from(self, number: int, port: FramePort, now_ns: int) -> bool:
+        """Let a batch of the frames that a port has set out on their way to it; False where they are not kept here.
+
+        Those that do not say when they were sent set out now, by the system's monotonic clock.
+        """
+        return False
+
+    def hold_leaving(self, number: int, frame: bytes, time_ps: int) -> bool:
+        """Let a frame set out from a port that left it at a time; False where such frames are not kept here."""
+        return False
+
+    def forward(self, until_ns: int, clock_ns: int) -> None:
         """Take frames and send them on time until a time, or until there is word on the descriptor of `watch`.
 
         Times are those of the system's monotonic clock; that of captures is ahead of it by `clock_ns`.

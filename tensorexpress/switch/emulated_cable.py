@@ -9,6 +9,7 @@ import random
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +93,6 @@ def arrivals(cables: Mapping[int, EmulatedCable], since_ps: int, now_ps: int) ->
     then has happened.
     """
     there = [
-        (number, frame, max(due_ps, since_ps))
-        for number, cable in cables.items()
-        for due_ps, frame in cable.arriving.take(now_ps)
+        (due_ps, number, frame) for number, cable in cables.items() for due_ps, frame in cable.arriving.take(now_ps)
     ]
-    return sorted(there, key=lambda arrival: arrival[2])
+    return [(number, frame, max(due_ps, since_ps)) for due_ps, number, frame in sorted(there, key=itemgetter(0))]

@@ -118,9 +118,12 @@ class Loop:
             self._write_records, lambda: self._epoch_ns + time.monotonic_ns()
         )
         self._resources.callback(self.switch.empty_captures)
+        self.switch.count_from(self._started_ns)
         #: Whether native code can wait for frames and send them on time.
         self._forwards = False
-        if not self._cables and (self._captured_directly or not self._captures):
+        if (self._captured_directly or not self._captures) and (
+            not self._cables or self.switch.lay_cables(settings.cables, self._ports)
+        ):
             self.switch.send_directly({number: port.sending_fileno() for number, port in self._ports.items()})
             self._forwards = self.switch.watch(self._ports, control.fileno())
         #: A program that operations are done for before packets pass it, and operations to be done all at once.
@@ -155,7 +158,7 @@ class Loop:
             while self.take_turn():
                 if self._forwards and not self._is_busy:
                     # Native code takes turns of its own, which need no Python.
-                    self.switch.forward(self._started_ns, time.monotonic_ns() + _LONGEST_SLEEP_NS, self._epoch_ns)
+                    self.switch.forward(time.monotonic_ns() + _LONGEST_SLEEP_NS, self._epoch_ns)
 
     def take_turn(self) -> bool:
         """Wait until there is something to do, and do it; False when the controlling process is gone or wants that."""
@@ -221,6 +224,8 @@ class Loop:
 
     def _hold_frames(self, number: int) -> None:
         """Let frames set out on their way to a port."""
+        if self.switch.hold_from(number, self._ports[number], time.monotonic_ns()):
+            return
         cable = self._cables[number]
         for frame in self._ports[number].receive(BATCH):
             now_ns = sent_ns = time.monotonic_ns()
@@ -258,7 +263,8 @@ class Loop:
         elif cable is not None and cable.settings.leaving_stamped:
             self._put_out(number, frame, self._started_ns + time_ps // _PS_PER_NS)
         elif cable is not None and cable.leaving.delay_ps:
-            cable.leaving.put(frame, time_ps)
+            if not self.switch.hold_leaving(number, frame, time_ps):
+                cable.leaving.put(frame, time_ps)
         else:
             self._put_out(number, frame)
 

@@ -15,6 +15,7 @@ _LONGEST_BYTES = 2**16
 
 #: When a frame was sent, in ns of the clock that all processes of a machine share; behind the frame.
 _STAMP = struct.Struct("!Q")
+STAMP_BYTES = _STAMP.size
 
 
 def lay_wire() -> tuple[socket.socket, socket.socket]:
@@ -76,6 +77,6 @@ def unstamped(content: bytes) -> tuple[bytes, int]:
     >>> unstamped(b"noise")
     (b'noise', 0)
     """
-    if len(content) < _STAMP.size:
+    if len(content) < STAMP_BYTES:
         return content, 0
-    return content[: -_STAMP.size], _STAMP.unpack(content[-_STAMP.size :])[0]
+    return content[:-STAMP_BYTES], _STAMP.unpack(content[-STAMP_BYTES:])[0]

@@ -15,7 +15,7 @@ class Functions(NamedTuple):
 
     run: Callable[[int, int], int]
     depart_at: Callable[[int, int, int], int]
-    move_departures: Callable[[int, int], int]
+    move_times: Callable[[int, int], int]
     enqueue: Callable[[int, int, int, int, int], int]
     dequeue: Callable[[int, int], int]
     free_record: Callable[[int, int], int]
@@ -25,14 +25,18 @@ class Functions(NamedTuple):
     release_slots: Callable[[int, int, int, int, int], int]
     send_all: Callable[[int, int], int]
     record_arrivals: Callable[[int, int], int]
-    forward: Callable[[int, int, int, int], int]
+    forward: Callable[[int, int, int], int]
+    stamps_of: Callable[[int, int, int], int]
+    hold_arrivals: Callable[[int, int], int]
+    hold_leaving: Callable[[int, int, int, int, int], int]
+    due: Callable[[int], int]
 
 
 #: How many numbers each of them takes.
 _ARGUMENTS = {
     "run": 2,
     "depart_at": 3,
-    "move_departures": 2,
+    "move_times": 2,
     "enqueue": 5,
     "dequeue": 2,
     "free_record": 2,
@@ -42,7 +46,11 @@ _ARGUMENTS = {
     "release_slots": 5,
     "send_all": 2,
     "record_arrivals": 2,
-    "forward": 4,
+    "forward": 3,
+    "stamps_of": 3,
+    "hold_arrivals": 2,
+    "hold_leaving": 5,
+    "due": 1,
 }
 
 
@@ -51,10 +59,12 @@ _HERE = Path(__file__).parent
 _LOOP = Library(
     "loop",
     _ARGUMENTS,
-    tuple(f"tensorexpress.switch.native.{name}" for name in ("steps", "queues", "sockets", "captures", "turns")),
+    tuple(
+        f"tensorexpress.switch.native.{name}" for name in ("steps", "queues", "cables", "sockets", "captures", "turns")
+    ),
     (
         *sorted(_HERE.glob("*.py")),
-        *(_HERE.parent / name for name in ("packet.py", "traffic.py", "program/native/layout.py")),
+        *(_HERE.parent / name for name in ("packet.py", "traffic.py", "program/native/layout.py", "../wire/udp.py")),
     ),
     waiting=("forward",),
 )

@@ -18,6 +18,7 @@ from tensorexpress.switch.configuration import Configuration
 from tensorexpress.switch.copies import replica_of
 from tensorexpress.switch.counted import CountedPort
 from tensorexpress.switch.device import PS_PER_NS, PS_PER_US, Switch
+from tensorexpress.switch.emulated_cable import CableSettings
 from tensorexpress.switch.native.arena import Arena
 from tensorexpress.switch.native.build import functions
 from tensorexpress.switch.native.port import NativePort, told_packet
@@ -51,11 +52,15 @@ class NativeSwitch(Switch):
         self._saved = Block(0)
         #: What native code counts time from.
         self._epoch_ps = 0
+        #: When that was first, on the system's clock; None where time is not that of the system.
+        self._started_ns: int | None = None
+        #: Ports on cables with a delay, where native code keeps what is under way.
+        self._delayed: dict[int, NativePort] = {}
         #: Where native code captures frames, if it does, and the clock of captures.
         self._trays: Trays | None = None
         self._capture_ns: Callable[[], int] = lambda: 0
-        #: Descriptors and ports that native code watches.
-        self._watched: dict[int, Block] = {}
+        #: What words of the head point at.
+        self._kept: dict[int, Block] = {}
         #: Sends what has left; Python does, frame by frame, until somebody else is given that.
         self._send_sent: Callable[[], object] = self._transmit_sent
         super().__init__(transmit, *arguments, **options)
@@ -87,10 +92,13 @@ class NativeSwitch(Switch):
     def send_directly(self, descriptors: Mapping[int, int]) -> None:
         """Let native code send what leaves: port -> the socket that takes its frames."""
         for number, descriptor in descriptors.items():
-            port = self._ports[number]
-            assert isinstance(port, NativePort)  # all are that somebody is connected to
-            self._cells[port.at + P_DESCRIPTOR] = descriptor
+            self._cells[self._native_port(number).at + P_DESCRIPTOR] = descriptor
         self._send_sent = self._send_all
+
+    def _native_port(self, number: int) -> NativePort:
+        port = self._ports[number]
+        assert isinstance(port, NativePort)  # all are that somebody is connected to
+        return port
 
     def _send_all(self) -> None:
         while not self._functions.send_all(self._memory, self._capture_ns()):
@@ -132,15 +140,20 @@ class NativeSwitch(Switch):
         """Know what `forward` is to wait for; False where it cannot take the frames of all ports."""
         if not all(isinstance(port, DatagramPort) for port in ports.values()):
             return False
-        descriptors = [*(port.fileno() for port in ports.values()), descriptor]
-        for name, numbers in (WATCHED, descriptors), (WATCHED_PORTS, list(ports)):
-            self._watched[name] = block = Block(WORD * len(numbers))
-            memoryview(block.data).cast("q")[: len(numbers)] = array("q", numbers)
-            self._arena[name] = block.address
-        self._arena[WATCHED_COUNT] = len(descriptors)
+        numbers = sorted(ports, key=lambda number: not self._is_delayed(number))
+        self._keep_words(WATCHED, [*(ports[number].fileno() for number in numbers), descriptor])
+        self._keep_words(WATCHED_PORTS, numbers)
+        self._arena[WATCHED_COUNT] = len(numbers) + 1
+        self._arena[WATCHED_DELAYED] = sum(map(self._is_delayed, numbers))
         return True
 
-    def forward(self, started_ns: int, until_ns: int, clock_ns: int) -> None:
+    def _keep_words(self, name: int, numbers: Sequence[int]) -> None:
+        """Let a word of the head point at some more of them."""
+        self._kept[name] = block = Block(WORD * len(numbers))
+        memoryview(block.data).cast("q")[: len(numbers)] = array("q", numbers)
+        self._arena[name] = block.address
+
+    def forward(self, until_ns: int, clock_ns: int) -> None:
         """Take frames and send them on time until a time, or until there is word on the descriptor of `watch`."""
         if self._native is None:
             return
@@ -148,9 +161,8 @@ class NativeSwitch(Switch):
         cells = self._cells
         cells[ARRIVED] = cells[ARRIVAL_COUNT] = cells[RECORDED] = 0
         cells[WATCHED_NEXT] = cells[WATCHED_COUNT]
-        since_ns = started_ns + self._epoch_ps // PS_PER_NS
         while True:
-            why = self._functions.forward(self._memory, since_ns, until_ns, clock_ns)
+            why = self._functions.forward(self._memory, until_ns, clock_ns)
             if why == DONE:
                 self._now_ps = self._epoch_ps + cells[REACHED]
                 return
@@ -165,27 +177,91 @@ class NativeSwitch(Switch):
         """Let a batch of the frames arrive that a port has; False where they are to be handed over one by one."""
         if self._native is None:
             return False
+
+        def arrive() -> None:
+            if self._trays is not None:
+                self._record_arrivals()
+            self.run(now_ps)
+
+        return self._take(number, port, self._since_epoch(now_ps), arrive)
+
+    def _take(self, number: int, port: FramePort, since_epoch_ps: int, do: Callable[[], None]) -> bool:
+        """Take a batch of the frames that a port has, and do something with them; False where native code cannot."""
         if isinstance(port, InterfacePort):
-            return self._take_from_ring(number, port, now_ps)
+            ring, position = port.ring, port.position
+            where = ring.slot_bytes, ring.ring_bytes
+            taken = self._functions.take_slots(self._memory, number, ring.address, position, *where, since_epoch_ps)
+            if taken:
+                do()
+                port.position = self._functions.release_slots(ring.address, position, *where, taken)
+            return taken > 0
         if not isinstance(port, DatagramPort):  # faults strike every frame
             return False
-        if self._functions.take_datagrams(self._memory, number, port.fileno(), self._since_epoch(now_ps)) > 0:
-            if self._trays is not None:
-                self._record_arrivals()
-            self.run(now_ps)
+        if self._functions.take_datagrams(self._memory, number, port.fileno(), since_epoch_ps) > 0:
+            do()
         return True
 
-    def _take_from_ring(self, number: int, port: InterfacePort, now_ps: int) -> bool:
-        ring, position = port.ring, port.position
-        where = ring.slot_bytes, ring.ring_bytes
-        since = self._since_epoch(now_ps)
-        taken = self._functions.take_slots(self._memory, number, ring.address, position, *where, since)
-        if taken:
+    # Cables.
+
+    def count_from(self, started_ns: int) -> None:
+        """Know at which time of the system's monotonic clock all times are zero."""
+        self._started_ns = started_ns
+        self._know_start()
+
+    def _know_start(self) -> None:
+        if self._started_ns is not None:
+            self._arena[STARTED_NS] = self._started_ns + self._epoch_ps // PS_PER_NS
+
+    def lay_cables(self, cables: Mapping[int, CableSettings], ports: Mapping[int, FramePort]) -> bool:
+        """Keep what is under way on cables; False where native code cannot, and for no cable does."""
+        if any(cable.leaving_loss for cable in cables.values()):
+            return False
+        if not all(isinstance(port, DatagramPort | InterfacePort) for port in ports.values()):
+            return False
+        self._delayed = {number: self._native_port(number) for number in cables}
+        for number, cable in cables.items():
+            at = self._delayed[number].at
+            for line, delay_ps, is_stamped in (
+                (P_ARRIVING, cable.arriving_ps, cable.arriving_stamped),
+                (P_LEAVING, cable.leaving_ps, cable.leaving_stamped),
+            ):
+                self._cells[at + line + LINE_PS] = delay_ps
+                self._cells[at + line + LINE_STAMP_BYTES] = STAMP_BYTES if is_stamped else 0
+        self._keep_words(DELAYED, [port.address for port in self._delayed.values()])
+        self._arena[DELAYED_COUNT] = len(self._delayed)
+        return True
+
+    def _is_delayed(self, number: int) -> bool:
+        """Whether frames are under way to a port for some time."""
+        return number in self._delayed and self._cells[self._delayed[number].at + P_ARRIVING + LINE_PS] > 0
+
+    def hold_from(self, number: int, port: FramePort, now_ns: int) -> bool:
+        """Let a batch of the frames that a port has set out on their way to it; False where they are not kept here.
+
+        Those that do not say when they were sent set out now, by the system's monotonic clock.
+        """
+        if not self._is_delayed(number):
+            return False
+        address = self._delayed[number].address
+
+        def hold() -> None:
+            self._functions.stamps_of(self._memory, address, now_ns)
             if self._trays is not None:
                 self._record_arrivals()
-            self.run(now_ps)
-            port.position = self._functions.release_slots(ring.address, position, *where, taken)
-        return taken > 0
+            self._functions.hold_arrivals(self._memory, address)
+
+        return self._take(number, port, 0, hold)
+
+    def hold_leaving(self, number: int, frame: bytes, time_ps: int) -> bool:
+        """Let a frame set out from a port that left it at a time; False where such frames are not kept here."""
+        if number not in self._delayed:
+            return False
+        sent_ps = self._since_epoch(time_ps)
+        content = ctypes.create_string_buffer(frame, len(frame))
+        self._functions.hold_leaving(
+            self._memory, self._delayed[number].address, ctypes.addressof(content), len(frame), sent_ps
+        )
+        return True
 
     # The program.
 
@@ -197,6 +273,7 @@ class NativeSwitch(Switch):
         if self._native is None:  # packets pass it in Python, but leave from native queues
             self._saved = Block(WORD * len(SLOT_NAMES))
             self._arena[CONTEXT] = self._saved.address
+            self._arena[LONGEST] = NONE_FITS
             return
         self._native.have_room(LONGEST_FRAME_BYTES)
         layout, context = self._native.layout, self._native.context
@@ -209,7 +286,7 @@ class NativeSwitch(Switch):
             (STATE, context.address + layout.state[0]),
             (STATE_BYTES, state_bytes),
             (SAVED, self._saved.address),
-            (MARGIN, layout.header_bytes),
+            (MARGIN, layout.header_bytes + STAMP_BYTES),
             (LONGEST, LONGEST_FRAME_BYTES),
         ):
             self._arena[name] = value
@@ -297,9 +374,9 @@ class NativeSwitch(Switch):
         self.run(now_ps)
 
     def next_event_ps(self) -> int | None:
-        """Return when the next frame leaves; None while nothing is on a link."""
-        due = self._arena[DUE]
-        return self._epoch_ps + due if due < NEVER else None
+        """Return when the next frame leaves, or is at the end of a cable; None while none is on its way."""
+        due_ps = self._functions.due(self._memory)
+        return self._epoch_ps + due_ps if due_ps < NEVER else None
 
     def _put_on_wire(self, port: CountedPort, frame: bytes, now_ps: int) -> None:
         assert isinstance(port, NativePort)  # others have no rate
@@ -315,11 +392,12 @@ class NativeSwitch(Switch):
         """Return a time as native code has it, whose epoch moves on before 64 bits are too few."""
         while (ahead_ps := now_ps - self._epoch_ps) >= FARTHEST_PS:
             self._run(FARTHEST_PS)
-            # With frames on links, only as far as they are known to be there.
-            by_us = (FARTHEST_PS if self._arena[DUE] < NEVER else ahead_ps) // PS_PER_US
+            # With frames on their way, only as far as they are known to be there.
+            by_us = (FARTHEST_PS if self.next_event_ps() is not None else ahead_ps) // PS_PER_US
             self._epoch_ps += by_us * PS_PER_US
             self._arena[EPOCH_US] += by_us
-            self._functions.move_departures(self._memory, by_us * PS_PER_US)
+            self._know_start()
+            self._functions.move_times(self._memory, by_us * PS_PER_US)
         return ahead_ps
 
     def _run(self, until_ps: int) -> None:
@@ -380,8 +458,7 @@ class NativeSwitch(Switch):
     def _arrival(self) -> tuple[int, bytes]:
         """Return port and frame of the arrival that is being handled; the kernel may have put it elsewhere."""
         cells = self._cells
-        at = self._arena.index(cells[ARRIVALS]) + ARRIVAL_WORDS * (cells[ARRIVED] - 1)
-        return cells[at + A_PORT], ctypes.string_at(cells[at + A_FRAME], cells[at + A_LENGTH])
+        return cells[ARRIVAL_PORT], ctypes.string_at(cells[ARRIVAL_FRAME], cells[ARRIVAL_BYTES])
 
     def _begin(self, time_ps: int) -> None:
         port, frame = self._arrival()

@@ -6,6 +6,7 @@ import errno
 import socket
 
 from tensorexpress.compiled_functions import compiled
+from tensorexpress.switch.native.cables import write_stamp
 from tensorexpress.switch.native.captures import has_room, record_frame
 from tensorexpress.switch.native.machine import (
     Cells,
@@ -26,6 +27,7 @@ _WITHOUT_WAITING = int(socket.MSG_DONTWAIT)
 _HALF = 2**32 - 1
 _VIRTIO_BYTES = VIRTIO_HEADER.size
 _STATUS_PLAIN = 1
+_PS_PER_NS = 1000
 
 _REFUSED, _INTERRUPTED = errno.ECONNREFUSED, errno.EINTR
 
@@ -98,7 +100,7 @@ def _record_sent(m: Cells, p: Cells, first: int, count: int, time_ns: int) -> No
     """Write messages down that were sent, if somebody captures them; there is room for them."""
     for index in range(first, first + count):
         piece = words(words(m[TX_MESSAGES] + WORD * MESSAGE_WORDS * index)[MESSAGE_PIECES])
-        record_frame(m, p[P_SENT], time_ns, piece[0], piece[1])
+        record_frame(m, p[P_SENT], time_ns, piece[0], piece[1] - p[P_LEAVING + LINE_STAMP_BYTES])
 
 
 @compiled
@@ -138,7 +140,9 @@ def _send_of_port(m: Cells, start: int, time_ns: int) -> int:
             break
         message = words(m[TX_MESSAGES] + WORD * MESSAGE_WORDS * count)
         piece = words(message[MESSAGE_PIECES])
-        piece[0], piece[1] = s[S_RECORD] + RECORD_BYTES, s[S_LENGTH]
+        piece[0], piece[1] = s[S_RECORD] + RECORD_BYTES, s[S_LENGTH] + p[P_LEAVING + LINE_STAMP_BYTES]
+        if p[P_LEAVING + LINE_STAMP_BYTES] != 0:
+            write_stamp(piece[0] + s[S_LENGTH], m[STARTED_NS] + s[S_TIME] // _PS_PER_NS)
         s[S_PORT] = _GONE
         give_back(m, s[S_RECORD])  # nobody takes it before it is sent
         count += 1

@@ -7,6 +7,15 @@ that one event, and calls again.
 from __future__ import annotations
 
 from tensorexpress.compiled_functions import compiled
+from tensorexpress.switch.native.cables import (
+    give_back_arrived,
+    hand_out,
+    move_lines,
+    next_port,
+    note_sent,
+    set_out,
+    take_arrived,
+)
 from tensorexpress.switch.native.machine import Cells, copy, run_stage, words
 from tensorexpress.switch.native.queues import (
     admit,
@@ -58,11 +67,12 @@ def _take_departure(m: Cells) -> int:
 @compiled
 def _send(m: Cells, p: Cells, record: int, length: int, now_ps: int) -> None:
     """Let a frame leave."""
-    s = words(m[SENT] + WORD * SENT_WORDS * m[SENT_COUNT])
-    m[SENT_COUNT] += 1
-    s[S_PORT], s[S_RECORD], s[S_LENGTH], s[S_TIME] = p[P_NUMBER], record, length, now_ps
     p[P_TX_FRAMES] += 1
     p[P_TX_BYTES] += length
+    if p[P_LEAVING + LINE_PS] != 0:
+        set_out(p, P_LEAVING, record, length, now_ps)
+    else:
+        note_sent(m, p, record, length, now_ps)
 
 
 @compiled
@@ -213,6 +223,7 @@ def _arrive(m: Cells, port: int, frame: int, length: int, now_ps: int) -> int:
     """Take a frame through ingress, and on to where ingress sends it."""
     m[GROUP] = 0
     m[AT_PORT], m[AT_TIME] = port, now_ps
+    m[ARRIVAL_PORT], m[ARRIVAL_FRAME], m[ARRIVAL_BYTES] = port, frame, length
     if _port(m, port) == 0 or length > m[LONGEST]:
         return NOT_BEGUN
     arrival, c = words(_port(m, port)), words(m[CONTEXT])
@@ -262,20 +273,51 @@ def _replicate(m: Cells, group: int, frame: int, length: int, now_ps: int) -> in
 
 
 @compiled
+def _let_leave_before(m: Cells, time_ps: int) -> int:
+    """Let everything leave that is due before something arrives, for whose copies there has to be room."""
+    why = _let_leave(m, time_ps)
+    return FULL if why == DONE and m[SENT_COUNT] > MOST_SENT - MOST_REPLICAS else why
+
+
+@compiled
+def _let_arrive(m: Cells, until_ps: int) -> int:
+    """Handle what cables with a delay bring by a time, each at the time at which it had to be there.
+
+    What all until then was done without came too late.
+    """
+    while True:
+        give_back_arrived(m)
+        port = next_port(m, P_ARRIVING, until_ps)
+        if port == 0:
+            return DONE
+        p = words(port)
+        r = words(p[P_ARRIVING + LINE_HEAD])
+        time_ps = max(r[R_DUE], m[REACHED])
+        why = _let_leave_before(m, time_ps)
+        if why != DONE:
+            return why
+        m[REACHED] = time_ps
+        why = _arrive(m, p[P_NUMBER], take_arrived(m, p) + RECORD_BYTES, r[R_LENGTH], time_ps)
+        if why != DONE:
+            return why
+
+
+@compiled
 def _go_on(m: Cells, now_ps: int) -> int:
     """Handle arrivals, each after what leaves until then, and then what leaves until now."""
     while m[ARRIVED] < m[ARRIVAL_COUNT]:
         a = words(m[ARRIVALS] + WORD * ARRIVAL_WORDS * m[ARRIVED])
-        why = _let_leave(m, a[A_TIME])
-        if why == DONE and m[SENT_COUNT] > MOST_SENT - MOST_REPLICAS:
-            why = FULL
+        why = _let_arrive(m, a[A_TIME])
+        if why == DONE:
+            why = _let_leave_before(m, a[A_TIME])
         if why != DONE:
             return why
         m[ARRIVED] += 1
         why = _arrive(m, a[A_PORT], a[A_FRAME], a[A_LENGTH], a[A_TIME])
         if why != DONE:
             return why
-    return _let_leave(m, now_ps)
+    why = _let_arrive(m, now_ps)
+    return _let_leave(m, now_ps) if why == DONE else why
 
 
 @compiled
@@ -285,6 +327,9 @@ def handle(m: Cells, now_ps: int) -> int:
     output = c[C_OUTPUT]
     why = _go_on(m, now_ps)
     c[C_OUTPUT] = output
+    if why == DONE:
+        m[REACHED] = now_ps
+        return DONE if hand_out(m, now_ps) else FULL
     return why
 
 
@@ -293,8 +338,8 @@ def run(memory: int, now_ps: int) -> int:
     return handle(words(memory), now_ps)
 
 
-def move_departures(memory: int, by_ps: int) -> int:
-    """Let times of departures be counted from an epoch that is so much later; nothing leaves before it."""
+def move_times(memory: int, by_ps: int) -> int:
+    """Let times be counted from an epoch that is so much later; nothing leaves before it."""
     m = words(memory)
     for index in range(m[PORT_COUNT]):
         p = words(words(m[PORT_LIST])[index])
@@ -302,6 +347,8 @@ def move_departures(memory: int, by_ps: int) -> int:
             p[P_DEPARTS] -= by_ps
     if m[DUE] < NEVER:
         m[DUE] -= by_ps
+    m[REACHED] -= by_ps
+    move_lines(m, by_ps)
     return 0
 
 

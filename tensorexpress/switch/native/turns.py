@@ -10,6 +10,7 @@ import select
 import time
 
 from tensorexpress.compiled_functions import compiled
+from tensorexpress.switch.native.cables import hold_taken, next_due, read_stamps
 from tensorexpress.switch.native.captures import record_taken
 from tensorexpress.switch.native.machine import Cells, clock_gettime, ppoll, words
 from tensorexpress.switch.native.sockets import send_left, take_batch
@@ -50,13 +51,35 @@ def _do_due(m: Cells, now_ps: int, clock_ns: int) -> int:
     why = handle(m, now_ps)
     if m[SENT_COUNT] != 0 and not send_left(m, clock_ns + _now_ns(m)) and why == DONE:
         return TO_EMPTY
-    if why == DONE:
-        m[REACHED] = now_ps
     return why
 
 
 @compiled
-def _take_next(m: Cells, started_ns: int) -> bool:
+def _hold_next(m: Cells, clock_ns: int) -> bool:
+    """Let all frames set out that have come from cables with a delay; False where trays are to be emptied first.
+
+    That is before anything is done that is due: they may have to arrive first.
+    """
+    while True:
+        if m[HOLDING] != 0:
+            if not record_taken(m, clock_ns + _now_ns(m)):
+                return False
+            hold_taken(m, words(m[HOLDING]))
+            m[HOLDING] = 0
+        if m[WATCHED_NEXT] >= m[WATCHED_DELAYED]:
+            return True
+        index = m[WATCHED_NEXT]
+        watched, number = words(m[WATCHED])[index], words(m[WATCHED_PORTS])[index]
+        port = words(m[PORT_AT])[number]
+        if watched < FOUND or take_batch(m, number, watched % ASKED, 0) < BATCH:
+            m[WATCHED_NEXT] += 1
+        if watched >= FOUND:
+            read_stamps(m, words(port), _now_ns(m))
+            m[HOLDING] = port
+
+
+@compiled
+def _take_next(m: Cells) -> bool:
     """Take a batch of frames from the next port that has any; False where none is left.
 
     They arrive now, but before anything leaves that is not sent yet.
@@ -66,7 +89,7 @@ def _take_next(m: Cells, started_ns: int) -> bool:
         m[WATCHED_NEXT] += 1
         watched = words(m[WATCHED])[index]
         if watched >= FOUND:
-            now_ps = min((_now_ns(m) - started_ns) * _PS_PER_NS, m[DUE] - 1)
+            now_ps = min((_now_ns(m) - m[STARTED_NS]) * _PS_PER_NS, m[DUE] - 1)
             take_batch(m, words(m[WATCHED_PORTS])[index], watched % ASKED, now_ps)
             return True
     return False
@@ -78,24 +101,24 @@ def _is_called(m: Cells) -> bool:
     return m[WATCHED_NEXT] < m[WATCHED_COUNT] and words(m[WATCHED])[m[WATCHED_NEXT]] >= FOUND
 
 
-def forward(memory: int, started_ns: int, until_ns: int, clock_ns: int) -> int:
-    """Take frames and send them until a time, or until there is word for Python; return DONE, or why it is to go on.
-
-    Native code counts time from `started_ns`.
-    """
+def forward(memory: int, until_ns: int, clock_ns: int) -> int:
+    """Take frames and send them until a time, or until there is word for Python; return DONE, or why it is to go on."""
     m = words(memory)
+    started_ns = m[STARTED_NS]
     while True:
         now_ns = _now_ns(m)
+        if not _hold_next(m, clock_ns):
+            return TO_EMPTY
         why = _do_due(m, (now_ns - started_ns) * _PS_PER_NS, clock_ns)
         if why != DONE:
             return why
-        if _take_next(m, started_ns):
+        if _take_next(m):
             continue
         if _is_called(m) or now_ns >= until_ns:
             return DONE
         if m[CAPTURED] >= MOST_CAPTURED:
             return TO_EMPTY
-        due_ns = until_ns
-        if m[DUE] < NEVER:
-            due_ns = min(due_ns, started_ns - -m[DUE] // _PS_PER_NS)
+        due_ns, due_ps = until_ns, next_due(m)
+        if due_ps < NEVER:
+            due_ns = min(due_ns, started_ns - -due_ps // _PS_PER_NS)
         _wait(m, max(0, due_ns - now_ns))

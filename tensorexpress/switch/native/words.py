@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tensorexpress.switch.program.native.layout import SLOTS, TOLD
+from tensorexpress.wire.udp import STAMP_BYTES as STAMP_BYTES
 
 WORD = 8
 
@@ -35,7 +36,7 @@ SIZES = 11
     STATE_BYTES,
     SAVED,  # room for a state
     MARGIN,  # bytes that a frame may become longer by
-    LONGEST,  # bytes of a frame that the program has room for
+    LONGEST,  # bytes of a frame that the program has room for; NONE_FITS: packets pass it in Python
     PORT_AT,  # number of a port -> its address
     PORT_LIST,
     PORT_COUNT,
@@ -67,19 +68,31 @@ SIZES = 11
     CAPTURE_HEAD_2,
     RECORDED,  # arrivals that are written down
     REACHED,  # the time until when all is done that is due
-    WATCHED,  # descriptors that say when there is something to do, those of ports and last one of Python
+    ARRIVAL_PORT,  # the arrival that is being handled, or was last: port, frame and its bytes
+    ARRIVAL_FRAME,
+    ARRIVAL_BYTES,
+    DELAYED,  # ports on cables with a delay
+    DELAYED_COUNT,
+    HELD_RECORD,  # what the last arrival is in if it came by a cable with a delay
+    HOLDING,  # the port that arrivals are under way to; 0: they are there
+    WATCHED,  # descriptors that say when there is something to do, first of ports on delayed cables, last of Python
     WATCHED_PORTS,  # the ports of all but the last
     WATCHED_COUNT,
+    WATCHED_DELAYED,  # how many are of ports on delayed cables
     WATCHED_NEXT,  # the one that is looked at next
+    STARTED_NS,  # what native code counts from, on the clock that stamps have
     SECONDS,  # room for a time of the kernel
     NANOSECONDS,
     FREE,  # the first free record of every size
-) = range(47)
+) = range(56)
 HEAD_WORDS = FREE + SIZES
 
 # An arrival, and a frame that has left.
 A_PORT, A_TIME, A_FRAME, A_LENGTH, ARRIVAL_WORDS = range(5)
 S_PORT, S_RECORD, S_LENGTH, S_TIME, SENT_WORDS = range(5)
+
+# A line of frames under way: how long they are, whether they say when they were sent, and those that are.
+LINE_PS, LINE_STAMP_BYTES, LINE_HEAD, LINE_TAIL, LINE_LAST, LINE_WORDS = range(6)
 
 # A port.
 (
@@ -110,13 +123,17 @@ S_PORT, S_RECORD, S_LENGTH, S_TIME, SENT_WORDS = range(5)
     P_DESCRIPTOR,  # the socket that takes its frames
     P_TAKEN,  # the tray for records of frames that it takes, and of those that it sends; 0: nobody captures them
     P_SENT,
-    P_QUEUES,
+    P_ARRIVING,  # two lines
 ) = range(28)
+P_LEAVING = P_ARRIVING + LINE_WORDS
+P_QUEUES = P_LEAVING + LINE_WORDS
 IN_PYTHON = -1
+NONE_FITS = -1
 Q_HEAD, Q_TAIL, Q_DEPTH, Q_BYTES, Q_DEEPEST, QUEUE_WORDS = range(6)
 
 # A record: a packet that waits, its frame and then its state in the data; or a frame that leaves.
 R_NEXT, R_KIND, R_IS_FOREIGN, R_LENGTH, R_QUEUE, R_SIZE, R_TOLD = range(7)
+R_DUE = R_SIZE  # of a frame under way
 RECORD_WORDS = R_TOLD + len(TOLD) + 1
 RECORD_BYTES = WORD * -(-RECORD_WORDS // 8) * 8
 
