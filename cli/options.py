@@ -20,7 +20,7 @@ from tensorexpress.errors import InputError, PolicyError
 from tensorexpress.files import check_writable, is_special, write_atomic
 from tensorexpress.policy import Policy
 from tensorexpress.scenario import Scenario, Study, chosen_policies, read_study
-from tensorexpress.sim.run import ENGINES
+from tensorexpress.sim_engines import ENGINES
 
 if TYPE_CHECKING:
     from tensorexpress.sim.tasks import Executor

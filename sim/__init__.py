@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tensorexpress.sim.predict import predict
 from tensorexpress.sim.replay import replay
-from tensorexpress.sim.run import ENGINES, simulate
+from tensorexpress.sim.run import simulate
+from tensorexpress.sim_engines import ENGINES
 
 __all__ = ["ENGINES", "predict", "replay", "simulate"]

@@ -16,10 +16,8 @@ from tensorexpress.scenario import Scenario
 from tensorexpress.sim.flat_plan import FlatPlan, build, transmissions_of
 from tensorexpress.sim.grain import check_grain, coarsened
 from tensorexpress.sim.record import Record
+from tensorexpress.sim_engines import ENGINES
 from tensorexpress.trace import LINK, Trace
-
-#: simpy is the readable reference, fast the compiled engine; auto takes fast unless the policy needs simpy.
-ENGINES = ("auto", "simpy", "fast")
 
 #: Bytes of memory that a simulation needs for every chunk of an iteration, all tables included.
 _BYTES_PER_CHUNK = 64

@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
 from itertools import takewhile
 from os import PathLike
 from reprlib import repr as short_repr
@@ -32,6 +33,9 @@ _LONGEST_PS = 2**62
 
 #: Whole numbers up to this one are floating-point numbers, too.
 _LARGEST_EXACT = 2**53
+
+#: What the values of a column are.
+_PLAIN = (bool, int, str)
 
 #: Column of a tensor's row in the file -> the field of `JobPlan` that holds it for all tensors.
 _PER_TENSOR = {"rank": "ranks", "queue": "queues", "slack_ps": "slack_ps", "transfer_ps": "transfer_ps"}
@@ -325,6 +329,9 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
         return _decode_dataclass(kind, value, where)
     origin, inner = get_origin(kind), get_args(kind)
     if origin is tuple and isinstance(value, list):
+        # Columns have thousands of values, and are as they should be nearly always.
+        if inner[-1] is Ellipsis and inner[0] in _PLAIN and set(map(type, value)) <= {inner[0]}:
+            return tuple(value)
         kinds = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
         if len(kinds) == len(value):
             return tuple(
@@ -341,10 +348,15 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
     raise PlanError(f"{where} is {short_repr(value)}; accepted: {_described(kind)}")
 
 
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
 def _decode_dataclass(kind: type, value: Any, where: str) -> Any:
     if not isinstance(value, Mapping):
         raise PlanError(f"{where} is {short_repr(value)}; accepted: an object")
-    hints = get_type_hints(kind)
+    hints = _hints(kind)
     names = [field.name for field in fields(kind)]
     _check_keys(value, names, where)
     for field in fields(kind):

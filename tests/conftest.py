@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 # `python -m pytest` puts the checkout on the path, and with it the half of the package that lies in tensorexpress/.
 sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).parents[1]]
 
+# All that is imported stays: whatever looks for garbage among it, until all tests are known, looks for nothing.
+gc.disable()
+
 settings.register_profile(
     "tensorexpress",
     deadline=None,
@@ -58,6 +61,7 @@ def pytest_collection_finish() -> None:
     """Have the garbage collector pass over what was imported, which stays: a tenth of the time of all tests."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture

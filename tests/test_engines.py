@@ -23,7 +23,8 @@ from tensorexpress.sim.flat_plan import build
 from tensorexpress.sim.grain import coarsened
 from tensorexpress.sim.kernel import native
 from tensorexpress.sim.record import Record
-from tensorexpress.sim.run import ENGINES, execute, simulate
+from tensorexpress.sim.run import execute, simulate
+from tensorexpress.sim_engines import ENGINES
 from tensorexpress.topologies import star
 from tensorexpress.workload import Layer, Workload
 

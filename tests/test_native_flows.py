@@ -288,7 +288,7 @@ def _case(seed: int) -> Case:
     return Case(seed, settings, link, shares)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("seed", range(examples(200)))
+@pytest.mark.parametrize("seed", range(examples(200, part=8)))
 def test_machine_code_sends_the_same_frames_at_the_same_times(seed: int) -> None:
     """Over 150 steps: loss, reordering, duplicates, damage, marks, windows, credit, rates, orders, refused messages."""
     pairs = [Pair(_case(seed), kind) for kind in (Endpoint, native())]
@@ -333,7 +333,7 @@ def _hostile(chance: random.Random, size: int) -> bytes:
     return bytes(buffer.write(run, payload))
 
 
-@pytest.mark.parametrize("seed", range(examples(60)))
+@pytest.mark.parametrize("seed", range(examples(60, part=6)))
 def test_what_a_hostile_peer_says_changes_nothing_that_it_would_not_change_in_python(seed: int) -> None:
     """Whole segments with impossible numbers: both kinds count them alike and answer alike."""
     chance = random.Random(seed)

@@ -19,6 +19,7 @@ from support.network import cable, needs_root
 from support.passes import PROGRAMS, document
 from support.random_tables import RandomTables
 from support.summing import SummingNetwork, operations, random_sums, star_plan
+from support.thorough import one_in
 from test_device_process import SECONDS, frame, running
 from test_pipeline_programs import changed
 
@@ -170,6 +171,7 @@ def timed(choose: Random, frames: Iterable[bytes], now_ps: int = 0) -> Arrivals:
     return arrivals
 
 
+@one_in(2)
 @pytest.mark.parametrize(("given_ports", "packed"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_random_traffic_is_the_same_in_both_loops(name: str, given_ports: bool, packed: bool) -> None:

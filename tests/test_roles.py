@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -48,7 +49,9 @@ def killing(*names: str, after: int = 15) -> Callable[[CohortRun], None]:
 
 
 def check_ended(run: CohortRun) -> None:
-    assert all(process.poll() is not None for process in run.processes.values())
+    for process in run.processes.values():
+        with pytest.raises(ProcessLookupError):
+            os.kill(process.pid, 0)
 
 
 @pytest.mark.parametrize("mode", COMMIT_MODES)

@@ -37,7 +37,7 @@ on_both = pytest.mark.parametrize("network_of", [over_reference, PipelineNetwork
 
 
 @on_both
-@one_in(2)
+@one_in(4)
 @pytest.mark.parametrize("policy", ["switchml", "tensorexpress+sum"])
 @pytest.mark.parametrize("overrides", [(), LEAF_SPINE], ids=["one level", "two levels"])
 @pytest.mark.parametrize("faults", [FAULTLESS, STATED], ids=["faultless", "faults"])
@@ -75,7 +75,7 @@ PLACES = pytest.mark.parametrize(
 
 
 @on_both
-@one_in(4)
+@one_in(6)
 @pytest.mark.parametrize("policy", END_AT_SERVERS)
 @PLACES
 @pytest.mark.parametrize("faults", [FAULTLESS, STATED], ids=["faultless", "faults"])

@@ -9,15 +9,16 @@ from __future__ import annotations
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -40,6 +41,28 @@ _ROUNDS_OF_SILENCE = 20
 _MOST_BYTES = 50_000_000
 
 
+@dataclass(frozen=True)
+class RoleProcess:
+    """A role, and the pipes to it."""
+
+    pid: int
+    stdin: BinaryIO
+    stdout: BinaryIO
+    #: The process that forked it, and buries it in the end: as long as it is there, nobody else has the pid.
+    first: subprocess.Popen[bytes]
+
+    def kill(self) -> None:
+        """End it, if it has not ended by itself."""
+        if self.first.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def write(self, line: str) -> None:
+        """Write a line to it, if it is there: its end is told elsewhere."""
+        with suppress(BrokenPipeError):
+            self.stdin.write(line.encode() + b"\n")
+            self.stdin.flush()
+
+
 @dataclass
 class CohortRun:
     """What a run has told so far, and in the end."""
@@ -58,7 +81,7 @@ class CohortRun:
     version: int = 0
     reached_ps: int | None = None
     #: Process of every role, such as "server" or "worker h0", while they live.
-    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    processes: dict[str, RoleProcess] = field(default_factory=dict)
 
     def take(self, header: Mapping[str, Any]) -> bool:
         """Take what a process tells; return whether training is over."""
@@ -162,15 +185,13 @@ Told = queue.SimpleQueue[tuple[str, dict[str, Any] | None]]
 def _started(tasks: list[RoleTask], scenario: Scenario, run: CohortRun) -> Iterator[Told]:
     """Start all processes, let them begin together, and end them all, whatever happens."""
     told: Told = queue.SimpleQueue()
-    words = [sys.executable, "-P", "-m", "tensorexpress.roles.process"]
-    try:
-        for task in tasks:
+    with _forked(len(tasks)) as processes:
+        for task, process in zip(tasks, processes, strict=True):
             name = (
                 f"{task.role} {scenario.cluster.hosts[task.host]}" if task.role in ("helper", "worker") else task.role
             )
-            process = start([*words, str(os.getpid())], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             run.processes[name] = process
-            _write(process, json.dumps(task.to_json()))
+            process.write(json.dumps(task.to_json()))
             threading.Thread(target=_listen, args=(name, process, told), daemon=True).start()
         waiting = set(run.processes)
         deadline = time.monotonic() + _STARTS_WITHIN_S
@@ -181,29 +202,47 @@ def _started(tasks: list[RoleTask], scenario: Scenario, run: CohortRun) -> Itera
             waiting.discard(name)
         begin = time.monotonic() + _BEGINS_AFTER_S
         for process in run.processes.values():
-            _write(process, repr(begin))
+            process.write(repr(begin))
         yield told
-    finally:
-        for process in run.processes.values():
-            process.kill()
-        for process in run.processes.values():
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
 
 
-def _write(process: subprocess.Popen[bytes], line: str) -> None:
-    assert process.stdin is not None
+@contextmanager
+def _forked(number: int) -> Iterator[list[RoleProcess]]:
+    """Start so many processes, which wait for their tasks, and end them all."""
+    to_roles, from_roles = [os.pipe() for _ in range(number)], [os.pipe() for _ in range(number)]
+    theirs = [(to_role[0], from_role[1]) for to_role, from_role in zip(to_roles, from_roles, strict=True)]
+    pipes = [
+        (os.fdopen(to_role[1], "wb"), os.fdopen(from_role[0], "rb"))
+        for to_role, from_role in zip(to_roles, from_roles, strict=True)
+    ]
+    words = [sys.executable, "-P", "-m", "tensorexpress.roles.process", str(os.getpid())]
+    first = start(
+        [*words, *(f"{read}:{write}" for read, write in theirs)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        pass_fds=[end for pair in theirs for end in pair],
+    )
+    processes: list[RoleProcess] = []
     try:
-        process.stdin.write(line.encode() + b"\n")
-        process.stdin.flush()
-    except BrokenPipeError:
-        return  # its end is told elsewhere
+        for end in (end for pair in theirs for end in pair):
+            os.close(end)
+        assert first.stdout is not None
+        line = first.stdout.readline()
+        if not line:
+            raise NetworkError("roles ended before the start; their own message is above")
+        pids = json.loads(line)["pids"]
+        processes += [RoleProcess(pid, *pair, first) for pid, pair in zip(pids, pipes, strict=True)]
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+        first.communicate()  # all have ended when it has
+        for pipe in (pipe for pair in pipes for pipe in pair):
+            with suppress(OSError):  # what was still to be written has no reader
+                pipe.close()
 
 
-def _listen(name: str, process: subprocess.Popen[bytes], told: Told) -> None:
-    assert process.stdout is not None
+def _listen(name: str, process: RoleProcess, told: Told) -> None:
     try:
         for line in process.stdout:
             told.put((name, json.loads(line)))

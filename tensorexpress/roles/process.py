@@ -1,17 +1,24 @@
-"""One role as a process: `python -P -m tensorexpress.roles.process PARENT`, with its task on standard input.
+"""All roles as processes: `python -P -m tensorexpress.roles.process PARENT IN:OUT ...` forks one for every two pipes.
 
-standard input      a line of JSON, the task; a line when all listen; a line with the start, in seconds of
-                    CLOCK_MONOTONIC. Its end means that whoever started this process is gone.
+Python starts, and all is imported, once: a fork takes milliseconds. The first process says {"pids": [...]} on standard
+output, and buries all of them when its standard input ends. A role finds at the ends of its pipes
+
+standard input      a line of JSON, the task; a line with the start, in seconds of CLOCK_MONOTONIC. Its end means that
+                    whoever started this process is gone.
 standard output     lines of JSON: {"listens": true}, {"commit": ...}, {"dropped": N}, {"note": TEXT}
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import sys
-from typing import Any
+import traceback
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, NoReturn
 
 from tensorexpress.roles.helper import HelperRole
 from tensorexpress.roles.scheduler import SchedulerRole
@@ -68,10 +75,41 @@ def _nic_for(task: RoleTask, hello: Header, nic: Nic) -> Nic | None:
     return None if "scheduler" in (task.role, hello["role"]) else nic
 
 
-def main(parent: str) -> None:
-    """Play the role that standard input says."""
+def main(parent: str, *pipes: str) -> None:
+    """Fork a process for every role; each ends with this one, and this one with its parent."""
     end_with_parent(int(parent))
-    asyncio.run(play(task_from(json.loads(sys.stdin.readline()))))
+    gc.freeze()  # what is there now stays shared with all roles
+    ends = [(int(read), int(write)) for read, write in (pair.split(":") for pair in pipes)]
+    own = os.getpid()
+    pids = [os.fork() or _become_role(own, ends, number) for number in range(len(ends))]
+    _close(ends)
+    tell({"pids": pids})
+    sys.stdin.read()
+    for pid in pids:
+        os.waitpid(pid, 0)
+
+
+def _become_role(parent: int, ends: Sequence[tuple[int, int]], number: int) -> NoReturn:
+    """Play the role that standard input says, in this process, and end with it."""
+    status = 1
+    try:
+        end_with_parent(parent)
+        for place, end in enumerate(ends[number]):
+            os.dup2(end, place)
+        _close(ends)
+        asyncio.run(play(task_from(json.loads(sys.stdin.readline()))))
+        status = 0
+    except (KeyboardInterrupt, BrokenPipeError):
+        pass
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _close(ends: Sequence[tuple[int, int]]) -> None:
+    for each in chain.from_iterable(ends):
+        os.close(each)
 
 
 if __name__ == "__main__":

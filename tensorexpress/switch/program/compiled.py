@@ -8,6 +8,7 @@ from __future__ import annotations
 import marshal
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from types import CodeType
 
 from tensorexpress.errors import ProgramError, unknown
@@ -56,6 +57,7 @@ class NativeCode:
     layout: NativeLayout
 
 
+@lru_cache(maxsize=4)  # whoever tests a program makes a switch of it in every test
 def compile_program(document: bytes, engine: str = PYTHON) -> CompiledProgram:
     """Compile a BMv2 JSON document; ProgramError says which part of it cannot be used.
 
