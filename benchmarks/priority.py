@@ -84,6 +84,7 @@ def carry(rate_bps: int, mtu: int, seconds: float, engine: str, directory: Path)
         )
         assert switch.address is not None
         deploy_to(switch.address, plan)
+        switch.data_path.wait_for_code()
         forked = multiprocessing.get_context("fork")
         over = forked.Event()
         # What arrives at the sink tells who keeps the link full how much has left.

@@ -345,6 +345,7 @@ def embedded(engine: str, plan: Plan, *ports: str) -> Iterator[None]:
     with RunningSwitch(LoopSettings(opened, engine=engine), "127.0.0.1:0") as switch:
         assert switch.address is not None
         deploy_to(switch.address, plan)
+        switch.data_path.wait_for_code()
         yield
 
 

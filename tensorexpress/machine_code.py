@@ -9,28 +9,47 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from tensorexpress.user_cache import cached
+from tensorexpress.user_cache import cached, kept
 
-#: LLVM's level of optimisation: a second one takes twice as long, and packets are no faster.
-_LEVEL = 1
+#: LLVM's levels of optimisation: that of code which is there soon, and that of code to stay with; a further one takes
+#: twice as long, and packets are no faster.
+_FIRST_LEVEL, _LEVEL = 0, 1
 
 _numbers = count()
 
 
 @cache
-def _target_machine() -> Any:
+def _target_machine(level: int = _LEVEL) -> Any:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     target = llvm.Target.from_default_triple()
     return target.create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=_LEVEL, reloc="pic"
+        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=level, reloc="pic"
     )
 
 
 def to_machine_code(text: str) -> bytes:
     """Return IR as an object file for this processor, compiled now or before."""
-    key = hashlib.sha256(processor_key() + text.encode())
-    return cached("native", f"{key.hexdigest()}.o", lambda: compile_module(llvm.parse_assembly(text)))
+    return cached("native", _name(text), lambda: optimised_machine_code(text))
+
+
+def kept_machine_code(text: str) -> bytes | None:
+    """Return IR as an object file if it was compiled before."""
+    return kept("native", _name(text))
+
+
+def optimised_machine_code(text: str) -> bytes:
+    """Return IR as an object file that is compiled now and not kept."""
+    return compile_module(llvm.parse_assembly(text))
+
+
+def first_machine_code(text: str) -> bytes:
+    """Return IR as an object file that is there several times sooner, and does the same more slowly."""
+    return compile_module(llvm.parse_assembly(text), _FIRST_LEVEL)
+
+
+def _name(text: str) -> str:
+    return f"{hashlib.sha256(processor_key() + text.encode()).hexdigest()}.o"
 
 
 def processor_key() -> bytes:
@@ -39,13 +58,13 @@ def processor_key() -> bytes:
     return f"{llvm.get_host_cpu_name()}\0{features}\0{_LEVEL}\0{llvm.llvm_version_info}\0".encode()
 
 
-def compile_module(module: Any) -> bytes:
+def compile_module(module: Any, level: int = _LEVEL) -> bytes:
     """Return a module as an object file for this processor."""
-    machine = _target_machine()
+    machine = _target_machine(level)
     module.triple = machine.triple
     module.data_layout = str(machine.target_data)
     module.verify()
-    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=_LEVEL))
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=level))
     builder.getModulePassManager().run(module, builder)
     code: bytes = machine.emit_object(module)
     return code

@@ -30,18 +30,27 @@ def cached(
     kind: str, name: str, make: Callable[[], bytes], is_good: Callable[[bytes], bool] = lambda content: True
 ) -> bytes:
     """Return what was made under a name before, if it is still good, else make it and keep it if that is safe."""
-    try:
-        directory = _own_directory(kind)
-    except (OSError, RuntimeError):  # RuntimeError: nobody knows where home is
-        return make()
-    path = directory / name
-    found = _read(path)
+    found = kept(kind, name)
     if found is None or not is_good(found):
         found = make()
-        with suppress(OSError):
-            _write(path, found)
-            _forget_oldest(directory)
+        keep(kind, name, found)
     return found
+
+
+def kept(kind: str, name: str) -> bytes | None:
+    """Return what is kept under a name, None where nothing is."""
+    try:
+        return _read(_own_directory(kind) / name)
+    except (OSError, RuntimeError):  # RuntimeError: nobody knows where home is
+        return None
+
+
+def keep(kind: str, name: str, content: bytes) -> None:
+    """Keep something under a name, in place of what was there, if that is safe."""
+    with suppress(OSError, RuntimeError):
+        directory = _own_directory(kind)
+        _write(directory / name, content)
+        _forget_oldest(directory)
 
 
 def _own_directory(kind: str) -> Path:

@@ -3,6 +3,9 @@
 Whatever a client sends as a program is worked on there. Neither the forwarding nor the controlling process waits for
 Python while it happens, and a program that takes too much ends that process and nothing else. What came out is kept for
 its user: a switch that starts with a program which one had before starts at once.
+
+To optimise machine code takes longer than all else. So packets pass a program as soon as it is machine code at all, and
+another process with the same bounds optimises it meanwhile.
 """
 
 from __future__ import annotations
@@ -16,23 +19,23 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from tensorexpress import tied
-from tensorexpress.errors import ProgramError
+from tensorexpress.errors import ProgramError, TensorExpressError
 from tensorexpress.program_engines import AUTO, PYTHON
-from tensorexpress.switch.operations import Operation
+from tensorexpress.switch.operations import SetEntry
 from tensorexpress.switch.program.bmv2.document import contradiction
-from tensorexpress.switch.program.compiled import compile_program
+from tensorexpress.switch.program.compiled import CompiledProgram, compile_program, optimise_program
 from tensorexpress.switch.program.engines import machine_key, make_pipeline
-from tensorexpress.user_cache import cached
+from tensorexpress.user_cache import cached, keep
 
 logger = logging.getLogger(__name__)
 
-#: What compiling one program may take; our own takes about half a second and 40 MB.
+#: What compiling one program may take, and optimising it; our own takes about 1 s and 2 s.
 LONGEST_SECONDS = 30
 LARGEST_MEMORY_BYTES = 1 << 30
 
@@ -51,26 +54,47 @@ class Compiled:
     #: A pickled `CompiledProgram`, without source and entries; no other process looks into it.
     program: bytes
     #: The const entries, to be set before the first packet.
-    entries: Sequence[Operation]
+    entries: tuple[SetEntry, ...]
+    #: The LLVM IR of its machine code, where that is not optimised.
+    ir: str = ""
 
+
+#: A digest of a program, and the engine that it is compiled for.
+_Key = tuple[bytes, str]
+
+#: Takes what was optimised: a pickled `CompiledProgram`.
+_Take = Callable[["Optimisation", bytes], None]
 
 _one_at_a_time = threading.Lock()
-_kept: dict[tuple[bytes, str], Compiled] = {}
+_kept: dict[_Key, Compiled] = {}
+#: Held for a moment, whenever one of these two changes.
+_changing = threading.Lock()
+_optimisations: dict[_Key, Optimisation] = {}
 
 
 def compile_beside(document: bytes, engine: str = PYTHON) -> Compiled:
     """Compile BMv2 JSON for an engine in another process; ProgramError says why it cannot be."""
-    key = hashlib.sha256(document).digest(), engine
+    key = _key(document, engine)
     kept = _kept.get(key)  # without waiting for whatever else is being compiled
     if kept is not None:
         return kept
     with _one_at_a_time:
-        if key not in _kept:
-            compiled = _compile(document, engine)
-            if len(_kept) >= _MOST_KEPT:
-                del _kept[next(iter(_kept))]
-            _kept[key] = compiled
-        return _kept[key]
+        kept = _kept.get(key)
+        if kept is None:
+            kept = _compile(document, engine)
+            _remember(key, kept)
+        return kept
+
+
+def _key(document: bytes, engine: str) -> _Key:
+    return hashlib.sha256(document).digest(), engine
+
+
+def _remember(key: _Key, compiled: Compiled) -> None:
+    with _changing:
+        if key not in _kept and len(_kept) >= _MOST_KEPT:
+            del _kept[next(iter(_kept))]
+        _kept[key] = compiled
 
 
 class _NoAnswerError(Exception):
@@ -78,8 +102,9 @@ class _NoAnswerError(Exception):
 
 
 def _compile(document: bytes, engine: str) -> Compiled:
+    call = f"compile_here({os.getpid()}, {engine!r})"
     try:
-        answer = cached("programs", f"{_key(document, engine)}.pickle", lambda: _answer(document, engine))
+        answer = cached("programs", _name(document, engine), lambda: _answer(_start(call), document))
     except _NoAnswerError as why:
         if engine != AUTO:
             raise ProgramError(str(why)) from None
@@ -90,10 +115,11 @@ def _compile(document: bytes, engine: str) -> Compiled:
     return compiled
 
 
-def _key(document: bytes, engine: str) -> str:
+def _name(document: bytes, engine: str) -> str:
     """Return what a compiled program is kept under: it is compiled anew when anything changes that it is made from."""
     made_by = _sources() + f"{sys.version}\0{engine}\0".encode() + machine_key(engine)
-    return hashlib.sha256(made_by + b"\0" + document).hexdigest()
+    digest = hashlib.sha256(made_by + b"\0" + document).hexdigest()
+    return f"{digest}.pickle"
 
 
 @cache
@@ -106,23 +132,22 @@ def _sources() -> bytes:
     return digest.digest()
 
 
-def _answer(document: bytes, engine: str) -> bytes:
-    """Return a pickled `Compiled`, made in another process."""
-    process = tied.start(
-        [
-            sys.executable,
-            "-P",
-            "-c",
-            f"from tensorexpress.switch.compiling import main; main({os.getpid()}, {engine!r})",
-        ],
+def _start(call: str) -> subprocess.Popen[bytes]:
+    """Start a process that calls one of the functions below."""
+    return tied.start(
+        [sys.executable, "-P", "-c", f"from tensorexpress.switch import compiling; compiling.{call}"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         process_group=0,
     )
+
+
+def _answer(process: subprocess.Popen[bytes], given: bytes) -> bytes:
+    """Return the pickled `Compiled` that a process makes of what it is given."""
     with process:
         try:
-            outcome, _ = process.communicate(document)
+            outcome, _ = process.communicate(given)
         except BaseException:
             process.kill()
             raise
@@ -144,15 +169,100 @@ def _why(status: int) -> str:
     return _NO_MEMORY
 
 
-def main(parent: int, engine: str) -> None:
-    """Compile what comes on standard input; write (problem, pickled Compiled), one of them None, to standard output."""
+class Optimisation:
+    """The machine code of a program being optimised in another process, for all in this one who run the program.
+
+    It ends with the last of those who have joined it: then its process is gone, and its thread.
+    """
+
+    def __init__(self, document: bytes, engine: str, compiled: Compiled):
+        self._document, self._engine, self._compiled = document, engine, compiled
+        self._takers: list[_Take] = []
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread = threading.Thread(target=self._run, name="optimisation", daemon=True)
+
+    @staticmethod
+    def join(document: bytes, engine: str, compiled: Compiled, take: _Take) -> Optimisation:
+        """Have `take` called, in another thread, with this and the program as a `Compiled` has it, once it is there."""
+        key = _key(document, engine)
+        with _changing:
+            joined = _optimisations.get(key)
+            if joined is None:
+                joined = _optimisations[key] = Optimisation(document, engine, compiled)
+                joined._thread.start()
+            joined._takers.append(take)
+        return joined
+
+    def leave(self, take: _Take) -> None:
+        """Want it no more; if nobody else does, it has ended when this returns."""
+        with _changing:
+            if take in self._takers:
+                self._takers.remove(take)
+            if self._takers:
+                return
+            self._retire()
+            if self._process is not None:
+                self._process.kill()
+        self._thread.join()
+
+    def wait(self) -> None:
+        """Return when it has come to an end, and all have what came of it."""
+        self._thread.join()
+
+    def _retire(self) -> None:
+        """Let nobody join any more."""
+        key = _key(self._document, self._engine)
+        if _optimisations.get(key) is self:
+            del _optimisations[key]
+
+    def _run(self) -> None:
+        why = ""
+        try:
+            self._make()
+        except (OSError, TensorExpressError, _NoAnswerError) as error:
+            why = str(error)
+        with _changing:
+            self._retire()
+            takers = list(self._takers)
+        if why and takers:
+            logger.warning("packets go on through machine code that is not optimised: %s", why)
+            return
+        for take in takers:
+            try:
+                take(self, self._compiled.program)
+            except TensorExpressError as error:
+                logger.warning("packets go on through machine code that is not optimised: %s", error)
+
+    def _make(self) -> None:
+        with _changing:
+            if not self._takers:  # all have left before it began
+                return
+            self._process = _start(f"optimise_here({os.getpid()})")
+        answer = _answer(self._process, pickle.dumps(self._compiled, pickle.HIGHEST_PROTOCOL))
+        keep("programs", _name(self._document, self._engine), answer)
+        self._compiled = pickle.loads(answer)
+        _remember(_key(self._document, self._engine), self._compiled)
+
+
+def compile_here(parent: int, engine: str) -> None:
+    """Compile a document that comes on standard input."""
+    _work(parent, lambda given: _compiled(compile_program(given, engine, optimised=False)))
+
+
+def optimise_here(parent: int) -> None:
+    """Optimise a `Compiled` that comes on standard input."""
+    _work(parent, lambda given: _optimised(pickle.loads(given)))
+
+
+def _work(parent: int, make: Callable[[bytes], Compiled]) -> None:
+    """Within bounds, write (problem, pickled Compiled), one of them None, to standard output."""
     tied.end_with_parent(parent)
     os.nice(_NICENESS)
     resource.setrlimit(resource.RLIMIT_CPU, (LONGEST_SECONDS, LONGEST_SECONDS + 1))
     resource.setrlimit(resource.RLIMIT_AS, (LARGEST_MEMORY_BYTES, LARGEST_MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
-        compiled = _compiled(sys.stdin.buffer.read(), engine)
+        compiled = make(sys.stdin.buffer.read())
         outcome: tuple[str | None, bytes | None] = (None, pickle.dumps(compiled, pickle.HIGHEST_PROTOCOL))
     except ProgramError as error:
         outcome = (str(error), None)
@@ -163,10 +273,15 @@ def main(parent: int, engine: str) -> None:
     sys.stdout.buffer.write(pickle.dumps(outcome, pickle.HIGHEST_PROTOCOL))
 
 
-def _compiled(document: bytes, engine: str) -> Compiled:
-    program = compile_program(document, engine)
+def _compiled(program: CompiledProgram) -> Compiled:
     pipeline = make_pipeline(program)
     for entry in program.entries:  # what cannot be loaded fails here, not where packets pass
         pipeline.apply(entry)
-    lean = replace(program, source="", entries=())
-    return Compiled(pickle.dumps(lean, pickle.HIGHEST_PROTOCOL), program.entries)
+    native = program.native
+    lean = replace(program, source="", entries=(), native=native and replace(native, ir=""))
+    return Compiled(pickle.dumps(lean, pickle.HIGHEST_PROTOCOL), program.entries, native.ir if native else "")
+
+
+def _optimised(compiled: Compiled) -> Compiled:
+    program = optimise_program(pickle.loads(compiled.program), compiled.ir)
+    return _compiled(replace(program, entries=compiled.entries))

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from tensorexpress.switch.operations import Entry, Operation, Query, SetCloneSession, SetMulticastGroup
 from tensorexpress.switch.packet import SwitchPacket
+from tensorexpress.switch.program.compiled import CompiledProgram
 
 
 class LoadedProgram(Protocol):
@@ -38,6 +39,10 @@ class LoadedProgram(Protocol):
 
     def idle_entries(self, now_us: int) -> Iterable[Entry | None]:
         """Return the entries whose idle timeout has passed, and None for others that were looked at."""
+        ...
+
+    def swap(self, program: CompiledProgram) -> None:
+        """Run the same program as other machine code from now on, with all state as it is."""
         ...
 
     def dismantle(self) -> Iterable[None]:

@@ -280,6 +280,15 @@ class Switch:
         self._use(configuration)
         return replaced
 
+    def swap(self, program: CompiledProgram) -> None:
+        """Let packets pass other machine code of the program that is there from now on; all else stays as it is."""
+        if self._program is not None:
+            self._program.swap(program)
+            self._use_code()
+
+    def _use_code(self) -> None:
+        """Know where the machine code of the program is, for who calls it without Python."""
+
     def _empty_queues(self) -> None:
         """Drop the packets that a program which is replaced has made."""
         for port in self._ports.values():

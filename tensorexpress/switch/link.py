@@ -23,7 +23,7 @@ from typing import Any
 from tensorexpress import tied
 from tensorexpress.errors import NetworkError, ProgramError, TensorExpressError
 from tensorexpress.program_engines import PYTHON
-from tensorexpress.switch.compiling import compile_beside
+from tensorexpress.switch.compiling import Optimisation, compile_beside
 from tensorexpress.switch.counted import Statistics
 from tensorexpress.switch.operations import Notice, Operation, Query
 
@@ -81,6 +81,8 @@ class DataLink:
         self._notices = notices
         self._process = process
         self._turn = threading.RLock()
+        #: What makes better code of the program that packets pass, where that was compiled in a hurry.
+        self._optimisation: Optimisation | None = None
 
     @property
     def pid(self) -> int | None:
@@ -91,7 +93,7 @@ class DataLink:
         """Replace the program and all of its state, and do the operations before the first packet passes.
 
         ProgramError, with nothing changed, if the program cannot run. Packets pass the old program until the new one
-        is complete.
+        is complete. They may pass it for a while as code that is not optimised; other code then takes its place.
         """
         compiled = compile_beside(document, self.engine)
         pieces = _pieces("set_up", [*compiled.entries, *operations])
@@ -99,6 +101,24 @@ class DataLink:
             self._call("prepare", compiled.program)
             self._send_all(pieces)
             self._call("switch_over")
+            replaced, self._optimisation = self._optimisation, None
+            if compiled.ir:
+                self._optimisation = Optimisation.join(document, self.engine, compiled, self._swap)
+        if replaced is not None:
+            replaced.leave(self._swap)
+
+    def _swap(self, optimisation: Optimisation, program: bytes) -> None:
+        """Have packets pass optimised code, unless the program was replaced meanwhile."""
+        with self._turn, suppress(LinkClosedError):
+            if optimisation is self._optimisation:
+                self._call("swap", program)
+
+    def wait_for_code(self) -> None:
+        """Return when no better code of the program is being made."""
+        with self._turn:
+            optimisation = self._optimisation
+        if optimisation is not None:
+            optimisation.wait()
 
     def apply(self, operations: Sequence[Operation], *, atomic: bool = False) -> None:
         """Do all of them, in order and in slices between packets; if `atomic`, all between the same two packets."""
@@ -164,6 +184,10 @@ class DataLink:
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
+        with self._turn:
+            optimisation = self._optimisation
+        if optimisation is not None:
+            optimisation.leave(self._swap)
         if self._process is not None:
             try:
                 self._process.wait(_STOP_SECONDS)

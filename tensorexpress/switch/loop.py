@@ -132,6 +132,7 @@ class Loop:
         self._at_once: dict[str, Callable[..., object]] = {
             "prepare": self._prepare,
             "switch_over": self._switch_over,
+            "swap": lambda program: self.switch.swap(pickle.loads(program)),
             "gather": self._gather,
             "apply_gathered": self._apply_gathered,
             "packet_out": self.switch.packet_out,

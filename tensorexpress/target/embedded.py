@@ -163,6 +163,8 @@ def _network(plan: Plan, target: EmbeddedTarget) -> Iterator[EmbeddedNetwork]:
             switches[name] = SupervisedSwitch(settings, control_address(control, number))
             cleanup.callback(switches[name].stop)
         cleanup.enter_context(kept(plan, {name: switch.address for name, switch in switches.items()}))
+        for switch in switches.values():  # what is measured shares the machine with no compiler
+            switch.running.data_path.wait_for_code()
         yield EmbeddedNetwork(plan.scenario.cluster, hosts, switches)
 
 

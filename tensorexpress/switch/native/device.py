@@ -279,9 +279,8 @@ class NativeSwitch(Switch):
         layout, context = self._native.layout, self._native.context
         state_bytes = layout.state[1] - layout.state[0]
         self._saved = Block(state_bytes)
+        self._use_code()
         for name, value in (
-            (INGRESS, self._native.stages[0]),
-            (EGRESS, self._native.stages[1]),
             (CONTEXT, context.address),
             (STATE, context.address + layout.state[0]),
             (STATE_BYTES, state_bytes),
@@ -293,6 +292,10 @@ class NativeSwitch(Switch):
         for port in self._ports.values():
             if isinstance(port, NativePort):
                 port.state_bytes = state_bytes
+
+    def _use_code(self) -> None:
+        if self._native is not None:
+            self._arena[INGRESS], self._arena[EGRESS] = self._native.stages
 
     def _forget_groups(self) -> None:
         table = self._arena.index(self._arena[GROUP_AT])

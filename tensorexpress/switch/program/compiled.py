@@ -55,13 +55,16 @@ class NativeCode:
 
     code: bytes
     layout: NativeLayout
+    #: The LLVM IR of it, where it is not optimised.
+    ir: str = ""
 
 
 @lru_cache(maxsize=4)  # whoever tests a program makes a switch of it in every test
-def compile_program(document: bytes, engine: str = PYTHON) -> CompiledProgram:
+def compile_program(document: bytes, engine: str = PYTHON, *, optimised: bool = True) -> CompiledProgram:
     """Compile a BMv2 JSON document; ProgramError says which part of it cannot be used.
 
     Machine code is added for the engines "auto" and "native"; for the latter it is an error when there can be none.
+    It is there sooner if it need not be optimised.
     """
     if engine not in ENGINES:
         raise ProgramError(unknown("engine", engine, ENGINES))
@@ -71,7 +74,7 @@ def compile_program(document: bytes, engine: str = PYTHON) -> CompiledProgram:
     except CONTRADICTIONS as error:
         raise contradiction(error) from None
     tables = program.tables
-    native, not_native = (None, "") if engine == PYTHON else _native(program, generated)
+    native, not_native = (None, "") if engine == PYTHON else _native(program, generated, optimised)
     if engine == NATIVE and native is None:
         raise ProgramError(f"the program cannot run as native code: {not_native}; choose the engine auto or python")
     return CompiledProgram(
@@ -89,22 +92,44 @@ def compile_program(document: bytes, engine: str = PYTHON) -> CompiledProgram:
     )
 
 
-def _native(program: Bmv2Program, generated: Generated) -> tuple[NativeCode | None, str]:
+def _native(program: Bmv2Program, generated: Generated, optimised: bool) -> tuple[NativeCode | None, str]:
     """Return a program as machine code, or None and why there is none."""
     try:
-        from tensorexpress.machine_code import to_machine_code
+        from tensorexpress.machine_code import first_machine_code, kept_machine_code, to_machine_code
     except ImportError as error:
         return None, f"it needs {error.name}, which is not installed"
     try:
         text, layout = generate_native(program, generated)
-        code = to_machine_code(text)
+        code, ir = to_machine_code(text) if optimised else kept_machine_code(text), ""
+        if code is None:
+            code, ir = first_machine_code(text), text
+            if len(code) > LARGEST_CODE_BYTES:  # optimised, it is half as large
+                code, ir = to_machine_code(text), ""
     except Unsupported as error:
         return None, str(error)
     except (*CONTRADICTIONS, RuntimeError) as error:  # of a document that p4c never wrote, or of LLVM
         return None, " ".join(f"{type(error).__name__} {error}".split())[:LONGEST_NAME]
     if len(code) > LARGEST_CODE_BYTES:
-        return None, f"it becomes {len(code)} bytes of machine code, and {LARGEST_CODE_BYTES} are the most"
-    return NativeCode(code, layout), ""
+        return None, _too_large(code)
+    return NativeCode(code, layout, ir), ""
+
+
+def optimise_program(program: CompiledProgram, ir: str) -> CompiledProgram:
+    """Return a program with its machine code optimised, which does the same in the same memory.
+
+    Nothing is kept on disk, so that who does this may be ended in the middle of it.
+    """
+    from tensorexpress.machine_code import optimised_machine_code
+
+    assert program.native is not None
+    code = optimised_machine_code(ir)
+    if len(code) > LARGEST_CODE_BYTES:
+        raise ProgramError(_too_large(code))
+    return replace(program, native=NativeCode(code, program.native.layout))
+
+
+def _too_large(code: bytes) -> str:
+    return f"it becomes {len(code)} bytes of machine code, and {LARGEST_CODE_BYTES} are the most"
 
 
 def _marshalled(source: str) -> bytes:

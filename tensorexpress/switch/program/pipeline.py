@@ -135,6 +135,9 @@ class Pipeline:
         exec(marshal.loads(self.program.code), namespace)
         return namespace
 
+    def swap(self, program: CompiledProgram) -> None:
+        """Run the same program as other machine code from now on, with all state as it is; in Python there is none."""
+
     def deparse(self, packet: SwitchPacket) -> bytes:
         """Return the bytes of a packet that has been through egress and is not dropped."""
         data: bytes = packet.state[1]

@@ -330,7 +330,7 @@ class NativeTable(MatchTable):
         self.parameters = parameters
         self._context = context
         self._descriptor = descriptor
-        self._fill_index = fill_index
+        self.fill_index = fill_index
         self._kinds = [BMV2_KINDS[part.kind] for part in info.key]
         self._lpm = _lpm_position(info)
         self._is_ranked = not info.is_exact and self._lpm is None
@@ -486,7 +486,7 @@ class NativeTable(MatchTable):
         self._filled = len(heads)
         self._describe()
         address, count = heads.buffer_info()
-        self._fill_index(self._context.address + self._descriptor, address, count)
+        self.fill_index(self._context.address + self._descriptor, address, count)
 
     def _remove(self, row: TableRow) -> None:
         assert isinstance(row, NativeRow)

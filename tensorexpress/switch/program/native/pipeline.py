@@ -8,6 +8,7 @@ from operator import attrgetter
 from struct import Struct
 from typing import Any
 
+from tensorexpress.errors import ProgramError
 from tensorexpress.machine_code import load
 from tensorexpress.switch.packet import DROP_PORT, EGRESS_CLONE, SwitchPacket
 from tensorexpress.switch.program.bmv2.values import ArrayInfo, TableInfo
@@ -52,14 +53,7 @@ class NativePipeline(Pipeline):
         self._layout = program.native.layout
         self._context = Block(self._layout.size)
         self._view = memoryview(self._context.data)
-        functions = ("ingress", "egress", "fill_index")
-        self._library, (ingress, egress, fill_index) = load(program.native.code, functions)
-        #: Where the machine code of both stages is.
-        self.stages = ingress, egress
-        stage = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64)
-        self._run_ingress, self._run_egress = stage(ingress), stage(egress)
-        filler = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-        self._fill_index: Callable[[int, int, int], None] = filler(fill_index)
+        self._use(program.native.code)
         self._state = slice(*self._layout.state)
         self._state_bytes = self._state.stop - self._state.start
         self._kept_start = min((start for start, _ in self._layout.kept.values()), default=0)
@@ -71,6 +65,25 @@ class NativePipeline(Pipeline):
         self._calls = [self._callee(call) for call in self._layout.calls]
         self._callback = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)(self._called)
         self._point("upcall", ctypes.c_void_p.from_buffer(self._callback).value or 0)  # cast would refer to itself
+
+    def _use(self, code: bytes) -> None:
+        functions = ("ingress", "egress", "fill_index")
+        self._library, (ingress, egress, fill_index) = load(code, functions)
+        #: Where the machine code of both stages is.
+        self.stages = ingress, egress
+        stage = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64)
+        self._run_ingress, self._run_egress = stage(ingress), stage(egress)
+        filler = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+        self._fill_index: Callable[[int, int, int], None] = filler(fill_index)
+
+    def swap(self, program: CompiledProgram) -> None:
+        """Run the same program as other machine code from now on, on the memory that is there."""
+        if program.native is None or program.native.layout != self._layout:
+            raise ProgramError("this machine code is of another program; compile it again")
+        self._use(program.native.code)
+        for table in self._tables.values():
+            assert isinstance(table, NativeTable)
+            table.fill_index = self._fill_index
 
     def _functions(self) -> dict[str, Any]:
         """Return the stages of this class: nothing of the Python code is loaded."""
