@@ -209,7 +209,7 @@ def in_process(
     def arriving(now_ps: int) -> Sequence[PortFrame]:
         if not packed:
             return [(port, frame, now_ps) for port, frame in repeated]
-        return PackedFrames(memory.data, memory.starts, memory.lengths, memory.ports, [now_ps] * len(memory))
+        return PackedFrames(memory.data, memory.starts, memory.lengths, memory.ports, np.full(len(memory), now_ps))
 
     switch = make_switch(transmit, engine=engine)
     if packed:

@@ -266,7 +266,7 @@ def _work(parent: int, make: Callable[[bytes], Compiled]) -> None:
         outcome: tuple[str | None, bytes | None] = (None, pickle.dumps(compiled, pickle.HIGHEST_PROTOCOL))
     except ProgramError as error:
         outcome = (str(error), None)
-    except MemoryError:
+    except (MemoryError, OSError):  # a library for which there is no memory is said not to be found
         outcome = (_NO_MEMORY, None)
     except Exception as error:  # of a document that p4c never wrote
         outcome = (str(contradiction(error)), None)

@@ -356,21 +356,22 @@ class NativeSwitch(Switch):
                 self.receive(*frames[start])
                 start += 1
             else:
-                start += self._receive_batch(frames[start:])
+                start += self._receive_batch(frames, start)
 
-    def _receive_batch(self, frames: PackedFrames) -> int:
-        """Let the first of some frames arrive, up to one that is for Python; return how many these are."""
+    def _receive_batch(self, frames: PackedFrames, start: int) -> int:
+        """Let frames from one on arrive, up to one that is for Python; return how many these are."""
         # Entries are looked at again then.
-        count = bisect_left(frames.times_ps, self._idle_check_ps)
-        self._since_epoch(int(frames.times_ps[0]))
-        too_long = np.flatnonzero(frames.lengths > LONGEST_FRAME_BYTES)
+        end = bisect_left(frames.times_ps, self._idle_check_ps, start)
+        self._since_epoch(int(frames.times_ps[start]))
+        too_long = np.flatnonzero(frames.lengths[start:end] > LONGEST_FRAME_BYTES)
         if too_long.size:
-            count = min(count, int(too_long[0]))
+            end = start + int(too_long[0])
+        batch, count = slice(start, end), end - start
         rows = self._arena.rows(ARRIVALS, ARRIVAL_WORDS, count)
-        rows[:, A_PORT], rows[:, A_TIME] = frames.ports[:count], frames.times_ps[:count] - self._epoch_ps
-        rows[:, A_FRAME], rows[:, A_LENGTH] = frames.addresses[:count], frames.lengths[:count]
+        rows[:, A_PORT], rows[:, A_TIME] = frames.ports[batch], frames.times_ps[batch] - self._epoch_ps
+        rows[:, A_FRAME], rows[:, A_LENGTH] = frames.addresses[batch], frames.lengths[batch]
         self._cells[ARRIVED], self._cells[ARRIVAL_COUNT] = 0, count
-        self._run(int(frames.times_ps[count - 1]) - self._epoch_ps)
+        self._run(int(frames.times_ps[end - 1]) - self._epoch_ps)
         return count
 
     def _let_leave(self, now_ps: int) -> None:

@@ -77,7 +77,7 @@ def take_slots(memory: int, port: int, ring: int, position: int, slot_bytes: int
     """Make arrivals of the frames in a ring, up to one that Python has to finish; return how many there are."""
     m = words(memory)
     m[ARRIVED] = m[ARRIVAL_COUNT] = m[RECORDED] = 0
-    while m[ARRIVAL_COUNT] < BATCH:
+    while m[ARRIVAL_COUNT] < RING_BATCH:
         slot = ring + position
         if acquire(slot) & _STATUS_PLAIN == 0 or not _is_plain(slot, slot_bytes):
             break

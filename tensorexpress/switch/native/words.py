@@ -15,9 +15,11 @@ PORTS, GROUPS = 2**9, 2**16
 #: A program that p4c never wrote may have more of them where any port exists; Python handles what they send and get.
 MOST_PORTS = 2**16
 
-#: Frames of a batch, and of what Python hands over at once; frames that may have left before somebody takes them.
+#: Frames of a batch from a socket, from a ring, where they stay until they are done, and of what Python hands over at
+#: once; frames that may have left before somebody takes them.
 BATCH = 64
-MOST_ARRIVALS = 256
+RING_BATCH = 256
+MOST_ARRIVALS = 2048
 MOST_SENT = 4096
 #: Copies of a packet that native code makes; who wants more of them gets them from Python.
 MOST_REPLICAS = 1024
