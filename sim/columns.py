@@ -15,7 +15,7 @@ NONE = -1
  DISCIPLINE, QUEUES, OWN, COMMON, SLACK_MODE, ECN, LOSS, SEED, HOST_ORDER, CREDIT, PAYLOAD, HEADER, ACK_SIZE, ACKS,
  ACK_EVERY, LARGEST_WINDOW, RTO_MIN, REORDERING, NEWER_SUMS, ROUNDS, OTHER_RANK, OTHER_SLACK, LOGGING,
  TRAINS, QUEUE_SHARE, CHUNK, HEAD_BYTES, SPARE, CELLS, CHECKSUMS, PREEMPTS, SUM_PACKET, SERVER_SUMS, WHOLE_SUMS,
- SERVER_PACKETS, COLLISIONS, EVICTIONS, WEIGHS_TURNS, HEAD) = range(60)  # fmt: skip
+ SERVER_PACKETS, COLLISIONS, EVICTIONS, WEIGHS_TURNS, CHUNKS, HEAD) = range(61)  # fmt: skip
 
 # Events that wait in buckets, of each of which the first is known.
 Y_TIME, Y_PLACE, Y_NEXT, EVENT_COLUMNS = range(4)
@@ -24,18 +24,26 @@ BUCKET_COUNT = 1024
 # Words of a cache line. Rows that are many, and that every packet touches, start with one.
 LINE = 8
 
-# Packets. NEXT links a queue, a link or the free list; a PIFO's heap uses NEXT and RIGHT as its children. Two cache
-# lines: many packets wait in a large cluster, and a hop touches only the first. Of columns that share a place, one is
-# used at a time: a packet is on a link or in a queue; data ASKS, and an acknowledgement tells what is ACKED_TO. Where
-# switches sum, TRANSMISSION is its number in the stream, ADDER where it goes, ORIGIN from which of its children, twice,
-# and one more if it was sent again; where slots are found by hash, WORKERS is whose values are in it.
-(P_NEXT, P_SIZE, P_HOP, P_END, P_KIND, P_RANK, P_ARRIVES, P_MARKED, P_FLOW, P_MESSAGE, P_ITERATION, P_CHUNK,
- P_TRANSMISSION, P_SENT, P_ACKED_TO, P_SLACK, PACKET_COLUMNS) = range(17)  # fmt: skip
-P_ENQUEUED, P_ASKS = P_ARRIVES, P_ACKED_TO
-P_NUMBER, P_ADDER, P_ORIGIN, P_WORKERS = P_TRANSMISSION, P_ACKED_TO, P_MARKED, P_SENT
+# Of rows that are many, addresses and counts have half a word each: such columns, here called small, count in halves
+# from the start of the row, and `halves(m, packet)[P_SIZE]` is one of them. So a program has MOST_WORDS at the most.
+MOST_WORDS = 1 << 31
 
-# Behind a packet if the discipline is a PIFO.
-P_RIGHT, P_SEQUENCE, PIFO_COLUMNS = PACKET_COLUMNS, PACKET_COLUMNS + 1, PACKET_COLUMNS + LINE
+# Packets, one cache line: many wait in a large cluster. NEXT links a queue, a link or the free list. Of columns that
+# share a place, one is used at a time: a packet is on a link or in a queue; data ASKS for acknowledgements, and one of
+# these tells what is ACKED_TO, both times ONE_ACK, plus MARKED. Where switches sum, TRANSMISSION is its number in the
+# stream, ADDER where it goes, ORIGIN from which of its children, twice, and one more if it was sent again; where slots
+# are found by hash, WORKERS is whose values are in it.
+P_ARRIVES, P_SENT = range(2)
+(P_NEXT, P_SIZE, P_HOP, P_END, P_KIND, P_RANK, P_FLOW, P_MESSAGE, P_ITERATION, P_CHUNK, P_TRANSMISSION,
+ P_ACKED_TO) = range(4, 16)  # small  # fmt: skip
+P_ENQUEUED, P_ASKS = P_ARRIVES, P_ACKED_TO
+ONE_ACK, MARKED = 2, 1
+P_NUMBER, P_ADDER, P_ORIGIN, P_WORKERS = P_TRANSMISSION, P_ACKED_TO, P_ITERATION, P_SENT
+PACKET_COLUMNS = LINE
+
+# Behind a packet that has a slack, or waits in the heap of a PIFO, whose children are NEXT and RIGHT.
+P_SLACK, P_SORTED_BY, P_SEQUENCE, P_RIGHT = range(PACKET_COLUMNS, PACKET_COLUMNS + 4)
+LONG_PACKET_COLUMNS = 2 * LINE
 
 # Ports, one per directed link, a cache line each for the link and for what is sent on it, which is the buffer of a
 # switch or, in the same place, the flows of a host; then the rest. A packet on a link knows when the NEXT one on it
@@ -51,18 +59,20 @@ S_NODE, S_BUSY, S_IS_OUT, S_TAKEN, S_HEAP, S_WAITING, LANE_COLUMNS = range(7)
 
 Q_HEAD, Q_TAIL, Q_BYTES, Q_BOUND, QUEUE_COLUMNS = range(5)
 
-# Flows, a cache line each for what is touched to choose the next one to serve, to send, to find the way there and
-# back, and by an acknowledgement; then the rest. OLDEST and NEWEST are the rows of their list of transmissions.
-(F_CURRENT, F_TURN, F_SERVED, F_PLACE, F_AT, F_IN_FLIGHT, F_WINDOW, F_SRC,
- F_PENDING, F_PENDING_COUNT, F_TRANSMISSIONS, F_NEWEST, F_UNASKED, F_DEADLINE, F_TIMEOUT, F_ARMED,
- F_STREAM, F_PATH, F_PATH_END, F_BACK, F_BACK_END, F_DST, F_INDEX, F_ACK,
- F_OLDEST, F_UNSETTLED, F_SLOW_UNTIL, F_ROUND, F_RTT, F_RTT_DEVIATION, F_PROBE, F_STOOD,
- F_CUT_AGAIN, F_ALPHA, F_ROUND_MARKED, F_LAST_ACK) = range(36)  # fmt: skip
-FLOW_COLUMNS = 5 * LINE
+# Flows, two cache lines for what sending and acknowledgements touch, and one for the rest. OLDEST and NEWEST are the
+# rows of their list of transmissions. A stream, whose packets switches sum, has no window, and is never UNASKED.
+# SERVED is when it was its turn, times BY_PLACE, plus its place among the flows of its host.
+F_SERVED, F_WINDOW, F_IN_FLIGHT, F_DEADLINE, F_TIMEOUT = range(5)
+F_CURRENT, F_AT, F_SRC, F_TRANSMISSIONS, F_NEWEST, F_UNASKED = range(10, 16)  # small
+F_SLOW_UNTIL, F_ROUND, F_RTT, F_RTT_DEVIATION = range(LINE, LINE + 4)
+F_PATH, F_PATH_END, F_PENDING, F_PENDING_COUNT, F_ARMED, F_OLDEST, F_UNSETTLED, F_PROBE = range(24, 32)  # small
+F_STOOD, F_CUT_AGAIN, F_ALPHA, F_ROUND_MARKED, F_TURN = range(2 * LINE, 2 * LINE + 5)
+F_BACK, F_BACK_END, F_DST, F_INDEX, F_ACK, F_LAST_ACK = range(42, 48)  # small
+F_STREAM, BY_PLACE, FLOW_COLUMNS = F_UNASKED, 1 << 20, 3 * LINE
 
 # A host's flows that may send, an entry each. What is under way has a smaller URGENCY than all that is not: keys are
 # times, and what is NEVER due is 2^60.
-E_URGENCY, E_SERVED, E_PLACE, E_FLOW, ENTRY_COLUMNS = range(5)
+E_URGENCY, E_SERVED, E_FLOW, ENTRY_COLUMNS = 0, 1, 2, 4
 UNDER_WAY_FIRST = 2 * NEVER
 
 # What a flow has beside where it is a stream, whose packets switches sum; its slots, of which those under way are
@@ -79,13 +89,15 @@ V_NUMBER, V_SEEN, V_ANSWERED, SET_COLUMNS = range(4)
 K_ADDER, K_NUMBER, K_SEEN, K_TAKEN, K_RANK, K_SLACK, CELL_COLUMNS = range(7)
 NOBODY = 0
 
-# Messages, three cache lines: what every packet touches, what sending touches, the rest. The columns from RECEIVED to
-# LOST_FROM start at zero in every iteration. Those that switches sum have a FIRST packet by number, the iteration
-# COPIED whose packets may be sent, and an ANSWER that brings the sum back, where others keep what these do without.
-(M_ITERATION, M_FIRST_CHUNK, M_CHUNKS, M_RECEIVED, M_EXPECTED, M_UNACKNOWLEDGED, M_NEXT, M_LOST,
- M_LOST_FROM, M_KEY, M_BYTES, M_FLOW, M_SWITCH_RANK, M_DEADLINE, M_LEAD, M_TIMES,
- M_INDEX, M_NODE, M_SLICES, M_PACKETS, M_SLACK, M_FIRED, M_OUT) = range(23)  # fmt: skip
-M_FIRST, M_COPIED, M_ANSWER, MESSAGE_COLUMNS = M_FIRST_CHUNK, M_UNACKNOWLEDGED, M_LOST_FROM, 3 * LINE
+# Messages, two cache lines: what packets touch, and the rest. The columns from RECEIVED to LOST_FROM start at zero in
+# every iteration. Those that switches sum have a FIRST packet by number, the iteration COPIED whose packets may be
+# sent, and an ANSWER that brings the sum back, where others keep what these do without.
+M_KEY, M_BYTES = range(2)
+(M_ITERATION, M_FIRST_CHUNK, M_CHUNKS, M_RECEIVED, M_EXPECTED, M_UNACKNOWLEDGED, M_NEXT, M_LOST, M_LOST_FROM, M_FLOW,
+ M_SWITCH_RANK, M_TIMES) = range(4, 16)  # small  # fmt: skip
+M_DEADLINE, M_LEAD, M_SLACK, M_OUT = range(LINE, LINE + 4)
+M_INDEX, M_NODE, M_SLICES, M_PACKETS, M_FIRED = range(24, 29)  # small
+M_FIRST, M_COPIED, M_ANSWER, MESSAGE_COLUMNS = M_FIRST_CHUNK, M_UNACKNOWLEDGED, M_LOST_FROM, 2 * LINE
 
 # Chunks are half a word each, because a program has many: the state, HAS (received), and from BY_TRANSMISSION on the
 # number of the transmission that is in flight, of which so many are told apart: more than a flow can have in flight.
@@ -95,11 +107,14 @@ STATE, HAS, BY_TRANSMISSION, TOLD_APART = 3, 4, 8, 1 << 28
 # rows after and before it, and for some transmissions, whose numbers follow each other, a word: message times
 # BY_MESSAGE, plus chunk. Most are acknowledged in the order of sending; an entry whose chunk has left the network
 # meanwhile, or was sent again, is passed over.
-C_NEXT, C_BEFORE, C_FIRST = range(3)
-C_ENTRIES, BY_MESSAGE = PACKET_COLUMNS - C_FIRST, 1 << 28
+C_NEXT, C_BEFORE = range(2)  # small
+C_FIRST, BY_MESSAGE = 1, 1 << 28
+C_ENTRIES = PACKET_COLUMNS - C_FIRST
 
-(N_KIND, N_THING, N_NEED, N_NEED_ALL, N_DEADLINE, N_SUCCESSORS, N_SUCCESSORS_END, N_DELAY, N_WORK, N_LANE,
- NODE_COLUMNS) = range(11)  # fmt: skip
+# Nodes, a cache line each.
+N_DEADLINE, N_DELAY, N_WORK = range(3)
+N_KIND, N_THING, N_NEED, N_NEED_ALL, N_SUCCESSORS, N_SUCCESSORS_END, N_LANE = range(6, 13)  # small
+NODE_COLUMNS = LINE
 MESSAGE_NODE, JOIN_NODE, GATE_NODE, GRADIENT_NODE, FORWARD_NODE, BACKWARD_NODE = range(6)
 
 W_ITERATION, W_BACKWARD, W_WAITING, W_GATE, W_FIRST_GATE, W_LAST_GATE, W_PACE, WORKER_COLUMNS = range(8)

@@ -7,6 +7,7 @@ from itertools import count
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorexpress.background import GAPS
 from tensorexpress.buffer import shares
@@ -33,14 +34,17 @@ PATIENCE = 500
 #: Rows for packets that one event can take at the most where no switch sums, and a little more.
 SPARE_PACKETS = 4
 
-#: Rows for packets at the start.
-FIRST_PACKETS = 4096
+#: Rows for packets at the start, and those that are added at once at the most.
+FIRST_PACKETS, MORE_PACKETS = 4096, 1 << 16
 
-#: Changes of two words in a row.
-_WAYS = (PATH, BACK)
+#: So many packets of one flow, some of them sent again, have numbers that fit into half a word.
+MOST_PACKETS = 1 << 30
 
 #: At which word of a cache line large arrays of numpy start, behind what malloc keeps there; only speed depends on it.
 START = 2
+
+
+Halves = NDArray[np.int32]
 
 
 class _Table(NamedTuple):
@@ -49,12 +53,19 @@ class _Table(NamedTuple):
     rows: Ints
     at: Ints
 
+    @property
+    def halves(self) -> Halves:
+        """The same rows, for columns of half a word."""
+        return self.rows.view(np.int32)
+
 
 class _Memory:
-    """Lays tables out one after the other in the engine's memory."""
+    """Lays tables out one after the other in the engine's memory, in which so many words are expected."""
 
-    def __init__(self) -> None:
+    def __init__(self, expected: int) -> None:
         self.size = HEAD
+        self.words = np.zeros(expected, dtype=np.int64)
+        #: What found no room there.
         self.parts: list[tuple[int, Ints]] = []
 
     def align(self) -> int:
@@ -66,15 +77,21 @@ class _Memory:
         """Return a new table of zeros."""
         if columns % LINE == 0:
             self.align()
-        values = np.zeros((rows, columns), dtype=np.int64)
-        return _Table(values, self.place(values) + np.arange(rows) * columns)
+        at, values = self._zeros(rows * columns)
+        return _Table(values.reshape(rows, columns), at + np.arange(rows) * columns)
 
     def place(self, values: Ints) -> int:
         """Give an array its place; return where that is."""
-        at = self.size
-        self.parts.append((at, values))
-        self.size += values.size
+        at, own = self._zeros(values.size)
+        own[:] = values.ravel()
         return at
+
+    def _zeros(self, words: int) -> tuple[int, Ints]:
+        at = self.room(words)
+        if self.size <= self.words.size:
+            return at, self.words[at : self.size]
+        self.parts.append((at, np.zeros(words, dtype=np.int64)))
+        return self.parts[-1]
 
     def room(self, words: int) -> int:
         """Return where a number of free words lie; nothing touches them before they are needed."""
@@ -82,25 +99,27 @@ class _Memory:
         self.size += words
         return at
 
-    def place_rows(self, table: Ints, column: int, start: Ints, addresses: Ints) -> None:
+    def place_rows(self, table: Ints | Halves, column: int, start: Ints, addresses: Ints) -> None:
         """Place addresses; store in two columns of a table where each of its rows of them starts and ends."""
         at = self.place(np.asarray(addresses, dtype=np.int64))
         table[:, column], table[:, column + 1] = start[:-1] + at, start[1:] + at
 
     def filled(self) -> Ints:
-        """Return the memory with everything in its place; the parts are let go one by one, to hold nothing twice."""
-        memory = _with_reserve(np.zeros(0, dtype=np.int64), self.size)
-        while self.parts:
-            at, values = self.parts.pop()
-            memory[at : at + values.size] = values.ravel()
-        return memory
+        """Return the memory with everything in its place."""
+        if self.size > MOST_WORDS:
+            raise SimulationError("found a program of more than 16 GiB; accepted: what fits (--grain needs less)")
+        if self.size > self.words.size:
+            self.words = _with_reserve(self.words, self.size)
+        for at, values in self.parts:
+            self.words[at : at + values.size] = values.ravel()
+        return self.words
 
 
 class _Layout:
     """A program laid out in memory, and where to find the results."""
 
     def __init__(self, program: FlatPlan, log_rows: int):
-        p, memory = program, _Memory()
+        p, memory = program, _Memory(_expected_words(program))
         self.program, self._layout = program, memory
         self.ports = memory.table(len(p.link_source), PORT_COLUMNS)
         self.lanes = memory.table(LANES * p.hosts, LANE_COLUMNS)
@@ -110,8 +129,7 @@ class _Layout:
         self.workers = memory.table(p.workers, WORKER_COLUMNS)
         self.gates = memory.table(p.gates, GATE_COLUMNS)
         self.sources = memory.table(len(p.background_flow), BACKGROUND_COLUMNS)
-        # The way of a flow is two words: where it starts, and where it ends.
-        self.changes = memory.table(len(p.change_ps) + int(np.isin(p.change_what, _WAYS).sum()), CHANGE_COLUMNS)
+        self.changes = memory.table(len(p.change_ps), CHANGE_COLUMNS)
         self.adders = memory.table(len(p.adder_slots), ADDER_COLUMNS)
         self.message_times = memory.table(p.messages, p.iterations * TIMES_COLUMNS)
         self.gate_times = memory.table(p.gates, (p.iterations + 1) * GATE_TIMES_COLUMNS)
@@ -131,12 +149,15 @@ class _Layout:
 
     def add_packets(self, count: int) -> None:
         """Free more rows for packets, behind all that is used."""
-        columns = PIFO_COLUMNS if self.memory[DISCIPLINE] == Pifo.code else PACKET_COLUMNS
+        is_long = self.memory[DISCIPLINE] == Pifo.code or self.memory[SLACK_MODE]
+        columns = LONG_PACKET_COLUMNS if is_long else PACKET_COLUMNS
         first, self._used = self._used, self._used + count * columns
+        if self._used > MOST_WORDS:
+            raise SimulationError("found more packets under way than fit into 16 GiB; accepted: what fits")
         if self._used > self.memory.size:
             self.memory = _with_reserve(self.memory, self._used)
         m, addresses = self.memory, first + np.arange(count) * columns
-        m[addresses[:-1] + P_NEXT], m[addresses[-1] + P_NEXT] = addresses[1:], m[FREE]
+        m.view(np.int32)[2 * addresses + P_NEXT] = np.append(addresses[1:], m[FREE])
         m[FREE] = first
         m[FREE_COUNT] += count
 
@@ -170,28 +191,28 @@ class _Layout:
         self.ports.rows[p.host_port, L_OUT_LANE] = self.lanes.at[OUT::LANES]
 
     def _fill_flows(self) -> None:
-        p, memory, flows = self.program, self._layout, self.flows.rows
+        p, memory, flows, small = self.program, self._layout, self.flows.rows, self.flows.halves
         host_port = self.ports.at[p.host_port]
-        flows[:, F_INDEX] = np.arange(len(flows))
-        flows[:, F_SRC], flows[:, F_DST] = host_port[p.flow_src], host_port[p.flow_dst]
-        flows[p.host_flows, F_PLACE] = np.arange(len(p.host_flows))
-        memory.place_rows(flows, F_PATH, p.path_start, self.ports.at[p.path])
-        memory.place_rows(flows, F_BACK, p.back_start, self.ports.at[p.back])
+        small[:, F_INDEX] = np.arange(len(flows))
+        small[:, F_SRC], small[:, F_DST] = host_port[p.flow_src], host_port[p.flow_dst]
+        first_of_host = np.repeat(p.host_flows_start[:-1], np.diff(p.host_flows_start))
+        flows[p.host_flows, F_SERVED] = np.arange(len(p.host_flows)) - first_of_host
+        memory.place_rows(small, F_PATH, p.path_start, self.ports.at[p.path])
+        memory.place_rows(small, F_BACK, p.back_start, self.ports.at[p.back])
         for column in (F_OLDEST, F_NEWEST, F_AT, F_CURRENT, F_PROBE, F_ACK):
-            flows[:, column] = NONE
+            small[:, column] = NONE
         # A slice is pending once for its start, and again while an older entry waits to be discarded; room to spare.
         room = 4 * np.bincount(p.message_flow, minlength=len(flows)) + 8 + p.stream_slots
-        flows[:, F_PENDING] = memory.room(2 * int(room.sum())) + 2 * (np.cumsum(room) - room)
+        small[:, F_PENDING] = memory.room(2 * int(room.sum())) + 2 * (np.cumsum(room) - room)
         flows[:, F_WINDOW] = min(p.initial_window_bytes or NO_LIMIT, p.window_bytes or NO_LIMIT)
         flows[:, F_SLOW_UNTIL], flows[:, F_ALPHA], flows[:, F_TIMEOUT] = NO_LIMIT, ALPHA_ONE, p.rto_min_ps
         flows[:, F_TURN] = p.stream_turn
 
     def _fill_streams(self) -> None:
-        p, memory, flows = self.program, self._layout, self.flows.rows
-        flows[:, F_STREAM] = NONE
+        p, memory = self.program, self._layout
         (own,) = np.nonzero(p.stream_slots)
         streams = memory.table(len(own), STREAM_COLUMNS)
-        flows[own, F_STREAM] = streams.at
+        self.flows.halves[own, F_STREAM], self.flows.rows[own, F_WINDOW] = streams.at, 0
         slots = memory.table(int(p.stream_slots.sum()), SLOT_COLUMNS)
         first = np.cumsum(p.stream_slots[own]) - p.stream_slots[own]
         slots.rows[:, Z_NUMBER] = np.arange(len(slots.rows)) - np.repeat(first, p.stream_slots[own])
@@ -238,40 +259,40 @@ class _Layout:
         return SPARE_PACKETS + int(max(copies, p.stream_slots.max(initial=0)))
 
     def _fill_messages(self) -> None:
-        p, messages = self.program, self.messages.rows
+        p, messages, small = self.program, self.messages.rows, self.messages.halves
         # What switches sum is kept by slots.
         summed = p.stream_slots[p.message_flow] > 0
         kept = np.where(summed, 0, p.message_chunks)
-        # By half words.
-        messages[:, M_FIRST_CHUNK] = 2 * self._layout.room(-(-int(kept.sum()) // 2)) + np.cumsum(kept) - kept
-        messages[:, M_INDEX], messages[:, M_NODE] = np.arange(p.messages), self.nodes.at[: p.messages]
-        messages[:, M_FLOW], messages[:, M_BYTES] = self.flows.at[p.message_flow], p.message_bytes
-        messages[:, M_SWITCH_RANK] = p.message_switch_rank
+        self.chunks = self._layout.room(-(-int(kept.sum()) // 2))
+        small[:, M_FIRST_CHUNK] = np.cumsum(kept) - kept
+        small[:, M_INDEX], small[:, M_NODE] = np.arange(p.messages), self.nodes.at[: p.messages]
+        small[:, M_FLOW], messages[:, M_BYTES] = self.flows.at[p.message_flow], p.message_bytes
+        small[:, M_SWITCH_RANK] = p.message_switch_rank
         messages[:, M_LEAD], messages[:, M_SLACK] = p.message_lead_ps, p.message_slack_ps
-        messages[:, M_OUT], messages[:, M_ITERATION] = p.message_out_ps, NONE
+        messages[:, M_OUT], small[:, M_ITERATION] = p.message_out_ps, NONE
         # Before the first start all chunks are as good as sent and acknowledged.
-        messages[:, M_CHUNKS] = messages[:, M_UNACKNOWLEDGED] = messages[:, M_NEXT] = p.message_chunks
-        messages[:, M_SLICES], messages[:, M_PACKETS] = p.message_slices, p.message_packets
-        messages[summed, M_FIRST], messages[summed, M_COPIED] = p.message_first[summed], NONE
-        messages[summed, M_ANSWER] = _at(self.messages.at, p.message_answer[summed])
-        messages[:, M_TIMES] = self.message_times.at
+        small[:, M_CHUNKS] = small[:, M_UNACKNOWLEDGED] = small[:, M_NEXT] = p.message_chunks
+        small[:, M_SLICES], small[:, M_PACKETS] = p.message_slices, p.message_packets
+        small[summed, M_FIRST], small[summed, M_COPIED] = p.message_first[summed], NONE
+        small[summed, M_ANSWER] = _at(self.messages.at, p.message_answer[summed])
+        small[:, M_TIMES] = self.message_times.at
         self.message_times.rows[:] = NONE
         self.message_times.rows.reshape(-1, TIMES_COLUMNS)[:, T_TIMED_OUT] = 0
 
     def _fill_nodes(self) -> None:
-        p, nodes = self.program, self.nodes.rows
+        p, nodes, small = self.program, self.nodes.rows, self.nodes.halves
         _, first_join, first_gate, *_ = first_of_kind = p.first_of_kind
-        nodes[:, N_KIND] = np.searchsorted(first_of_kind, np.arange(len(nodes)), side="right") - 1
-        nodes[:first_join, N_THING] = self.messages.at
-        nodes[first_gate:, N_THING] = np.tile(self.gates.at, NODE_KINDS - 2)
+        small[:, N_KIND] = np.searchsorted(first_of_kind, np.arange(len(nodes)), side="right") - 1
+        small[:first_join, N_THING] = self.messages.at
+        small[first_gate:, N_THING] = np.tile(self.gates.at, NODE_KINDS - 2)
         nodes[first_join:first_gate, N_DELAY] = p.join_delay_ps
         nodes[:first_gate, N_WORK] = np.concatenate([p.message_in_ps, p.join_work_ps])
-        nodes[:first_gate, N_LANE] = self.lanes.at[
+        small[:first_gate, N_LANE] = self.lanes.at[
             LANES * np.concatenate([p.flow_dst[p.message_flow], p.join_host]) + IN
         ]
-        nodes[:, N_NEED] = nodes[:, N_NEED_ALL] = p.need
+        small[:, N_NEED] = small[:, N_NEED_ALL] = p.need
         nodes[:, N_DEADLINE] = NEVER
-        self._layout.place_rows(nodes, N_SUCCESSORS, p.successors_start, self.nodes.at[p.successors])
+        self._layout.place_rows(small, N_SUCCESSORS, p.successors_start, self.nodes.at[p.successors])
 
     def _fill_workers(self) -> None:
         p, workers, gates = self.program, self.workers.rows, self.gates.rows
@@ -297,24 +318,22 @@ class _Layout:
 
     def _fill_changes(self) -> None:
         p = self.program
-        ways = self._layout.place(self.ports.at[p.later_way]) + p.later_way_start
+        later = self._layout.place(self.ports.at[p.later_way]) + p.later_way_start
+        # The way of a flow is one word: where it starts, and where it ends.
+        ways = np.stack([later[:-1], later[1:]], axis=1).astype(np.int32).view(np.int64).ravel()
         # Of everything that changes: where things are, which of their words it is, and where values are.
         fields = {
             RATE: (self.ports.at, L_RATE, None), PACE: (self.workers.at, W_PACE, None),
             UP: (self.adders.at, A_UP, self.ports.at), PARENT: (self.adders.at, A_PARENT, self.adders.at),
             CHILD_LINK: (self.children.at, D_LINK, self.ports.at),
             CHILD_BELOW: (self.children.at, D_BELOW, self.adders.at),
-            PATH: (self.flows.at, F_PATH, ways), BACK: (self.flows.at, F_BACK, ways),
+            PATH: (self.flows.at, F_PATH // 2, ways), BACK: (self.flows.at, F_BACK // 2, ways),
         }  # fmt: skip
-        rows = []
-        columns = (p.change_ps.tolist(), p.change_what.tolist(), p.change_thing.tolist(), p.change_value.tolist())
-        for time_ps, what, thing, value in zip(*columns, strict=True):
+        rows = self.changes.rows
+        columns = (p.change_what.tolist(), p.change_thing.tolist(), p.change_value.tolist())
+        for row, (what, thing, value) in enumerate(zip(*columns, strict=True)):
             things, word, values = fields[what]
-            rows.append((time_ps, things[thing] + word, value if values is None else values[value]))
-            if what in _WAYS:
-                rows.append((time_ps, things[thing] + word + 1, ways[value + 1]))
-        self.change_ps, *words = np.array(rows, dtype=np.int64).reshape(-1, 3).T
-        self.changes.rows[:, X_WORD], self.changes.rows[:, X_VALUE] = words
+            rows[row, X_WORD], rows[row, X_VALUE] = things[thing] + word, value if values is None else values[value]
 
     def _start(self, log_rows: int) -> Ints:
         """Return the memory with the first events in it."""
@@ -344,7 +363,7 @@ class _Layout:
             OTHER_RANK: p.background_rank, OTHER_SLACK: p.background_slack_ps, LOGGING: log_rows > 0,
             TRAINS: p.grain > 1, CHUNK: p.chunk_bytes, HEAD_BYTES: p.head_bytes, QUEUE_SHARE: p.queue_share,
             SPARE: self.spare_packets, CELLS: p.cells, CHECKSUMS: checksums_at, PREEMPTS: p.preempts,
-            SUM_PACKET: p.sum_packet_bytes, WEIGHS_TURNS: p.weighs_turns,
+            SUM_PACKET: p.sum_packet_bytes, WEIGHS_TURNS: p.weighs_turns, CHUNKS: self.chunks,
         }.items():  # fmt: skip
             m[field] = value
         # What is sorted is a heap.
@@ -355,7 +374,7 @@ class _Layout:
                 for at, due, until in zip(self.sources.at, self._first_due_ps(), p.background_until_ps, strict=True)
                 if due < until
             ]
-            + [(time, CHANGE * PHASE + at) for at, time in zip(self.changes.at, self.change_ps, strict=True)]
+            + [(time, CHANGE * PHASE + at) for at, time in zip(self.changes.at, p.change_ps, strict=True)]
         )
         m[SLEEPER_COUNT] = len(first_events)
         m[sleepers_at : sleepers_at + 2 * len(first_events)] = np.ravel(first_events)
@@ -407,6 +426,11 @@ class _Layout:
         record.collisions, record.evictions = int(m[COLLISIONS]), int(m[EVICTIONS])
 
 
+def _expected_words(p: FlatPlan) -> int:
+    """Return about how many words a program takes, rather more than less: what nobody touches needs no memory."""
+    return (1 << 16) + 64 * len(p.need) + 64 * len(p.flow_src) + int(p.message_chunks.sum())
+
+
 def _at(addresses: Ints, index: Ints) -> Ints:
     """Return the addresses of things by index; NONE for those whose index is -1."""
     return np.append(addresses, NONE)[index]
@@ -436,6 +460,9 @@ def what_is_not_compiled(program: FlatPlan) -> str | None:
         return f"discipline {program.discipline!r}"
     if HOST_ORDERS[program.host_order].code is None:
         return f"host order {program.host_order!r}"
+    per_iteration = np.bincount(program.message_flow, program.message_chunks).max(initial=0)
+    if per_iteration * program.iterations > MOST_PACKETS or program.chunk_bytes > MOST_PACKETS:
+        return f"more than {MOST_PACKETS:,} packets of a flow, or bytes of a train"
     return None
 
 
@@ -471,7 +498,7 @@ def run(
                 )
         if status == GROW and m[FREE_COUNT] < m[SPARE]:
             layout.add_packets(packets)
-            packets *= 2
+            packets = min(2 * packets, MORE_PACKETS)
         elif status == GROW:
             log = np.concatenate([log, np.zeros_like(log)])
     record = empty_record(program)

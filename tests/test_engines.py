@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.strategies import SUMMED, US, paced_plans, plans, policies, scenarios
 from support.thorough import examples, one_in
 
-from tensorexpress.errors import InputError
+from tensorexpress.errors import InputError, SimulationError
 from tensorexpress.plan import Plan, make_plan
 from tensorexpress.policy import Policy, parse_policy
 from tensorexpress.scenario import Background, Job, Scenario, Transport
@@ -170,6 +170,23 @@ def test_the_kernel_is_compiled_anew_when_any_module_that_is_compiled_into_it_ch
     files = {Path(getattr(find_spec(name), "origin", "")) for name in imported}
     assert files <= set(native.parts())
     assert len(files) > 8
+
+
+def test_memory_that_was_expected_too_small_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = build(make_plan(crowded("ps", loss=0.01), parse_policy("tensorexpress:slice=10 KB")))
+    expected = fast.run(program, record_packets=True)
+    monkeypatch.setattr(fast, "_expected_words", lambda program: 5000)
+    assert not differences(fast.run(program, record_packets=True), expected)
+
+
+def test_what_does_not_fit_into_half_words_is_not_run_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = build(make_plan(crowded("ps"), parse_policy("fifo")))
+    assert fast.what_is_not_compiled(program) is None
+    monkeypatch.setattr(fast, "MOST_PACKETS", 5)
+    assert "more than 5 packets of a flow" in str(fast.what_is_not_compiled(program))
+    monkeypatch.setattr(fast, "MOST_WORDS", 5000)
+    with pytest.raises(SimulationError, match="more than 16 GiB"):
+        fast.run(program)
 
 
 def test_an_unknown_engine_is_refused_by_name() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from tensorexpress.compiled_functions import compiled
 from tensorexpress.sim.columns import *
 from tensorexpress.sim.flat_plan import PHASE, TRANSMIT
-from tensorexpress.sim.kernel.memory import Memory
+from tensorexpress.sim.kernel.memory import Memory, halves
 
 
 @compiled
@@ -98,7 +98,7 @@ def send_control(m: Memory, port: int, packet: int) -> None:
     if m[port + L_CONTROL] == NONE:
         m[port + L_CONTROL] = packet
     else:
-        m[m[port + L_CONTROL_TAIL] + P_NEXT] = packet
+        halves(m, m[port + L_CONTROL_TAIL])[P_NEXT] = packet
     m[port + L_CONTROL_TAIL] = packet
     kick(m, port)
 
@@ -152,7 +152,7 @@ def sift_down(m: Memory, heap: int, n: int, first: int, second: int) -> None:
 def new_row(m: Memory) -> int:
     """Return a free row: the one that became free last, which is still in a cache."""
     row = m[FREE]
-    m[FREE] = m[row + P_NEXT]
+    m[FREE] = halves(m, row)[P_NEXT]
     m[FREE_COUNT] -= 1
     return row
 
@@ -160,23 +160,30 @@ def new_row(m: Memory) -> int:
 @compiled
 def new_packet(m: Memory, kind: int, flow: int, hop: int, end: int, size: int, rank: int, slack: int) -> int:
     packet = new_row(m)
-    m[packet + P_KIND] = kind
-    m[packet + P_FLOW] = flow
-    m[packet + P_HOP] = hop
-    m[packet + P_END] = end
-    m[packet + P_SIZE] = size
-    m[packet + P_RANK] = rank
-    m[packet + P_SLACK] = slack
-    m[packet + P_MESSAGE] = NONE
-    m[packet + P_ITERATION] = NONE
-    m[packet + P_CHUNK] = NONE
-    m[packet + P_MARKED] = 0
-    m[packet + P_NEXT] = NONE
+    p = halves(m, packet)
+    p[P_KIND] = kind
+    p[P_FLOW] = flow
+    p[P_HOP] = hop
+    p[P_END] = end
+    p[P_SIZE] = size
+    p[P_RANK] = rank
+    p[P_MESSAGE] = NONE
+    p[P_ITERATION] = NONE
+    p[P_CHUNK] = NONE
+    p[P_NEXT] = NONE
+    if m[SLACK_MODE]:
+        m[packet + P_SLACK] = slack
     return packet
 
 
 @compiled
+def slack_of(m: Memory, packet: int) -> int:
+    """Return the slack of a packet, which it has where switches look at that."""
+    return m[packet + P_SLACK] if m[SLACK_MODE] else 0
+
+
+@compiled
 def free_row(m: Memory, row: int) -> None:
-    m[row + P_NEXT] = m[FREE]
+    halves(m, row)[P_NEXT] = m[FREE]
     m[FREE] = row
     m[FREE_COUNT] += 1

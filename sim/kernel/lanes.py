@@ -6,7 +6,7 @@ from tensorexpress.compiled_functions import compiled
 from tensorexpress.sim.columns import *
 from tensorexpress.sim.flat_plan import PHASE, WORK
 from tensorexpress.sim.kernel.events import drop_first_pair, schedule, sift_up
-from tensorexpress.sim.kernel.memory import Memory
+from tensorexpress.sim.kernel.memory import Memory, halves
 
 
 @compiled
@@ -37,5 +37,5 @@ def take_work(m: Memory, lane: int) -> None:
     m[lane + S_WAITING] = waiting
     drop_first_pair(m, heap, waiting)
     m[lane + S_NODE] = node
-    work = m[m[node + N_THING] + M_OUT] if m[lane + S_IS_OUT] else m[node + N_WORK]
+    work = m[halves(m, node)[N_THING] + M_OUT] if m[lane + S_IS_OUT] else m[node + N_WORK]
     schedule(m, m[NOW] + work, WORK * PHASE + lane)

@@ -29,7 +29,7 @@ from tensorexpress.sim.kernel.events import (
     send_control,
     serialisation,
 )
-from tensorexpress.sim.kernel.memory import Memory, pointer, prefetch
+from tensorexpress.sim.kernel.memory import Memory, halves, pointer, prefetch
 from tensorexpress.sim.kernel.queues import enqueue, next_packet_of_switch
 from tensorexpress.sim.kernel.sums import add, answered, hand_down, receive_total
 from tensorexpress.sim.kernel.training import computed, take_in, work
@@ -59,7 +59,8 @@ def is_lost(seed: int, link: int, count: int, threshold: int) -> bool:
 @compiled
 def passing_ps(m: Memory, port: int, packet: int, occupied: int) -> int:
     """Return how long after it starts to occupy a link a packet or train can be passed on; see `Port.passing_ps`."""
-    size = m[packet + P_SIZE]
+    p = halves(m, packet)
+    size = p[P_SIZE]
     if size <= m[HEAD_BYTES]:
         return 0 if m[port + L_IS_PACED] else occupied
     rest = size - m[HEAD_BYTES]
@@ -67,8 +68,8 @@ def passing_ps(m: Memory, port: int, packet: int, occupied: int) -> int:
         head, tail = 0, serialisation(rest, m[port + L_RATE])
     else:
         head, tail = serialisation(m[HEAD_BYTES], m[port + L_RATE]), occupied
-    hop = m[packet + P_HOP] + 1
-    if hop == m[packet + P_END]:
+    hop = p[P_HOP] + 1
+    if hop == p[P_END]:
         return tail
     return max(head, tail - serialisation(rest, m[m[hop] + L_RATE]))
 
@@ -76,26 +77,34 @@ def passing_ps(m: Memory, port: int, packet: int, occupied: int) -> int:
 @compiled
 def expect(m: Memory, packet: int) -> None:
     """Fetch what a packet on its last link will need where it arrives."""
-    flow, message = m[packet + P_FLOW], m[packet + P_MESSAGE]
+    p = halves(m, packet)
+    flow, message = p[P_FLOW], p[P_MESSAGE]
     prefetch(m, message)
-    if m[packet + P_KIND] == ACK:
-        prefetch(m, message + LINE)
+    if p[P_KIND] == ACK:
         prefetch(m, flow)
         prefetch(m, flow + LINE)
-        prefetch(m, flow + F_OLDEST)
-    elif m[packet + P_ASKS]:
-        prefetch(m, flow + F_STREAM)
+    elif p[P_ASKS]:
+        prefetch(m, flow + 2 * LINE)
 
 
 @compiled
 def expect_chunk(m: Memory, packet: int) -> None:
     """Fetch the rest of that, whose addresses the first part tells; it has come while another packet was sent."""
-    message = m[packet + P_MESSAGE]
-    if message == NONE or m[packet + P_HOP] + 1 < m[packet + P_END]:
+    p = halves(m, packet)
+    message = p[P_MESSAGE]
+    if message == NONE or p[P_HOP] + 1 < p[P_END]:
         return
-    prefetch(m, chunk_at(m, message, m[packet + P_CHUNK]) >> 1)
-    if m[packet + P_KIND] == ACK:
-        prefetch(m, m[m[packet + P_FLOW] + F_OLDEST] + LINE)
+    prefetch(m, m[CHUNKS] + (chunk_at(m, message, p[P_CHUNK]) >> 1))
+    if p[P_KIND] == ACK:
+        prefetch(m, halves(m, p[P_FLOW])[F_OLDEST])
+
+
+@compiled
+def iteration_of(m: Memory, packet: int) -> int:
+    p = halves(m, packet)
+    if p[P_KIND] == ADDEND or p[P_KIND] == TOTAL:
+        return p[P_NUMBER] // m[halves(m, p[P_FLOW])[F_STREAM] + R_PACKETS]
+    return p[P_ITERATION]
 
 
 @compiled
@@ -111,8 +120,8 @@ def transmit(m: Memory, log: Memory, port: int) -> None:
     if packet == NONE:
         m[port + L_IDLE] = 1
         return
-    now = m[NOW]
-    size = m[packet + P_SIZE]
+    now, p = m[NOW], halves(m, packet)
+    size = p[P_SIZE]
     occupied = serialisation(size, m[port + L_RATE])
     m[port + L_BYTES] += size
     m[port + L_BUSY] += occupied
@@ -120,28 +129,28 @@ def transmit(m: Memory, log: Memory, port: int) -> None:
     if m[LOGGING]:
         row = m[LOGGED] * LOG_COLUMNS
         m[LOGGED] += 1
-        message = m[packet + P_MESSAGE]
+        message = p[P_MESSAGE]
         log[row + 0] = now
         log[row + 1] = m[port + L_INDEX]
-        log[row + 2] = m[packet + P_KIND]
-        log[row + 3] = m[m[packet + P_FLOW] + F_INDEX]
-        log[row + 4] = NONE if message == NONE else m[message + M_INDEX]
-        log[row + 5] = m[packet + P_ITERATION]
-        log[row + 6] = m[packet + P_CHUNK]
+        log[row + 2] = p[P_KIND]
+        log[row + 3] = halves(m, p[P_FLOW])[F_INDEX]
+        log[row + 4] = NONE if message == NONE else halves(m, message)[M_INDEX]
+        log[row + 5] = iteration_of(m, packet)
+        log[row + 6] = p[P_CHUNK]
         log[row + 7] = size
-    if m[packet + P_HOP] + 1 == m[packet + P_END]:
+    if p[P_HOP] + 1 == p[P_END]:
         expect(m, packet)
     else:
-        prefetch(m, m[packet + P_HOP] + 1)
+        prefetch(m, p[P_HOP] + 1)
     # Packets on one link arrive in the order of sending: only the first needs an event.
     arrives = now + m[port + L_DELAY] + passing_ps(m, port, packet, occupied)
-    m[packet + P_NEXT] = NONE
+    p[P_NEXT] = NONE
     if m[port + L_HEAD] == NONE:
         m[port + L_HEAD] = packet
         schedule(m, arrives, ARRIVE * PHASE + port)
     else:
         before = m[port + L_TAIL]
-        m[before + P_NEXT], m[before + P_ARRIVES] = packet, arrives
+        halves(m, before)[P_NEXT], m[before + P_ARRIVES] = packet, arrives
         expect_chunk(m, before)
     m[port + L_TAIL] = packet
     m[port + L_BUSY_UNTIL] = now + occupied
@@ -151,19 +160,21 @@ def transmit(m: Memory, log: Memory, port: int) -> None:
 @compiled
 def arrive_total(m: Memory, packet: int) -> None:
     """Hand a sum on to all below, or take it at a worker."""
-    if m[packet + P_ADDER] != NONE:
-        hand_down(m, m[packet + P_ADDER], packet)
+    p = halves(m, packet)
+    if p[P_ADDER] != NONE:
+        hand_down(m, p[P_ADDER], packet)
         return
     answer = receive_total(m, packet)
     if answer != NONE:
-        take_in(m, m[answer + M_NODE])
+        take_in(m, halves(m, answer)[M_NODE])
 
 
 @compiled
 def deliver(m: Memory, port: int) -> None:
     """Take the first packet off a link and hand it to the far end, unless the link loses it."""
     packet = m[port + L_HEAD]
-    following = m[packet + P_NEXT]
+    p = halves(m, packet)
+    following = p[P_NEXT]
     m[port + L_HEAD] = following
     if following != NONE:
         schedule(m, m[packet + P_ARRIVES], ARRIVE * PHASE + port)
@@ -173,15 +184,15 @@ def deliver(m: Memory, port: int) -> None:
             m[port + L_LOSSES] += 1
             free_row(m, packet)
             return
-    hop = m[packet + P_HOP] + 1
-    m[packet + P_HOP] = hop
-    if hop < m[packet + P_END]:
+    hop = p[P_HOP] + 1
+    p[P_HOP] = hop
+    if hop < p[P_END]:
         enqueue(m, m[hop], packet)
         return
-    kind = m[packet + P_KIND]
+    kind = p[P_KIND]
     if kind == DATA:
         if receive(m, packet):
-            take_in(m, m[m[packet + P_MESSAGE] + M_NODE])
+            take_in(m, halves(m, p[P_MESSAGE])[M_NODE])
     elif kind == ACK:
         acknowledge(m, packet)
     elif kind == ADDEND:
@@ -194,10 +205,9 @@ def deliver(m: Memory, port: int) -> None:
 @compiled
 def background(m: Memory, source: int) -> None:
     flow = m[source + B_FLOW]
-    packet = new_packet(
-        m, OTHER, flow, m[flow + F_PATH], m[flow + F_PATH_END], m[source + B_SIZE], m[OTHER_RANK], m[OTHER_SLACK]
-    )
-    send_control(m, m[flow + F_SRC], packet)
+    f = halves(m, flow)
+    packet = new_packet(m, OTHER, flow, f[F_PATH], f[F_PATH_END], m[source + B_SIZE], m[OTHER_RANK], m[OTHER_SLACK])
+    send_control(m, f[F_SRC], packet)
     m[source + B_SENT] += 1
     due = m[NOW] + m[m[source + B_GAPS] + m[source + B_SENT] % GAPS]
     if due < m[source + B_UNTIL]:

@@ -7,7 +7,7 @@ from tensorexpress.compiled_functions import compiled
 from tensorexpress.queueing import HOST_ORDERS, Pifo, SpPifo, StrictPriority
 from tensorexpress.sim.columns import *
 from tensorexpress.sim.kernel.events import free_row, kick
-from tensorexpress.sim.kernel.memory import Memory, prefetch
+from tensorexpress.sim.kernel.memory import Memory, halves, prefetch
 from tensorexpress.sim.record import DATA, OTHER
 
 STRICT, SP_PIFO, PIFO = StrictPriority.code, SpPifo.code, Pifo.code
@@ -19,9 +19,16 @@ shuffled = compiled(queueing.shuffled)
 @compiled
 def host_key(m: Memory, message: int) -> int:
     """Return what the host order sorts a message by that is ready now."""
+    s = halves(m, message)
     if m[HOST_ORDER] == PRIORITY:
         return m[message + M_DEADLINE] - m[message + M_LEAD]
-    return shuffled(m[message + M_ITERATION], m[message + M_INDEX]) if m[HOST_ORDER] == RANDOM else m[NOW]
+    return shuffled(s[M_ITERATION], s[M_INDEX]) if m[HOST_ORDER] == RANDOM else m[NOW]
+
+
+@compiled
+def slack_now(m: Memory, message: int) -> int:
+    """Return the slack of what is sent of a message now, where switches look at that."""
+    return m[message + M_DEADLINE] - m[message + M_LEAD] - m[NOW] if m[SLACK_MODE] else 0
 
 
 @compiled
@@ -34,20 +41,20 @@ def meld(m: Memory, a: int, b: int) -> int:
     root = NONE
     last = NONE
     while a != NONE and b != NONE:
-        rank_a, rank_b = m[a + P_RANK], m[b + P_RANK]
+        rank_a, rank_b = m[a + P_SORTED_BY], m[b + P_SORTED_BY]
         if rank_b < rank_a or (rank_b == rank_a and m[b + P_SEQUENCE] < m[a + P_SEQUENCE]):
             a, b = b, a
         # a goes onto the merged right spine, which becomes its parent's left child.
         if last == NONE:
             root = a
         else:
-            m[last + P_NEXT] = a
+            halves(m, last)[P_NEXT] = a
         right = m[a + P_RIGHT]
-        m[a + P_RIGHT] = m[a + P_NEXT]
-        m[a + P_NEXT] = NONE
+        m[a + P_RIGHT] = halves(m, a)[P_NEXT]
+        halves(m, a)[P_NEXT] = NONE
         last = a
         a = right
-    m[last + P_NEXT] = b if a == NONE else a
+    halves(m, last)[P_NEXT] = b if a == NONE else a
     return root
 
 
@@ -78,36 +85,37 @@ def beyond_own(m: Memory, held: int) -> int:
 
 @compiled
 def enqueue(m: Memory, port: int, packet: int) -> None:
-    size = m[packet + P_SIZE]
+    p = halves(m, packet)
+    size = p[P_SIZE]
     now = m[NOW]
-    rank = now + m[packet + P_SLACK] if m[SLACK_MODE] else m[packet + P_RANK]
+    rank = now + m[packet + P_SLACK] if m[SLACK_MODE] else p[P_RANK]
     queue = choose_queue(m, port, rank)
     found = m[queue + Q_BYTES]
     common = m[port + L_COMMON] + beyond_own(m, found + size) - beyond_own(m, found)
     if common > m[COMMON]:
-        m[port + (L_OTHER_DROPS if m[packet + P_KIND] == OTHER else L_DROPS)] += 1
+        m[port + (L_OTHER_DROPS if p[P_KIND] == OTHER else L_DROPS)] += 1
         free_row(m, packet)
         return
     m[port + L_COMMON] = common
     if m[DISCIPLINE] == PIFO:
-        m[packet + P_RANK] = rank
+        m[packet + P_SORTED_BY] = rank
         m[packet + P_SEQUENCE] = m[SEQUENCE]
         m[SEQUENCE] += 1
-        m[packet + P_NEXT] = NONE
+        p[P_NEXT] = NONE
         m[packet + P_RIGHT] = NONE
         m[port + L_ROOT] = meld(m, m[port + L_ROOT], packet)
     else:
-        m[packet + P_NEXT] = NONE
+        p[P_NEXT] = NONE
         if m[queue + Q_HEAD] == NONE:
             m[queue + Q_HEAD] = packet
         else:
-            m[m[queue + Q_TAIL] + P_NEXT] = packet
+            halves(m, m[queue + Q_TAIL])[P_NEXT] = packet
         m[queue + Q_TAIL] = packet
         m[port + L_FILLED] |= 1 << (queue - m[port + L_QUEUES]) // QUEUE_COLUMNS
     m[queue + Q_BYTES] = found + size
     m[packet + P_ENQUEUED] = now
-    if m[ECN] and m[packet + P_KIND] == DATA and found >= m[ECN]:
-        m[packet + P_MARKED] = 1
+    if m[ECN] and p[P_KIND] == DATA and found >= m[ECN]:
+        p[P_ASKS] |= MARKED
         m[port + L_MARKS] += 1
     backlog = m[port + L_BACKLOG] + size
     m[port + L_BACKLOG] = backlog
@@ -123,7 +131,7 @@ def next_packet_of_switch(m: Memory, port: int) -> int:
         packet = m[port + L_ROOT]
         if packet == NONE:
             return NONE
-        m[port + L_ROOT] = meld(m, m[packet + P_NEXT], m[packet + P_RIGHT])
+        m[port + L_ROOT] = meld(m, halves(m, packet)[P_NEXT], m[packet + P_RIGHT])
     else:
         filled = m[port + L_FILLED]
         if filled == 0:
@@ -133,15 +141,14 @@ def next_packet_of_switch(m: Memory, port: int) -> int:
             index += 1
         queue += index * QUEUE_COLUMNS
         packet = m[queue + Q_HEAD]
-        following = m[packet + P_NEXT]
+        following = halves(m, packet)[P_NEXT]
         m[queue + Q_HEAD] = following
         if following == NONE:
             m[port + L_FILLED] = filled - (1 << index)
         else:
             # It has waited long enough to be in no cache any more.
             prefetch(m, following)
-            prefetch(m, following + LINE)
-    size = m[packet + P_SIZE]
+    size = halves(m, packet)[P_SIZE]
     held = m[queue + Q_BYTES]
     m[queue + Q_BYTES] = held - size
     m[port + L_COMMON] -= beyond_own(m, held) - beyond_own(m, held - size)

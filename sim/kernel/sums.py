@@ -6,10 +6,10 @@ from tensorexpress.compiled_functions import compiled
 from tensorexpress.recovery import SUM_AGE_PS
 from tensorexpress.sim.columns import *
 from tensorexpress.sim.flat_plan import ANSWER, PHASE
-from tensorexpress.sim.kernel.events import free_row, kick, new_packet, schedule, send_control
+from tensorexpress.sim.kernel.events import free_row, kick, new_packet, schedule, send_control, slack_of
 from tensorexpress.sim.kernel.lanes import add_work
-from tensorexpress.sim.kernel.memory import Memory
-from tensorexpress.sim.kernel.queues import enqueue, host_key
+from tensorexpress.sim.kernel.memory import Memory, halves
+from tensorexpress.sim.kernel.queues import enqueue, host_key, slack_now
 from tensorexpress.sim.kernel.ready import place_ready, pop_pending, push_pending
 from tensorexpress.sim.kernel.timers import arm, backed_off, measured_round_trip
 from tensorexpress.sim.record import ADDEND, TOTAL
@@ -21,7 +21,7 @@ from tensorexpress.sim.record import ADDEND, TOTAL
 def add(m: Memory, packet: int) -> None:
     if m[CELLS] == 0:
         add_in_pool(m, packet)
-    elif m[m[packet + P_ADDER] + A_SERVER] != NONE:
+    elif m[halves(m, packet)[P_ADDER] + A_SERVER] != NONE:
         add_part(m, packet)
     else:
         add_in_cell(m, packet)
@@ -29,8 +29,9 @@ def add(m: Memory, packet: int) -> None:
 
 @compiled
 def add_in_pool(m: Memory, packet: int) -> None:
-    adder, bit = m[packet + P_ADDER], 1 << (m[packet + P_ORIGIN] >> 1)
-    at = set_at(m, adder, m[packet + P_NUMBER])
+    p = halves(m, packet)
+    adder, bit = p[P_ADDER], 1 << (p[P_ORIGIN] >> 1)
+    at = set_at(m, adder, p[P_NUMBER])
     late = is_late(m, packet, at)
     is_new = not late and m[at + V_SEEN] & bit == 0
     if m[adder + A_SERVER] != NONE:
@@ -51,7 +52,7 @@ def add_in_pool(m: Memory, packet: int) -> None:
     elif is_new:
         answer(m, adder, packet, at, m[adder + A_CHILDREN], m[adder + A_CHILDREN_END])
     elif m[NOW] >= m[at + V_ANSWERED] + m[adder + A_ROUND_TRIP]:
-        child = m[adder + A_CHILDREN] + (m[packet + P_ORIGIN] >> 1) * CHILD_COLUMNS
+        child = m[adder + A_CHILDREN] + (p[P_ORIGIN] >> 1) * CHILD_COLUMNS
         answer(m, adder, packet, at, child, child + CHILD_COLUMNS)
 
 
@@ -64,7 +65,7 @@ def set_at(m: Memory, adder: int, number: int) -> int:
 
 @compiled
 def is_late(m: Memory, packet: int, at: int) -> bool:
-    number = m[packet + P_NUMBER]
+    number = halves(m, packet)[P_NUMBER]
     if number > m[at + V_NUMBER]:
         m[at + V_NUMBER], m[at + V_SEEN] = number, 0
     return number < m[at + V_NUMBER]
@@ -104,12 +105,13 @@ def answer(m: Memory, adder: int, packet: int, at: int, first_child: int, end: i
 def send_later(m: Memory, adder: int, packet: int, leaves: int, child: int) -> None:
     """Keep a sum, for one child or all; they leave an adder in order, and only the first has an event."""
     copy = copied_packet(m, packet, TOTAL, m[adder + A_STREAM], adder + A_UP)
-    m[copy + P_ARRIVES], m[copy + P_ORIGIN], m[copy + P_NEXT] = leaves, child, NONE
+    c = halves(m, copy)
+    m[copy + P_ARRIVES], c[P_ORIGIN], c[P_NEXT] = leaves, child, NONE
     if m[adder + A_ANSWER] == NONE:
         m[adder + A_ANSWER] = copy
         schedule(m, leaves, ANSWER * PHASE + adder)
     else:
-        m[m[adder + A_LAST_ANSWER] + P_NEXT] = copy
+        halves(m, m[adder + A_LAST_ANSWER])[P_NEXT] = copy
     m[adder + A_LAST_ANSWER] = copy
 
 
@@ -117,14 +119,15 @@ def send_later(m: Memory, adder: int, packet: int, leaves: int, child: int) -> N
 def answered(m: Memory, adder: int) -> None:
     """Let the first sum that an adder keeps go: up, to one child, or to all."""
     kept = m[adder + A_ANSWER]
-    following = m[kept + P_NEXT]
+    k = halves(m, kept)
+    following = k[P_NEXT]
     m[adder + A_ANSWER] = following
     if following != NONE:
         schedule(m, m[following + P_ARRIVES], ANSWER * PHASE + adder)
     if m[adder + A_UP] != NONE:
         pass_up(m, adder, kept, 0, 0)
-    elif m[kept + P_ORIGIN] != NONE:
-        pass_down(m, adder, kept, m[kept + P_ORIGIN])
+    elif k[P_ORIGIN] != NONE:
+        pass_down(m, adder, kept, k[P_ORIGIN])
     else:
         for child in range(m[adder + A_CHILDREN], m[adder + A_CHILDREN_END], CHILD_COLUMNS):
             pass_down(m, adder, kept, child)
@@ -134,7 +137,7 @@ def answered(m: Memory, adder: int) -> None:
 @compiled
 def hand_down(m: Memory, adder: int, packet: int) -> None:
     if m[CELLS] and m[adder + A_SERVER] == NONE:
-        cell = cell_at(m, adder, m[packet + P_NUMBER])
+        cell = cell_at(m, adder, halves(m, packet)[P_NUMBER])
         if owns(m, adder, cell, packet):
             m[cell + K_ADDER] = NOBODY
     for child in range(m[adder + A_CHILDREN], m[adder + A_CHILDREN_END], CHILD_COLUMNS):
@@ -144,7 +147,8 @@ def hand_down(m: Memory, adder: int, packet: int) -> None:
 @compiled
 def pass_up(m: Memory, adder: int, packet: int, workers: int, again: int) -> None:
     copy = copied_packet(m, packet, ADDEND, m[adder + A_STREAM], adder + A_UP)
-    m[copy + P_ADDER], m[copy + P_ORIGIN] = m[adder + A_PARENT], 2 * m[adder + A_CHILD] + again
+    c = halves(m, copy)
+    c[P_ADDER], c[P_ORIGIN] = m[adder + A_PARENT], 2 * m[adder + A_CHILD] + again
     m[copy + P_WORKERS] = workers
     enqueue(m, m[adder + A_UP], copy)
 
@@ -153,7 +157,7 @@ def pass_up(m: Memory, adder: int, packet: int, workers: int, again: int) -> Non
 def pass_down(m: Memory, adder: int, packet: int, child: int) -> None:
     stream = m[child + D_STREAM]
     copy = copied_packet(m, packet, TOTAL, m[adder + A_STREAM] if stream == NONE else stream, child + D_LINK)
-    m[copy + P_ADDER] = m[child + D_BELOW]
+    halves(m, copy)[P_ADDER] = m[child + D_BELOW]
     port = m[child + D_LINK]
     if m[port + L_IS_HOST]:
         send_control(m, port, copy)
@@ -164,10 +168,11 @@ def pass_down(m: Memory, adder: int, packet: int, child: int) -> None:
 @compiled
 def copied_packet(m: Memory, packet: int, kind: int, stream: int, hop: int) -> int:
     """Return what a switch makes of a packet, for the link whose address is at `hop`."""
-    copy = new_packet(m, kind, stream, hop, hop + 1, m[packet + P_SIZE], m[packet + P_RANK], m[packet + P_SLACK])
-    m[copy + P_ITERATION] = m[packet + P_ITERATION]
-    m[copy + P_CHUNK] = m[packet + P_CHUNK]
-    m[copy + P_NUMBER] = m[packet + P_NUMBER]
+    p = halves(m, packet)
+    copy = new_packet(m, kind, stream, hop, hop + 1, p[P_SIZE], p[P_RANK], slack_of(m, packet))
+    c = halves(m, copy)
+    c[P_CHUNK] = p[P_CHUNK]
+    c[P_NUMBER] = p[P_NUMBER]
     return copy
 
 
@@ -184,13 +189,14 @@ def cell_at(m: Memory, adder: int, number: int) -> int:
 
 @compiled
 def owns(m: Memory, adder: int, cell: int, packet: int) -> bool:
-    return m[cell + K_ADDER] == adder and m[cell + K_NUMBER] == m[packet + P_NUMBER]
+    return m[cell + K_ADDER] == adder and m[cell + K_NUMBER] == halves(m, packet)[P_NUMBER]
 
 
 @compiled
 def add_in_cell(m: Memory, packet: int) -> None:
-    adder, workers, again = m[packet + P_ADDER], m[packet + P_WORKERS], m[packet + P_ORIGIN] & 1
-    cell = cell_at(m, adder, m[packet + P_NUMBER])
+    p = halves(m, packet)
+    adder, workers, again = p[P_ADDER], m[packet + P_WORKERS], p[P_ORIGIN] & 1
+    cell = cell_at(m, adder, p[P_NUMBER])
     if owns(m, adder, cell, packet):
         add_to_cell(m, adder, cell, packet)
     elif again or workers == m[adder + A_EVERYBODY]:
@@ -215,13 +221,14 @@ def may_evict(m: Memory, adder: int, cell: int) -> bool:
 
 @compiled
 def take_cell(m: Memory, adder: int, cell: int, packet: int) -> None:
-    m[cell + K_ADDER], m[cell + K_NUMBER], m[cell + K_SEEN] = adder, m[packet + P_NUMBER], m[packet + P_WORKERS]
-    m[cell + K_TAKEN], m[cell + K_RANK], m[cell + K_SLACK] = m[NOW], m[packet + P_RANK], m[packet + P_SLACK]
+    p = halves(m, packet)
+    m[cell + K_ADDER], m[cell + K_NUMBER], m[cell + K_SEEN] = adder, p[P_NUMBER], m[packet + P_WORKERS]
+    m[cell + K_TAKEN], m[cell + K_RANK], m[cell + K_SLACK] = m[NOW], p[P_RANK], slack_of(m, packet)
 
 
 @compiled
 def add_to_cell(m: Memory, adder: int, cell: int, packet: int) -> None:
-    workers, again, seen = m[packet + P_WORKERS], m[packet + P_ORIGIN] & 1, m[cell + K_SEEN]
+    workers, again, seen = m[packet + P_WORKERS], halves(m, packet)[P_ORIGIN] & 1, m[cell + K_SEEN]
     is_apart, is_known = workers & seen == 0, workers & seen == workers
     if again and (is_apart or is_known):
         pass_up(m, adder, packet, seen | workers, 1)
@@ -239,19 +246,21 @@ def pass_up_cell(m: Memory, cell: int) -> None:
     """Send what a cell holds up as it is."""
     adder, number = m[cell + K_ADDER], m[cell + K_NUMBER]
     flow = m[adder + A_STREAM]
-    packets, size = m[m[flow + F_STREAM] + R_PACKETS], m[SUM_PACKET]
+    packets, size = m[halves(m, flow)[F_STREAM] + R_PACKETS], m[SUM_PACKET]
     copy = new_packet(m, ADDEND, flow, adder + A_UP, adder + A_UP + 1, size, m[cell + K_RANK], m[cell + K_SLACK])
-    m[copy + P_ITERATION], m[copy + P_CHUNK], m[copy + P_NUMBER] = number // packets, number % packets, number
-    m[copy + P_ADDER], m[copy + P_ORIGIN] = m[adder + A_PARENT], 2 * m[adder + A_CHILD] + 1
+    c = halves(m, copy)
+    c[P_CHUNK], c[P_NUMBER] = number % packets, number
+    c[P_ADDER], c[P_ORIGIN] = m[adder + A_PARENT], 2 * m[adder + A_CHILD] + 1
     m[copy + P_WORKERS] = m[cell + K_SEEN]
     enqueue(m, m[adder + A_UP], copy)
 
 
 @compiled
 def add_part(m: Memory, packet: int) -> None:
-    adder, workers = m[packet + P_ADDER], m[packet + P_WORKERS]
+    p = halves(m, packet)
+    adder, workers = p[P_ADDER], m[packet + P_WORKERS]
     everybody = m[adder + A_EVERYBODY]
-    at = m[adder + A_SETS] + m[packet + P_NUMBER] % (2 * m[adder + A_SLOTS]) * SET_COLUMNS
+    at = m[adder + A_SETS] + p[P_NUMBER] % (2 * m[adder + A_SLOTS]) * SET_COLUMNS
     late = is_late(m, packet, at)
     was_complete = not late and m[at + V_SEEN] == everybody
     is_apart = not late and workers & m[at + V_SEEN] == 0
@@ -274,7 +283,7 @@ def message_of(m: Memory, stream: int, number: int) -> int:
     low, high = m[stream + R_MESSAGES], m[stream + R_MESSAGES_END]
     while high - low > 1:
         middle = (low + high) >> 1
-        if m[m[middle] + M_FIRST] <= offset:
+        if halves(m, m[middle])[M_FIRST] <= offset:
             low = middle
         else:
             high = middle
@@ -288,41 +297,47 @@ def slot_at(m: Memory, stream: int, number: int) -> int:
 
 @compiled
 def start_stream(m: Memory, flow: int, message: int, iteration: int, deadline: int) -> None:
-    m[message + M_ITERATION], m[message + M_DEADLINE] = iteration, deadline
+    s = halves(m, message)
+    s[M_ITERATION], m[message + M_DEADLINE] = iteration, deadline
     m[message + M_KEY] = host_key(m, message)
-    m[message + M_NEXT], m[message + M_RECEIVED] = 0, 0
+    s[M_NEXT], s[M_RECEIVED] = 0, 0
     if m[message + M_OUT] == 0:
         copied_sum(m, flow, message)
     else:
-        add_work(m, m[m[flow + F_SRC] + L_OUT_LANE], m[message + M_KEY], m[message + M_NODE])
+        add_work(m, m[halves(m, flow)[F_SRC] + L_OUT_LANE], m[message + M_KEY], s[M_NODE])
 
 
 @compiled
 def copied_sum(m: Memory, flow: int, message: int) -> None:
-    stream = m[flow + F_STREAM]
-    m[message + M_COPIED] = m[message + M_ITERATION]
-    first = m[message + M_ITERATION] * m[stream + R_PACKETS] + m[message + M_FIRST]
-    for number in range(first, first + min(m[stream + R_SLOTS], m[message + M_CHUNKS])):
+    s = halves(m, message)
+    f = halves(m, flow)
+    stream = f[F_STREAM]
+    s[M_COPIED] = s[M_ITERATION]
+    first = s[M_ITERATION] * m[stream + R_PACKETS] + s[M_FIRST]
+    for number in range(first, first + min(m[stream + R_SLOTS], s[M_CHUNKS])):
         if m[slot_at(m, stream, number) + Z_NUMBER] == number:
             push_pending(m, flow, number, message)
     refresh_stream(m, flow)
-    kick(m, m[flow + F_SRC])
+    kick(m, f[F_SRC])
 
 
 @compiled
 def refresh_stream(m: Memory, flow: int) -> None:
     """Enter, move or remove a stream among the flows that may send."""
-    place_ready(m, flow, m[m[m[flow + F_PENDING] + 1] + M_KEY] if m[flow + F_PENDING_COUNT] else NEVER)
+    f = halves(m, flow)
+    place_ready(m, flow, m[m[f[F_PENDING] + 1] + M_KEY] if f[F_PENDING_COUNT] else NEVER)
 
 
 @compiled
 def next_addend(m: Memory, flow: int) -> int:
-    number = m[m[flow + F_PENDING]]
+    f = halves(m, flow)
+    number = m[f[F_PENDING]]
     message = pop_pending(m, flow)
-    if m[message + M_NEXT] == 0:
-        m[m[message + M_TIMES] + m[message + M_ITERATION] * TIMES_COLUMNS + T_SENT] = m[NOW]
-    m[message + M_NEXT] += 1
-    if not m[flow + F_ARMED]:
+    s = halves(m, message)
+    if s[M_NEXT] == 0:
+        m[s[M_TIMES] + s[M_ITERATION] * TIMES_COLUMNS + T_SENT] = m[NOW]
+    s[M_NEXT] += 1
+    if not f[F_ARMED]:
         arm(m, flow, m[flow + F_TIMEOUT])
     refresh_stream(m, flow)
     return send_addend(m, flow, message, number)
@@ -331,31 +346,31 @@ def next_addend(m: Memory, flow: int) -> int:
 @compiled
 def send_addend(m: Memory, flow: int, message: int, number: int) -> int:
     """Return a packet that goes out now."""
-    now, stream = m[NOW], m[flow + F_STREAM]
+    s = halves(m, message)
+    f = halves(m, flow)
+    now, stream = m[NOW], f[F_STREAM]
     at = slot_at(m, stream, number)
-    m[flow + F_TRANSMISSIONS] += 1
+    f[F_TRANSMISSIONS] += 1
     if m[at + Z_UNDER_WAY]:
         leave(m, flow, at)
     else:
-        m[at + Z_FIRST] = m[flow + F_TRANSMISSIONS]
-    m[at + Z_LAST], m[at + Z_NEWER] = m[flow + F_TRANSMISSIONS], 0
+        m[at + Z_FIRST] = f[F_TRANSMISSIONS]
+    m[at + Z_LAST], m[at + Z_NEWER] = f[F_TRANSMISSIONS], 0
     m[at + Z_SENT], m[at + Z_UNDER_WAY] = now, 1
-    last = m[flow + F_NEWEST]
+    last = f[F_NEWEST]
     m[at + Z_EARLIER], m[at + Z_LATER] = last, NONE
     if last == NONE:
-        m[flow + F_OLDEST] = at
+        f[F_OLDEST] = at
     else:
         m[last + Z_LATER] = at
-    m[flow + F_NEWEST] = at
-    size, slack = m[SUM_PACKET], m[message + M_DEADLINE] - m[message + M_LEAD] - now
-    packet = new_packet(
-        m, ADDEND, flow, m[flow + F_PATH], m[flow + F_PATH_END], size, m[message + M_SWITCH_RANK], slack
-    )
-    m[packet + P_MESSAGE] = message
-    m[packet + P_ITERATION] = m[message + M_ITERATION]
-    m[packet + P_CHUNK] = number % m[stream + R_PACKETS]
-    m[packet + P_NUMBER] = number
-    m[packet + P_ADDER], m[packet + P_ORIGIN] = m[stream + R_ADDER], 2 * m[stream + R_CHILD] + m[at + Z_AGAIN]
+    f[F_NEWEST] = at
+    size, slack = m[SUM_PACKET], slack_now(m, message)
+    packet = new_packet(m, ADDEND, flow, f[F_PATH], f[F_PATH_END], size, s[M_SWITCH_RANK], slack)
+    p = halves(m, packet)
+    p[P_MESSAGE] = message
+    p[P_CHUNK] = number % m[stream + R_PACKETS]
+    p[P_NUMBER] = number
+    p[P_ADDER], p[P_ORIGIN] = m[stream + R_ADDER], 2 * m[stream + R_CHILD] + m[at + Z_AGAIN]
     m[packet + P_WORKERS] = 1 << m[stream + R_CHILD]
     return packet
 
@@ -363,13 +378,14 @@ def send_addend(m: Memory, flow: int, message: int, number: int) -> int:
 @compiled
 def leave(m: Memory, flow: int, at: int) -> None:
     """Take a slot out of those under way."""
+    f = halves(m, flow)
     earlier, later = m[at + Z_EARLIER], m[at + Z_LATER]
     if earlier == NONE:
-        m[flow + F_OLDEST] = later
+        f[F_OLDEST] = later
     else:
         m[earlier + Z_LATER] = later
     if later == NONE:
-        m[flow + F_NEWEST] = earlier
+        f[F_NEWEST] = earlier
     else:
         m[later + Z_EARLIER] = earlier
     m[at + Z_UNDER_WAY] = 0
@@ -378,14 +394,17 @@ def leave(m: Memory, flow: int, at: int) -> None:
 @compiled
 def receive_total(m: Memory, packet: int) -> int:
     """Take a sum; return the message that it ends, NONE where it ends none."""
-    flow, number, now = m[packet + P_FLOW], m[packet + P_NUMBER], m[NOW]
-    stream = m[flow + F_STREAM]
+    p = halves(m, packet)
+    flow, number, now = p[P_FLOW], p[P_NUMBER], m[NOW]
+    f = halves(m, flow)
+    stream = f[F_STREAM]
     at = slot_at(m, stream, number)
     if m[at + Z_NUMBER] != number or not m[at + Z_UNDER_WAY]:
         return NONE
     leave(m, flow, at)
     came(m, flow, m[at + Z_FIRST])
     message = message_of(m, stream, number)
+    s = halves(m, message)
     if m[at + Z_AGAIN]:
         m[at + Z_AGAIN] = 0
     else:
@@ -393,26 +412,27 @@ def receive_total(m: Memory, packet: int) -> int:
     following = number + m[stream + R_SLOTS]
     m[at + Z_NUMBER] = following
     waits = message_of(m, stream, following)
-    if m[waits + M_COPIED] == following // m[stream + R_PACKETS]:
+    if halves(m, waits)[M_COPIED] == following // m[stream + R_PACKETS]:
         push_pending(m, flow, following, waits)
         refresh_stream(m, flow)
-        kick(m, m[flow + F_SRC])
-    answer, iteration = m[message + M_ANSWER], m[message + M_ITERATION]
-    if m[message + M_RECEIVED] == 0:
-        times = m[answer + M_TIMES] + iteration * TIMES_COLUMNS
+        kick(m, f[F_SRC])
+    answer, iteration = s[M_ANSWER], s[M_ITERATION]
+    t = halves(m, answer)
+    if s[M_RECEIVED] == 0:
+        times = t[M_TIMES] + iteration * TIMES_COLUMNS
         m[times + T_READY], m[times + T_SENT] = now, now
-    m[message + M_RECEIVED] += 1
-    if m[message + M_RECEIVED] < m[message + M_CHUNKS]:
+    s[M_RECEIVED] += 1
+    if s[M_RECEIVED] < s[M_CHUNKS]:
         return NONE
-    m[m[message + M_TIMES] + iteration * TIMES_COLUMNS + T_DELIVERED] = now
-    m[answer + M_ITERATION], m[answer + M_DEADLINE] = iteration, m[message + M_DEADLINE]
+    m[s[M_TIMES] + iteration * TIMES_COLUMNS + T_DELIVERED] = now
+    t[M_ITERATION], m[answer + M_DEADLINE] = iteration, m[message + M_DEADLINE]
     return answer
 
 
 @compiled
 def came(m: Memory, flow: int, first: int) -> None:
     """Send again what counts as lost by the sum of a packet whose first transmission was this one; see `Gaps`."""
-    at = m[flow + F_OLDEST]
+    at = halves(m, flow)[F_OLDEST]
     while at != NONE and m[at + Z_LAST] <= first:
         following = m[at + Z_LATER]
         m[at + Z_NEWER] += 1
@@ -423,29 +443,31 @@ def came(m: Memory, flow: int, first: int) -> None:
 
 @compiled
 def send_again(m: Memory, flow: int, at: int) -> None:
+    f = halves(m, flow)
     m[RETRANSMISSIONS] += 1
     m[at + Z_AGAIN] = 1
     number = m[at + Z_NUMBER]
-    message = message_of(m, m[flow + F_STREAM], number)
-    send_control(m, m[flow + F_SRC], send_addend(m, flow, message, number))
+    message = message_of(m, f[F_STREAM], number)
+    send_control(m, f[F_SRC], send_addend(m, flow, message, number))
 
 
 @compiled
 def stream_timer(m: Memory, flow: int) -> None:
+    f = halves(m, flow)
     now = m[NOW]
-    m[flow + F_ARMED] = 0
-    at = m[flow + F_OLDEST]
+    f[F_ARMED] = 0
+    at = f[F_OLDEST]
     if at == NONE:
         return
     overdue = now - m[flow + F_TIMEOUT]
     if m[at + Z_SENT] <= overdue:
         m[TIMEOUTS] += 1
         m[flow + F_TIMEOUT] = backed_off(m[flow + F_TIMEOUT])
-    last = m[flow + F_NEWEST]
+    last = f[F_NEWEST]
     while m[at + Z_SENT] <= overdue:
         following = m[at + Z_LATER]
         send_again(m, flow, at)
         if at == last:
             break
         at = following
-    arm(m, flow, m[m[flow + F_OLDEST] + Z_SENT] + m[flow + F_TIMEOUT] - now)
+    arm(m, flow, m[f[F_OLDEST] + Z_SENT] + m[flow + F_TIMEOUT] - now)

@@ -7,7 +7,7 @@ from tensorexpress.compiled_functions import compiled
 from tensorexpress.sim.columns import *
 from tensorexpress.sim.flat_plan import PHASE, TIMER
 from tensorexpress.sim.kernel.events import schedule_sleeper
-from tensorexpress.sim.kernel.memory import Memory
+from tensorexpress.sim.kernel.memory import Memory, halves
 
 smoothed = compiled(recovery.smoothed)
 timeout_after = compiled(recovery.timeout_after)
@@ -18,7 +18,7 @@ timer_sleep_ps = compiled(recovery.timer_sleep_ps)
 
 @compiled
 def arm(m: Memory, flow: int, delay: int) -> None:
-    m[flow + F_ARMED] = 1
+    halves(m, flow)[F_ARMED] = 1
     schedule_sleeper(m, m[NOW] + timer_sleep_ps(delay, m[RTO_MIN]), TIMER * PHASE + flow)
 
 

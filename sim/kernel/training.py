@@ -8,7 +8,7 @@ from tensorexpress.sim.columns import *
 from tensorexpress.sim.flat_plan import COMPUTE, JOIN, PHASE
 from tensorexpress.sim.kernel.events import schedule
 from tensorexpress.sim.kernel.lanes import append_work, take_work
-from tensorexpress.sim.kernel.memory import Memory
+from tensorexpress.sim.kernel.memory import Memory, halves
 from tensorexpress.sim.kernel.transport import copied, start_message
 
 
@@ -20,13 +20,14 @@ def fire_successors(m: Memory, node: int, deadline: int) -> None:
     while depth:
         depth -= 1
         node, deadline = m[stack + 2 * depth], m[stack + 2 * depth + 1]
-        for i in range(m[node + N_SUCCESSORS], m[node + N_SUCCESSORS_END]):
+        for i in range(halves(m, node)[N_SUCCESSORS], halves(m, node)[N_SUCCESSORS_END]):
             successor = m[i]
-            m[successor + N_NEED] -= 1
+            n = halves(m, successor)
+            n[N_NEED] -= 1
             if deadline < m[successor + N_DEADLINE]:
                 m[successor + N_DEADLINE] = deadline
-            if m[successor + N_NEED] == 0:
-                m[successor + N_NEED] = m[successor + N_NEED_ALL]
+            if n[N_NEED] == 0:
+                n[N_NEED] = n[N_NEED_ALL]
                 earliest = m[successor + N_DEADLINE]
                 m[successor + N_DEADLINE] = NEVER
                 if fire(m, successor, earliest):
@@ -37,13 +38,14 @@ def fire_successors(m: Memory, node: int, deadline: int) -> None:
 @compiled
 def fire(m: Memory, node: int, deadline: int) -> bool:
     """Do what a node stands for; return whether its successors can be counted down at once."""
-    thing = m[node + N_THING]
-    if m[node + N_KIND] == MESSAGE_NODE:
+    n = halves(m, node)
+    thing = n[N_THING]
+    if n[N_KIND] == MESSAGE_NODE:
         return start_message(m, thing, deadline)
-    if m[node + N_KIND] == GATE_NODE:
+    if n[N_KIND] == GATE_NODE:
         open_gate(m, thing)
         return False
-    if m[node + N_KIND] == BACKWARD_NODE:
+    if n[N_KIND] == BACKWARD_NODE:
         open_backward(m, thing)
         return False
     if m[node + N_DELAY] == 0 and m[node + N_WORK] == 0:
@@ -51,7 +53,7 @@ def fire(m: Memory, node: int, deadline: int) -> bool:
     # Nobody counts this node down before it has fired: its row can hold what it carries.
     m[node + N_DEADLINE] = deadline
     if m[node + N_DELAY] == 0:
-        append_work(m, m[node + N_LANE], node)
+        append_work(m, n[N_LANE], node)
     else:
         schedule(m, m[NOW] + m[node + N_DELAY], JOIN * PHASE + node)
     return False
@@ -63,15 +65,16 @@ def take_in(m: Memory, node: int) -> None:
     if m[node + N_WORK] == 0:
         finish(m, node)
     else:
-        append_work(m, m[node + N_LANE], node)
+        append_work(m, halves(m, node)[N_LANE], node)
 
 
 @compiled
 def finish(m: Memory, node: int) -> None:
     """Fire what waits for a message or a sum."""
-    if m[node + N_KIND] == MESSAGE_NODE:
-        message = m[node + N_THING]
-        m[m[message + M_TIMES] + m[message + M_ITERATION] * TIMES_COLUMNS + T_DELIVERED] = m[NOW]
+    if halves(m, node)[N_KIND] == MESSAGE_NODE:
+        message = halves(m, node)[N_THING]
+        s = halves(m, message)
+        m[s[M_TIMES] + s[M_ITERATION] * TIMES_COLUMNS + T_DELIVERED] = m[NOW]
         fire_successors(m, node, m[message + M_DEADLINE])
     else:
         deadline = m[node + N_DEADLINE]
@@ -86,7 +89,7 @@ def work(m: Memory, lane: int) -> None:
     m[lane + S_NODE] = NONE
     if node != NONE:
         if m[lane + S_IS_OUT]:
-            copied(m, m[node + N_THING])
+            copied(m, halves(m, node)[N_THING])
         else:
             finish(m, node)
     take_work(m, lane)
@@ -148,7 +151,7 @@ def start_backward(m: Memory, worker: int) -> None:
 @compiled
 def passed(m: Memory, node: int) -> None:
     """Fire what waits until a worker is through a layer; that has no deadline to hand on."""
-    if m[node + N_SUCCESSORS] < m[node + N_SUCCESSORS_END]:
+    if halves(m, node)[N_SUCCESSORS] < halves(m, node)[N_SUCCESSORS_END]:
         fire_successors(m, node, NEVER)
 
 
