@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import random
 import socket
 import time
@@ -43,9 +44,15 @@ from tensorexpress.wire.udp import lay_wire
 MBPS = 10**6
 #: Hosts and ports: who sends what is not urgent, who sends what is, and who gets both.
 BULK, URGENT, SINK = range(3)
-#: Part of the link that urgent packets have, and bytes of the others that wait for it.
+#: Part of the link that urgent packets have, and for how long the others that wait would keep it busy: longer than who
+#: sends them may stand still.
 URGENT_SHARE = 0.2
-BACKLOG_BYTES = 300_000
+BACKLOG_S = 0.1
+#: Bytes sent at once, and the pause after them: a socket takes no whole backlog.
+BURST_BYTES, PAUSE_S = 100_000, 0.5e-3
+SINK_BUFFER_BYTES = 2**25
+#: Linux's option for root, who may have more than the system's limit.
+SO_RCVBUFFORCE = 33
 #: Where the sender's address is in a frame.
 SOURCE_IP = slice(26, 30)
 
@@ -76,7 +83,7 @@ def carry(rate_bps: int, mtu: int, seconds: float, engine: str, directory: Path)
         for _, far in wires:
             opened.enter_context(far)
         ports = {
-            number: (SocketSpec(near.fileno()), PortSettings(rate_bps if number == SINK else None))
+            number: (SocketSpec(near.fileno()), PortSettings(rate_bps if number == SINK else None, buffer_bytes=0))
             for number, (near, _) in enumerate(wires)
         }
         switch = opened.enter_context(
@@ -90,7 +97,9 @@ def carry(rate_bps: int, mtu: int, seconds: float, engine: str, directory: Path)
         # What arrives at the sink tells who keeps the link full how much has left.
         bulk, urgent, sink = (far for _, far in wires)
         senders = [
-            forked.Process(target=keep_full, args=(bulk, sink, frames_of(BULK, layers - 1, mtu), over), daemon=True),
+            forked.Process(
+                target=keep_full, args=(bulk, sink, frames_of(BULK, layers - 1, mtu), rate_bps, over), daemon=True
+            ),
             forked.Process(
                 target=send_now_and_then, args=(urgent, frames_of(URGENT, 0, mtu), rate_bps, mtu, over), daemon=True
             ),
@@ -116,20 +125,24 @@ def frames_of(host: int, tensor: int, mtu: int) -> Callable[[int], bytes]:
     return frame
 
 
-def keep_full(wire: socket.socket, sink: socket.socket, frame: Callable[[int], bytes], over: Event) -> None:
+def keep_full(
+    wire: socket.socket, sink: socket.socket, frame: Callable[[int], bytes], rate_bps: int, over: Event
+) -> None:
     """Keep so many bytes on their way to the sink that some always wait for its link."""
-    under_way, one = 0, frame(0)
+    under_way, at_once, one = 0, 0, frame(0)
+    backlog_bytes = int(rate_bps * BACKLOG_S / 8)
     sink.setblocking(False)
-    sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * 2**20)
+    sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF if os.geteuid() else SO_RCVBUFFORCE, SINK_BUFFER_BYTES)
     while not over.is_set():
-        if under_way + len(one) <= BACKLOG_BYTES:
+        if under_way + len(one) <= backlog_bytes and at_once < BURST_BYTES:
             wire.send(one)
-            under_way += len(one)
+            under_way, at_once = under_way + len(one), at_once + len(one)
             continue
         try:
             arrived = sink.recv(2**16)
         except BlockingIOError:
-            time.sleep(20e-6)
+            time.sleep(PAUSE_S)
+            at_once = 0
             continue
         if arrived[SOURCE_IP] == one[SOURCE_IP]:
             under_way -= len(arrived)
