@@ -256,6 +256,7 @@ class Ring(NamedTuple):
     address: int
     ring_bytes: int
     slot_bytes: int
+    position_address: int
 
 
 class InterfacePort:
@@ -292,11 +293,15 @@ class InterfacePort:
         ring = struct.pack("=IIII", block_bytes, blocks, self._slot_bytes, _RING_BYTES // self._slot_bytes)
         receiver.setsockopt(_SOL_PACKET, _PACKET_RX_RING, ring)
         self._ring = mmap.mmap(receiver.fileno(), _RING_BYTES)
-        #: The ring in memory: where it is, its bytes and those of a slot.
-        self.ring = Ring(ctypes.addressof(ctypes.c_char.from_buffer(self._ring)), _RING_BYTES, self._slot_bytes)
+        #: Where the next frame comes, for native code too.
+        self._position = ctypes.c_int64(0)
+        self.ring = Ring(
+            ctypes.addressof(ctypes.c_char.from_buffer(self._ring)),
+            _RING_BYTES,
+            self._slot_bytes,
+            ctypes.addressof(self._position),
+        )
         self._status = memoryview(self._ring).cast("I")
-        #: Where the next frame comes.
-        self.position = 0
         receiver.setsockopt(_SOL_PACKET, _PACKET_ADD_MEMBERSHIP, struct.pack("=iHH8x", index, _PACKET_MR_PROMISC, 0))
         receiver.bind((name, _ETH_P_ALL))
 
@@ -311,7 +316,7 @@ class InterfacePort:
     def receive(self, most: int) -> list[bytes]:
         """Return the frames in the ring, finished as a network card would."""
         frames: list[bytes] = []
-        ring, position = self._ring, self.position
+        ring, position = self._ring, self._position.value
         for _ in range(most):
             status, length, kept, link, _, _, _, tag, tag_type = _SLOT_HEADER.unpack_from(ring, position)
             if not status & _STATUS_USER:
@@ -339,7 +344,7 @@ class InterfacePort:
             position += self._slot_bytes
             if position == _RING_BYTES:
                 position = 0
-        self.position = position
+        self._position.value = position
         if not frames:  # woken without a frame: the interface went down or away; reading the error lets us sleep again
             self._receiver.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         return frames

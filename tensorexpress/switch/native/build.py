@@ -21,8 +21,8 @@ class Functions(NamedTuple):
     free_record: Callable[[int, int], int]
     free_sent: Callable[[int], int]
     take_datagrams: Callable[[int, int, int, int], int]
-    take_slots: Callable[[int, int, int, int, int, int, int], int]
-    release_slots: Callable[[int, int, int, int, int], int]
+    take_slots: Callable[[int, int, int], int]
+    release_slots: Callable[[int], int]
     send_all: Callable[[int, int], int]
     record_arrivals: Callable[[int, int], int]
     forward: Callable[[int, int, int], int]
@@ -42,8 +42,8 @@ _ARGUMENTS = {
     "free_record": 2,
     "free_sent": 1,
     "take_datagrams": 4,
-    "take_slots": 7,
-    "release_slots": 5,
+    "take_slots": 3,
+    "release_slots": 1,
     "send_all": 2,
     "record_arrivals": 2,
     "forward": 3,

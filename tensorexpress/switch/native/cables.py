@@ -55,13 +55,13 @@ def next_port(m: Cells, line: int, until_ps: int) -> int:
 
 
 @compiled
-def next_due(m: Cells) -> int:
-    """Return when something is due: a frame that leaves, or one at the end of a cable."""
-    due_ps = m[DUE]
+def next_due(m: Cells, slack_ps: int) -> int:
+    """Return when something is due: a frame at the far end of a cable or, so much later, one here or that leaves."""
+    due_ps, there_ps = m[DUE], NEVER
     for index in range(m[DELAYED_COUNT]):
         p = words(words(m[DELAYED])[index])
-        due_ps = min(due_ps, _due(p, P_ARRIVING), _due(p, P_LEAVING))
-    return due_ps
+        due_ps, there_ps = min(due_ps, _due(p, P_ARRIVING)), min(there_ps, _due(p, P_LEAVING))
+    return min(due_ps + slack_ps, there_ps)
 
 
 @compiled
@@ -191,4 +191,4 @@ def hold_leaving(memory: int, port: int, frame: int, length: int, sent_ps: int) 
 
 def due(memory: int) -> int:
     """Return when something is due; NEVER if nothing is."""
-    return next_due(words(memory))
+    return next_due(words(memory), 0)

@@ -36,6 +36,10 @@ from tensorexpress.switch.traffic import PortSettings
 FARTHEST_PS = 2**61 // PS_PER_US * PS_PER_US
 
 
+#: Controllers and sockets do not wait for longer than this.
+MOST_REST_NS = 10**6
+
+
 class NativeSwitch(Switch):
     """A switch whose ports are all in the memory of native code, but those of the controller and of nobody."""
 
@@ -138,14 +142,27 @@ class NativeSwitch(Switch):
 
     def watch(self, ports: Mapping[int, FramePort], descriptor: int) -> bool:
         """Know what `forward` is to wait for; False where it cannot take the frames of all ports."""
-        if not all(isinstance(port, DatagramPort) for port in ports.values()):
+        if not all(
+            isinstance(port, DatagramPort | InterfacePort) for port in ports.values()
+        ):  # faults strike every frame
             return False
+        for number, port in ports.items():
+            if isinstance(port, InterfacePort):
+                self._with_ring(number, port)
         numbers = sorted(ports, key=lambda number: not self._is_delayed(number))
         self._keep_words(WATCHED, [*(ports[number].fileno() for number in numbers), descriptor])
         self._keep_words(WATCHED_PORTS, numbers)
         self._arena[WATCHED_COUNT] = len(numbers) + 1
         self._arena[WATCHED_DELAYED] = sum(map(self._is_delayed, numbers))
         return True
+
+    def _with_ring(self, number: int, port: InterfacePort) -> int:
+        """Return the address of a port that knows where its frames come."""
+        native, ring = self._native_port(number), port.ring
+        cells, at = self._cells, native.at
+        cells[at + P_RING], cells[at + P_RING_POSITION] = ring.address, ring.position_address
+        cells[at + P_SLOT_BYTES], cells[at + P_RING_BYTES] = ring.slot_bytes, ring.ring_bytes
+        return native.address
 
     def _keep_words(self, name: int, numbers: Sequence[int]) -> None:
         """Let a word of the head point at some more of them."""
@@ -160,18 +177,15 @@ class NativeSwitch(Switch):
         self._know_groups()
         cells = self._cells
         cells[ARRIVED] = cells[ARRIVAL_COUNT] = cells[RECORDED] = 0
-        cells[WATCHED_NEXT] = cells[WATCHED_COUNT]
-        while True:
-            why = self._functions.forward(self._memory, until_ns, clock_ns)
-            if why == DONE:
-                self._now_ps = self._epoch_ps + cells[REACHED]
-                return
+        cells[WATCHED_NEXT], cells[IS_FOR_PYTHON] = cells[WATCHED_COUNT], 0
+        while (why := self._functions.forward(self._memory, until_ns, clock_ns)) != DONE:
             if cells[SENT_COUNT]:
                 self._send_sent()
             if why == TO_EMPTY:
                 self.empty_captures()
             else:
                 self._go_on(why)
+        self._now_ps = self._epoch_ps + cells[REACHED]
 
     def take_from(self, number: int, port: FramePort, now_ps: int) -> bool:
         """Let a batch of the frames arrive that a port has; False where they are to be handed over one by one."""
@@ -188,12 +202,10 @@ class NativeSwitch(Switch):
     def _take(self, number: int, port: FramePort, since_epoch_ps: int, do: Callable[[], None]) -> bool:
         """Take a batch of the frames that a port has, and do something with them; False where native code cannot."""
         if isinstance(port, InterfacePort):
-            ring, position = port.ring, port.position
-            where = ring.slot_bytes, ring.ring_bytes
-            taken = self._functions.take_slots(self._memory, number, ring.address, position, *where, since_epoch_ps)
+            taken = self._functions.take_slots(self._memory, self._with_ring(number, port), since_epoch_ps)
             if taken:
                 do()
-                port.position = self._functions.release_slots(ring.address, position, *where, taken)
+                self._functions.release_slots(self._memory)
             return taken > 0
         if not isinstance(port, DatagramPort):  # faults strike every frame
             return False
@@ -229,6 +241,12 @@ class NativeSwitch(Switch):
                 self._cells[at + line + LINE_STAMP_BYTES] = STAMP_BYTES if is_stamped else 0
         self._keep_words(DELAYED, [port.address for port in self._delayed.values()])
         self._arena[DELAYED_COUNT] = len(self._delayed)
+        # All happens in ideal time, so the switch need not wake up for it before somebody outside can see it, nor for
+        # frames that say when they were sent: half of that time, and a quarter, leave enough for being late.
+        given = [cables.get(number, CableSettings()) for number in ports]
+        self._arena[SLACK] = slack_ps = min(map(_unseen_ps, given)) // 2
+        if all(cable.arriving_stamped for cable in given):
+            self._arena[REST_NS] = min(slack_ps // 2 // PS_PER_NS, MOST_REST_NS)
         return True
 
     def _is_delayed(self, number: int) -> bool:
@@ -518,3 +536,11 @@ class NativeSwitch(Switch):
         packet.state = (b"", bytes(self._saved.data[: cells[STATE_BYTES]]))
         for number, replication_id in self._groups[group][first:]:
             self._forward(replica_of(packet, replication_id), number, time_ps)
+
+
+def _unseen_ps(cable: CableSettings) -> int:
+    """Return how long after a frame has left by a cable nobody can tell whether it has.
+
+    A stamp tells the switch at the other end when a frame was sent, which is kept back there as long as here.
+    """
+    return cable.arriving_ps if cable.leaving_stamped else cable.leaving_ps

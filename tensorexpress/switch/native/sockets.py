@@ -73,26 +73,46 @@ def _is_plain(slot: int, slot_bytes: int) -> bool:
     return found == 0
 
 
-def take_slots(memory: int, port: int, ring: int, position: int, slot_bytes: int, ring_bytes: int, now_ps: int) -> int:
-    """Make arrivals of the frames in a ring, up to one that Python has to finish; return how many there are."""
-    m = words(memory)
+@compiled
+def take_ring(m: Cells, port: int, now_ps: int) -> int:
+    """Make arrivals of the frames in the ring of a port, up to one that Python has to finish; return how many.
+
+    They stay there until `release_ring`.
+    """
     m[ARRIVED] = m[ARRIVAL_COUNT] = m[RECORDED] = 0
+    p = words(port)
+    position = words(p[P_RING_POSITION])[0]
     while m[ARRIVAL_COUNT] < RING_BATCH:
-        slot = ring + position
-        if acquire(slot) & _STATUS_PLAIN == 0 or not _is_plain(slot, slot_bytes):
+        slot = p[P_RING] + position
+        if acquire(slot) & _STATUS_PLAIN == 0 or not _is_plain(slot, p[P_SLOT_BYTES]):
             break
         s = words(slot)
-        _note_arrival(m, port, now_ps, slot + (s[1] >> 32 & 0xFFFF), s[1] & _HALF)
-        position = (position + slot_bytes) % ring_bytes
+        _note_arrival(m, p[P_NUMBER], now_ps, slot + (s[1] >> 32 & 0xFFFF), s[1] & _HALF)
+        position = (position + p[P_SLOT_BYTES]) % p[P_RING_BYTES]
+    m[SLOTS_PORT], m[SLOTS_TAKEN] = port, m[ARRIVAL_COUNT]
     return m[ARRIVAL_COUNT]
 
 
-def release_slots(ring: int, position: int, slot_bytes: int, ring_bytes: int, count: int) -> int:
-    """Let the kernel have slots again; return the position behind them."""
-    for _ in range(count):
-        release(ring + position, 0)
-        position = (position + slot_bytes) % ring_bytes
-    return position
+@compiled
+def release_ring(m: Cells) -> None:
+    """Let the kernel have slots again whose frames have arrived, or were copied."""
+    while m[SLOTS_TAKEN] > 0:
+        p = words(m[SLOTS_PORT])
+        position = words(p[P_RING_POSITION])
+        release(p[P_RING] + position[0], 0)
+        position[0] = (position[0] + p[P_SLOT_BYTES]) % p[P_RING_BYTES]
+        m[SLOTS_TAKEN] -= 1
+
+
+def take_slots(memory: int, port: int, now_ps: int) -> int:
+    """Make arrivals of the frames in the ring of a port; return how many there are."""
+    return take_ring(words(memory), port, now_ps)
+
+
+def release_slots(memory: int) -> int:
+    """Let the kernel have the slots of arrivals again."""
+    release_ring(words(memory))
+    return 0
 
 
 @compiled

@@ -55,7 +55,8 @@ SIZES = 11
     SENT_COUNT,
     RX_MESSAGES,
     TX_MESSAGES,
-    SLOTS_TAKEN,  # of a ring
+    SLOTS_TAKEN,  # of the ring of a port: arrivals are in them
+    SLOTS_PORT,
     AT_PORT,  # what Python is to go on with: port, time, result of a stage, record, output, copies that are done
     AT_TIME,
     RESULT,
@@ -75,6 +76,8 @@ SIZES = 11
     ARRIVAL_BYTES,
     DELAYED,  # ports on cables with a delay
     DELAYED_COUNT,
+    SLACK,  # how much later than it is due something may be done inside the switch, and nobody outside sees it
+    REST_NS,  # for how long frames that come may wait in sockets while others are under way; 0: they may not
     HELD_RECORD,  # what the last arrival is in if it came by a cable with a delay
     HOLDING,  # the port that arrivals are under way to; 0: they are there
     WATCHED,  # descriptors that say when there is something to do, first of ports on delayed cables, last of Python
@@ -83,10 +86,11 @@ SIZES = 11
     WATCHED_DELAYED,  # how many are of ports on delayed cables
     WATCHED_NEXT,  # the one that is looked at next
     STARTED_NS,  # what native code counts from, on the clock that stamps have
+    IS_FOR_PYTHON,  # whether a ring has a frame that Python has to finish
     SECONDS,  # room for a time of the kernel
     NANOSECONDS,
     FREE,  # the first free record of every size
-) = range(56)
+) = range(60)
 HEAD_WORDS = FREE + SIZES
 
 # An arrival, and a frame that has left.
@@ -125,8 +129,12 @@ LINE_PS, LINE_STAMP_BYTES, LINE_HEAD, LINE_TAIL, LINE_LAST, LINE_WORDS = range(6
     P_DESCRIPTOR,  # the socket that takes its frames
     P_TAKEN,  # the tray for records of frames that it takes, and of those that it sends; 0: nobody captures them
     P_SENT,
+    P_RING,  # the ring that its frames come in, 0 if they do by a socket; the address of its position, and its bytes
+    P_RING_POSITION,
+    P_SLOT_BYTES,
+    P_RING_BYTES,
     P_ARRIVING,  # two lines
-) = range(28)
+) = range(32)
 P_LEAVING = P_ARRIVING + LINE_WORDS
 P_QUEUES = P_LEAVING + LINE_WORDS
 IN_PYTHON = -1
