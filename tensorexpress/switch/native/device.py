@@ -35,7 +35,6 @@ from tensorexpress.switch.traffic import PortSettings
 #: How far native code counts from its epoch, in whole microseconds: 26 days.
 FARTHEST_PS = 2**61 // PS_PER_US * PS_PER_US
 
-
 #: Controllers and sockets do not wait for longer than this.
 MOST_REST_NS = 10**6
 
@@ -142,9 +141,7 @@ class NativeSwitch(Switch):
 
     def watch(self, ports: Mapping[int, FramePort], descriptor: int) -> bool:
         """Know what `forward` is to wait for; False where it cannot take the frames of all ports."""
-        if not all(
-            isinstance(port, DatagramPort | InterfacePort) for port in ports.values()
-        ):  # faults strike every frame
+        if not _are_direct(ports):
             return False
         for number, port in ports.items():
             if isinstance(port, InterfacePort):
@@ -226,9 +223,7 @@ class NativeSwitch(Switch):
 
     def lay_cables(self, cables: Mapping[int, CableSettings], ports: Mapping[int, FramePort]) -> bool:
         """Keep what is under way on cables; False where native code cannot, and for no cable does."""
-        if any(cable.leaving_loss for cable in cables.values()):
-            return False
-        if not all(isinstance(port, DatagramPort | InterfacePort) for port in ports.values()):
+        if any(cable.leaving_loss for cable in cables.values()) or not _are_direct(ports):
             return False
         self._delayed = {number: self._native_port(number) for number in cables}
         for number, cable in cables.items():
@@ -536,6 +531,11 @@ class NativeSwitch(Switch):
         packet.state = (b"", bytes(self._saved.data[: cells[STATE_BYTES]]))
         for number, replication_id in self._groups[group][first:]:
             self._forward(replica_of(packet, replication_id), number, time_ps)
+
+
+def _are_direct(ports: Mapping[int, FramePort]) -> bool:
+    """Whether native code can take the frames of all ports; where faults strike, Python takes each."""
+    return all(isinstance(port, DatagramPort | InterfacePort) for port in ports.values())
 
 
 def _unseen_ps(cable: CableSettings) -> int:
