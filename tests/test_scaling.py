@@ -96,7 +96,9 @@ def test_a_factor_of_one_changes_nothing() -> None:
 @given(st.integers(1, 10**12), st.integers(1, 10**12))
 def test_the_factor_is_the_least_nice_one_that_the_target_keeps_up_with(rate_bps: int, fastest_bps: int) -> None:
     factor = factor_for(at_rate(read_scenario(), rate_bps), fastest_bps)
-    nice = sorted(digit * 10**power for digit in (1, 2, 5) for power in range(14))
+    first = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
+    products = {round(digit * 10**power, 1) for power in range(14) for digit in first}
+    nice = sorted(product for product in products if product % 1 == 0)
     assert factor in nice
     assert rate_bps <= factor * fastest_bps
     assert factor == 1 or rate_bps > nice[nice.index(factor) - 1] * fastest_bps
