@@ -96,11 +96,18 @@ def test_the_first_few_who_ask_measure_and_the_most_that_was_found_counts(tmp_pa
     rates = iter([3 * GBPS, 2 * GBPS, 4 * GBPS, 1 * GBPS, 5 * GBPS])
     monkeypatch.setattr(speed, "measure_bps", lambda target, load: next(rates))
     load = Load(9000, 1, sums=False)
-    assert [known_bps(WIRES, load) for _ in range(5)] == [3 * GBPS] * 2 + [4 * GBPS] * 3
+
+    def known_to_another_process():
+        monkeypatch.setattr(speed, "_found", {})
+        found = known_bps(WIRES, load)
+        assert known_bps(WIRES, load) == found
+        return found
+
+    assert [known_to_another_process() for _ in range(5)] == [3 * GBPS] * 2 + [4 * GBPS] * 3
     # Who wants it measured again wants nothing of what was found before.
-    assert known_bps(WIRES, load, again=True) == 1 * GBPS
+    assert known_bps(WIRES, load, again=True) == known_bps(WIRES, load) == 1 * GBPS
     [kept] = (tmp_path / "tensorexpress" / "speed").iterdir()
     for wrong in (b"true", b"[-3]", b"[true]", b"{", b"5000", b"[]"):
         assert speed._rates_in(wrong) == []
     kept.write_bytes(b"5000")
-    assert known_bps(WIRES, load) == 5 * GBPS
+    assert known_to_another_process() == 5 * GBPS

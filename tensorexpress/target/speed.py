@@ -29,7 +29,7 @@ from tensorexpress.target.runner import Run, run_plan
 from tensorexpress.topologies import star
 from tensorexpress.trace import Trace
 from tensorexpress.units import LARGEST, PS_PER_MS, PS_PER_SECOND, counted, format_rate
-from tensorexpress.user_cache import cached
+from tensorexpress.user_cache import keep, kept
 from tensorexpress.workload import Layer, Workload
 
 #: So many packets a second, over all links, are carried by any machine: a run that needs no more is not kept waiting.
@@ -52,8 +52,10 @@ _PROBE_PACKETS = 400
 _PROBE_WINDOW_BYTES = 128_000
 _PROBE_ITERATIONS = 5
 
-#: How many of those who ask have the machine measured.
+#: How many of the processes that ask have the machine measured, and what this one has found: a run asks for every
+#: policy.
 _PROBES = 3
+_found: dict[str, int] = {}
 
 
 @dataclass(frozen=True)
@@ -164,21 +166,18 @@ def said_load(load: Load) -> str:
 def known_bps(target: Target, load: Load, *, again: bool = False) -> int:
     """Return what each link of a load carries at most on this machine, the most that probes have found.
 
-    The first few who ask have it measured, each once more: a probe beside other work finds less than there is.
+    The first few processes that ask have it measured, each once: a probe beside other work finds less than there is.
     `again` forgets what was found before.
     """
     machine = (processor_kind(), os.cpu_count(), platform.release(), tensorexpress.__version__)
     name = hashlib.sha256(repr((target.variant, astuple(load), machine)).encode()).hexdigest()
-    before: list[int] = []
-
-    def are_enough(content: bytes) -> bool:
-        before.extend(() if again else _rates_in(content))
-        return len(before) >= _PROBES
-
-    kept = cached(
-        "speed", name, lambda: json.dumps([*before, measure_bps(target, load)]).encode(), are_enough
-    )  # fmt: skip
-    return max(_rates_in(kept))
+    if again or name not in _found:
+        rates = [] if again else _rates_in(kept("speed", name) or b"")
+        if len(rates) < _PROBES:
+            rates = [*rates, measure_bps(target, load)]
+            keep("speed", name, json.dumps(rates).encode())
+        _found[name] = max(rates)
+    return _found[name]
 
 
 def _rates_in(content: bytes) -> list[int]:

@@ -43,12 +43,12 @@ def _take_off(p: Cells, line: int) -> int:
 
 
 @compiled
-def next_port(m: Cells, line: int, until_ps: int) -> int:
-    """Return the port where something is there first by a time, the first such port of several; 0 where none is."""
+def next_port(m: Cells, until_ps: int) -> int:
+    """Return the port at which a frame arrives first by a time, the first such port of several; 0 where none does."""
     found = 0
     for index in range(m[DELAYED_COUNT]):
         port = words(m[DELAYED])[index]
-        due_ps = _due(words(port), line)
+        due_ps = _due(words(port), P_ARRIVING)
         if due_ps <= until_ps:
             found, until_ps = port, due_ps - 1
     return found
@@ -66,7 +66,7 @@ def next_due(m: Cells, slack_ps: int) -> int:
 
 @compiled
 def take_arrived(m: Cells, p: Cells) -> int:
-    """Return a record with the first frame that is under way to a port, when somebody has done with the one before."""
+    """Return the record of the first frame that is under way to a port; it is given back before the next arrives."""
     m[HELD_RECORD] = _take_off(p, P_ARRIVING)
     return m[HELD_RECORD]
 

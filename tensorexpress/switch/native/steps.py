@@ -287,7 +287,7 @@ def _let_arrive(m: Cells, until_ps: int) -> int:
     """
     while True:
         give_back_arrived(m)
-        port = next_port(m, P_ARRIVING, until_ps)
+        port = next_port(m, until_ps)
         if port == 0:
             return DONE
         p = words(port)
