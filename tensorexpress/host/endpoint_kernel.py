@@ -1,7 +1,7 @@
 """Endpoints as machine code: what `Endpoint` does with messages, over UDP wires and kernel sockets, without Python.
 
-Python is asked for memory, told of messages that are complete, and called when its timers are due: see `run_on`.
-`native_endpoint.py` is the other side of this.
+Messages of exchanges are for `exchange_kernel.py`; for others, Python is asked for memory and told when they are
+complete. It is called when its timers are due: see `run_on`. `native_endpoint.py` is the other side of this.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import errno
 import socket
 
 from tensorexpress.compiled_functions import compiled
+from tensorexpress.host.exchange_kernel import exchange_of, go_on_from, let_go_of, memory_for, node_for, take_message
 from tensorexpress.host.flow import SPAN
 from tensorexpress.host.flow_kernel import (
     acknowledge,
@@ -83,7 +84,7 @@ _HEADER_BYTES, _TENSOR_HEADER_BYTES = 64, 32
 _ETHERNET_BYTES, _IPV4_BYTES, _UDP_BYTES = 14, 20, 8
 
 # Places in the headers of a segment.
-_KIND, _FLAGS, _WORKER, _ITERATION, _TENSOR, _CHUNK, _SLACK, _LENGTH, _CRC = 2, 3, 6, 8, 12, 16, 24, 28, 32
+_KIND, _FLAGS, _JOB, _WORKER, _ITERATION, _TENSOR, _CHUNK, _SLACK, _LENGTH, _CRC = 2, 3, 4, 6, 8, 12, 16, 24, 28, 32
 _SESSION, _FLOW, _SEQUENCE, _TRANSMISSION, _MESSAGE, _OFFSET, _TOTAL = 36, 40, 44, 48, 52, 56, 60
 
 _RETRANSMITTED, _LAST_OF_SLICE, _ASKS_ACK, _MARKED = map(
@@ -113,6 +114,12 @@ def clock_ps(core: int) -> int:
 def time_ps(core: int, now_ps: int) -> int:
     """Return the time that is given, or that of the clock."""
     return clock_ps(core) if now_ps == NONE else now_ps
+
+
+@compiled
+def signed(half: int) -> int:
+    """Return what half a word stands for that has a sign."""
+    return (half ^ 1 << 31) - (1 << 31)
 
 
 # Frames that leave
@@ -408,9 +415,44 @@ def message_of(c: Cells, r: Cells, start: int) -> int:
 
 
 @compiled
-def finish(c: Cells, r: Cells, message: int) -> None:
+def begin(c: Cells, flow: int, now_ps: int) -> int:
+    """Return the row of the message that begins with the segment that is next; `NONE`: see BLOCKED.
+
+    It is BLOCKED on NOTHING where it is refused. What is not for an exchange is for Python (`Endpoint._begin`).
+    """
+    start = c[PENDING]
+    exchange = exchange_of(c, number_at(start + _JOB))
+    if exchange == 0:
+        c[BLOCKED], c[BLOCKED_ON] = NEW_MESSAGE, flow
+        return NONE
+    number, iteration, total = get(start + _MESSAGE), get(start + _ITERATION), get(start + _TOTAL)
+    node = node_for(words(exchange), number, c[PENDING_PEER], iteration, total)
+    if node == NONE:
+        return NONE
+    if c[FREE_INCOMING_COUNT] == 0:
+        c[BLOCKED] = MORE_ROWS
+        return NONE
+    memory = memory_for(exchange, node, now_ps + signed(get(start + _SLACK)) * _PS_PER_US)
+    if memory == 0:
+        return NONE
+    c[FREE_INCOMING_COUNT] -= 1
+    row = words(c[FREE_INCOMING])[c[FREE_INCOMING_COUNT]]
+    r = words(row_of(c[RECEIVING], flow, RECEIVING_WORDS))
+    i = words(row_of(c[INCOMING], row, INCOMING_WORDS))
+    i[I_FLOW], i[I_KIND], i[I_ITERATION] = flow, octets(start)[_KIND] & 15, iteration
+    i[I_TENSOR], i[I_NUMBER], i[I_MEMORY] = number_at(start + _TENSOR), number, memory
+    i[I_LENGTH] = i[I_MISSING] = total
+    i[I_NEXT], i[I_EXCHANGE], i[I_NODE] = r[R_MESSAGE], exchange, node
+    r[R_MESSAGE] = row
+    return row
+
+
+@compiled
+def finish(core: int, r: Cells, message: int, now_ps: int) -> None:
     """Let go of a message that is complete."""
-    after = words(row_of(c[INCOMING], message, INCOMING_WORDS))[I_NEXT]
+    c = words(core)
+    i = words(row_of(c[INCOMING], message, INCOMING_WORDS))
+    after = i[I_NEXT]
     if r[R_MESSAGE] == message:
         r[R_MESSAGE] = after
     else:
@@ -418,13 +460,22 @@ def finish(c: Cells, r: Cells, message: int) -> None:
         while words(row_of(c[INCOMING], at, INCOMING_WORDS))[I_NEXT] != message:
             at = words(row_of(c[INCOMING], at, INCOMING_WORDS))[I_NEXT]
         words(row_of(c[INCOMING], at, INCOMING_WORDS))[I_NEXT] = after
-    tell(c, COME, message)
+    if i[I_EXCHANGE]:
+        words(c[FREE_INCOMING])[c[FREE_INCOMING_COUNT]] = message
+        c[FREE_INCOMING_COUNT] += 1
+        take_message(core, i[I_EXCHANGE], i[I_NODE], now_ps)
+    else:
+        tell(c, COME, message)
 
 
 @compiled
-def take_data(c: Cells) -> bool:
+def take_data(core: int, now_ps: int) -> bool:
     """Take the segment that is next (`Endpoint._take_data`); False where Python has to do something first."""
+    c = words(core)
     start, size = c[PENDING], c[PENDING_BYTES] - _HEADER_BYTES
+    if c[FREE_OUTGOING_COUNT] < c[MOST_SENT]:
+        c[BLOCKED] = MORE_ROWS
+        return False
     peer = words(row_of(c[PEERS], c[PENDING_PEER], PEER_WORDS))
     number = flow_of(c[RECEIVING], RECEIVING_WORDS, peer[P_RECEIVING], number_at(start + _FLOW))
     if number == NONE:
@@ -443,8 +494,13 @@ def take_data(c: Cells) -> bool:
     if is_new:
         message = message_of(c, r, start)
         if message == NONE:
-            c[BLOCKED], c[BLOCKED_ON] = NEW_MESSAGE, number
-            return False
+            message = begin(c, number, now_ps)
+            if c[BLOCKED]:
+                return False
+            if message == NONE:
+                c[N_RECEIVED] += 1
+                c[N_REFUSED] += 1
+                return True
         i, offset = words(row_of(c[INCOMING], message, INCOMING_WORDS)), get(start + _OFFSET)
         if get(start + _TOTAL) != i[I_LENGTH] or offset + size > i[I_LENGTH]:
             c[N_RECEIVED] += 1
@@ -455,7 +511,7 @@ def take_data(c: Cells) -> bool:
     c[N_RECEIVED] += 1
     accept(c, number, receiving, start, sequence, is_new, c[COME_MARKED] != 0)
     if message != NONE and words(row_of(c[INCOMING], message, INCOMING_WORDS))[I_MISSING] == 0:
-        finish(c, r, message)
+        finish(core, r, message, now_ps)
     return True
 
 
@@ -506,7 +562,7 @@ def take_datagram(core: int, now_ps: int) -> bool:
     peer[P_HEARD_PS] = now_ps
     kind = octets(start)[_KIND] & 15
     if kind <= _PARAMETERS:
-        return take_data(c)
+        return take_data(core, now_ps)
     if kind == _ACK:
         take_ack(core, now_ps)
     elif kind == _CONTROL:
@@ -574,9 +630,9 @@ def receive_datagrams(c: Cells) -> int:
 def take_frames(core: int, now_ps: int) -> int:
     """Take what has arrived (`Endpoint.receive`); 0 where Python has to do something before it can go on."""
     c = words(core)
-    if c[BLOCKED] == NEW_FLOW or c[BLOCKED] == NEW_MESSAGE:
+    if c[BLOCKED] == NEW_FLOW or c[BLOCKED] == NEW_MESSAGE or c[BLOCKED] == MORE_ROWS:
         c[BLOCKED] = NOTHING
-        if not take_data(c):
+        if not take_data(core, time_ps(core, now_ps)):
             return 0
     c[IS_LEFT] = 1
     taken = taken_bytes = 0
@@ -654,4 +710,8 @@ def flows(core: int, what: int, first: int, second: int) -> int:
         return next_event(core, first)
     if what == OFFER:
         return offer(core, first, second)
+    if what == GO_ON_FROM:
+        return go_on_from(core, first, second)
+    if what == LET_GO:
+        return let_go_of(first)
     return retire(core, first)

@@ -6,20 +6,19 @@ There is one of these on every host of a job, whether it computes, sums or both,
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from tensorexpress.errors import NetworkError
-from tensorexpress.graph import GATE, GRADIENT, MESSAGE, SUM, Graph, index_of, kind_of
-from tensorexpress.host.gradients import FLOAT_BYTES, Floats, Tensors, elements_of, gradients_of
+from tensorexpress.graph import GRADIENT, MESSAGE, index_of, kind_of
+from tensorexpress.host.gradients import FLOAT_BYTES, Floats, Tensors, gradients_of
+from tensorexpress.host.part import GATES, GRADIENTS, MESSAGES, HostPart, part_of_host
 from tensorexpress.host.tagging import Tag, Tagger
 from tensorexpress.host.training import Station, slice_tags
 from tensorexpress.plan import Plan
 from tensorexpress.wire.header import Kind
-
-_MESSAGES, _SUMS, _GATES, _GRADIENTS = (kind_of(node) for node in (MESSAGE, SUM, GATE, GRADIENT))
 
 #: Told (tensor, time) when the updated parameters of a layer are complete.
 Updated = Callable[[int, int], None]
@@ -53,21 +52,20 @@ class Exchange:
         """Take a host's part in a job; gradients are by default those that cost nothing."""
         self._station, self._plan = station, plan.jobs[job]
         self._graph = self._plan.graph
-        self._host, self._names = host, plan.scenario.cluster.hosts
+        self._names = plan.scenario.cluster.hosts
         self._tensors = tensors or gradients_of(self._plan, plan.scenario.seed)
-        self._parts = elements_of(self._plan)
-        #: What messages and sums carry, once asked for: every iteration asks again.
-        self._carried: dict[int, slice] = {}
         self._layers = len(self._plan.ranks)
         self._workers: dict[int, tuple[Tagger, Updated]] = {}
-        self._nodes, self._successors = self._own_part()
-        self._tags = self._own_tags(plan, job)
-        self._senders = self._incoming()
+        part = part_of_host(self._plan, host)
+        self._elements, self._deliveries = part.elements, Deliveries(station, plan, job, part, self._tensors)
+        self._nodes, self._successors = _nodes_of(part)
+        self._tags = tags_of(plan, job, part)
+        self._senders = {number: self._names[int(self._graph.src[number])] for number in part.coming.tolist()}
         #: What was received or summed and is still to be used, and by how many.
         self._values: dict[int, tuple[Floats, int]] = {}
         self._receiving: dict[int, Floats] = {}
         self._due: defaultdict[int, int] = defaultdict(int)
-        self._left = plan.scenario.rounds * sum(1 for node in self._nodes if kind_of(node) == _MESSAGES)
+        self._left = plan.scenario.rounds * len(part.leaving)
         station.play(self, job, Kind.GRADIENT)
         station.play(self, job, Kind.PARAMETERS)
 
@@ -117,8 +115,8 @@ class Exchange:
             node = self._nodes[target]
             due_ps = self._deadline_of(source, target) if deadline_ps is None else deadline_ps
             node.deadline_ps = due_ps if node.deadline_ps is None else min(node.deadline_ps, due_ps)
-            if kind_of(target) == _GATES and source in node.carries:
-                self._deliver(source, target, node.iteration)
+            if kind_of(target) == GATES and source in node.carries:
+                self._deliveries.deliver(source, target, node.iteration, self._values[source][0])
             node.missing -= 1
             if node.missing == 0:
                 self._fire(target, node, now_ps)
@@ -132,14 +130,14 @@ class Exchange:
         iteration, deadline_ps = node.iteration, node.deadline_ps
         assert deadline_ps is not None
         node.iteration, node.missing, node.deadline_ps = iteration + 1, len(node.carries) + node.after, None
-        if kind == _GATES:
+        if kind == GATES:
             for source in node.carries:
                 self._use(source)
             _, updated = self._workers[number // self._layers]
             updated(number % self._layers, now_ps)
             return
         value = self._sum(target, node, iteration)
-        if kind == _MESSAGES:
+        if kind == MESSAGES:
             tag = self._tags[number].due(iteration, deadline_ps)
             self._left -= 1
             self._station.send(self._names[int(self._graph.dst[number])], number, tag, value, now_ps)
@@ -164,116 +162,70 @@ class Exchange:
         return total
 
     def _value(self, source: int, iteration: int, elements: slice) -> Floats:
-        if kind_of(source) == _GRADIENTS:
+        if kind_of(source) == GRADIENTS:
             worker, tensor = divmod(index_of(source), self._layers)
             return self._tensors.of(worker, iteration, tensor, elements)
         return self._values[source][0]
 
     def _use(self, source: int) -> None:
         """Let go of what nobody else will use."""
-        if kind_of(source) != _GRADIENTS:
+        if kind_of(source) != GRADIENTS:
             value, uses = self._values.pop(source)
             if uses > 1:
                 self._values[source] = value, uses - 1
 
-    def _deliver(self, source: int, gate: int, iteration: int) -> None:
-        """Give a worker a part of an update; NetworkError when it is not the sum of all workers' gradients."""
-        worker, tensor = divmod(index_of(gate), self._layers)
-        first, found = self._elements(source).start, self._values[source][0]
-        if wrong := self._tensors.deliver(worker, iteration, tensor, first, found):
-            raise NetworkError(
-                f"{self._station.name}: in iteration {iteration}, {self._plan.job.workload.layers[tensor].name} from "
-                f"{self._sender(source)} is not the sum of all gradients: {wrong}"
-            )
-
-    def _sender(self, node: int) -> str:
-        return self._senders[index_of(node)] if kind_of(node) == _MESSAGES else self._station.name
-
-    # What of the graph belongs to this host
-
-    def _own_part(self) -> tuple[dict[int, _Node], defaultdict[int, list[int]]]:
-        """Return the nodes that happen here, and what comes here after each node, without those that carry nothing."""
-        nodes: defaultdict[int, _Node] = defaultdict(_Node)
-        successors: defaultdict[int, list[int]] = defaultdict(list)
-        # Where there is another part of the exchange, who joins the two knows what else a worker waits for.
-        orders = () if self._plan.sums else self._graph.orders
-        for edges, carries in ((self._graph.edges, True), (orders, False)):
-            for source, target in self._here(edges):
-                successors[source].append(target)
-                if carries:
-                    nodes[target].carries.append(source)
-                else:
-                    nodes[target].after += 1
-        for node in nodes.values():
-            node.missing = len(node.carries) + node.after
-        return dict(nodes), successors
-
-    def _here(self, edges: Sequence[tuple[np.ndarray, np.ndarray]]) -> Iterator[tuple[int, int]]:
-        graph, workers = self._graph, np.array(self._plan.job.workers)
-        for source, target in edges:
-            kind, index = kind_of(target), index_of(target)
-            host = np.full(len(target), -1)
-            for code, hosts in ((_MESSAGES, graph.src), (_SUMS, graph.sum_host)):
-                host[kind == code] = hosts[index[kind == code]]
-            host[kind == _GATES] = workers[index[kind == _GATES] // self._layers]
-            chosen = host == self._host
-            for one, other in zip(source[chosen].tolist(), target[chosen].tolist(), strict=True):
-                if self._is_here(one) and self._is_here(other):
-                    yield one, other
-
-    def _is_here(self, node: int) -> bool:
-        """Whether hosts see a part of a slice: it has elements, of which a tiny one has fewer than parts, and is none
-        that switches sum."""
-        if kind_of(node) in (_GATES, _GRADIENTS):
-            return True
-        elements = self._elements(node)
-        return bool(elements.start < elements.stop) and self._slice(node) >= self._graph.sums_under_way
-
-    def _incoming(self) -> dict[int, str]:
-        """Return who sends the messages that come here."""
-        numbers = np.flatnonzero(self._graph.dst == self._host)
-        return {
-            number: self._names[int(self._graph.src[number])]
-            for number in numbers.tolist()
-            if self._is_here(MESSAGE + number)
-        }
-
-    def _own_tags(self, plan: Plan, job: int) -> dict[int, Tag]:
-        """Return the tags of the messages that leave here, in which iteration and deadline are still to be filled
-        in."""
-        graph, first = self._graph, self._plan.job.workers.index
-        of_slice = slice_tags(plan, Tagger(plan, job=job), Kind.GRADIENT)
-        tags = {}
-        for node in self._nodes:
-            if kind_of(node) == _MESSAGES:
-                number = index_of(node)
-                brings_sum = bool(graph.brings_sums[number])
-                tags[number] = replace(
-                    of_slice[int(graph.slice[number])],
-                    message=number,
-                    kind=Kind.PARAMETERS if brings_sum else Kind.GRADIENT,
-                    worker=first(int((graph.dst if brings_sum else graph.src)[number])),
-                )
-        return tags
-
     def _slice(self, node: int) -> int:
-        columns = self._graph.slice if kind_of(node) == _MESSAGES else self._graph.sum_slice
+        columns = self._graph.slice if kind_of(node) == MESSAGES else self._graph.sum_slice
         return int(columns[index_of(node)])
 
-    def _elements(self, node: int) -> slice:
-        found = self._carried.get(node)
-        if found is None:
-            found = self._carried[node] = elements_carried(self._graph, node, self._parts)
-        return found
+
+def _nodes_of(part: HostPart) -> tuple[dict[int, _Node], defaultdict[int, list[int]]]:
+    """Return the nodes that happen here, and what comes here after each node."""
+    nodes: defaultdict[int, _Node] = defaultdict(_Node)
+    successors: defaultdict[int, list[int]] = defaultdict(list)
+    edges = zip(part.source.tolist(), part.target.tolist(), part.carries.tolist(), strict=True)
+    for source, target, carries in edges:
+        successors[source].append(target)
+        if carries:
+            nodes[target].carries.append(source)
+        else:
+            nodes[target].after += 1
+    for node in nodes.values():
+        node.missing = len(node.carries) + node.after
+    return dict(nodes), successors
 
 
-def elements_carried(graph: Graph, node: int, parts: Sequence[slice]) -> slice:
-    """Return the elements of its tensor that a message or a sum carries; `parts` are those of every slice."""
-    number = index_of(node)
-    if kind_of(node) == _MESSAGES:
-        piece, part, of = graph.slice[number], graph.part[number], graph.parts[number]
-    else:
-        piece, part, of = graph.sum_slice[number], graph.sum_part[number], graph.sum_parts[number]
-    whole = parts[int(piece)]
-    count = whole.stop - whole.start
-    return slice(whole.start + count * int(part) // int(of), whole.start + count * (int(part) + 1) // int(of))
+def tags_of(plan: Plan, job: int, part: HostPart) -> dict[int, Tag]:
+    """Return the tags of the messages that leave a host, in which iteration and deadline are still to be filled in."""
+    planned = plan.jobs[job]
+    graph, first = planned.graph, planned.job.workers.index
+    of_slice = slice_tags(plan, Tagger(plan, job=job), Kind.GRADIENT)
+    tags = {}
+    for number in part.leaving.tolist():
+        brings_sum = bool(graph.brings_sums[number])
+        tags[number] = replace(
+            of_slice[int(graph.slice[number])],
+            message=number,
+            kind=Kind.PARAMETERS if brings_sum else Kind.GRADIENT,
+            worker=first(int((graph.dst if brings_sum else graph.src)[number])),
+        )
+    return tags
+
+
+class Deliveries:
+    """Where updates go, and who sent what is in them."""
+
+    def __init__(self, station: Station, plan: Plan, job: int, part: HostPart, tensors: Tensors):
+        self._host, self._plan, self._part, self._tensors = station.name, plan.jobs[job], part, tensors
+        self._names = plan.scenario.cluster.hosts
+
+    def deliver(self, source: int, gate: int, iteration: int, found: Floats) -> None:
+        """Give a worker a part of an update; NetworkError when it is not the sum of all workers' gradients."""
+        worker, tensor = divmod(index_of(gate), len(self._plan.ranks))
+        if wrong := self._tensors.deliver(worker, iteration, tensor, self._part.elements(source).start, found):
+            is_message = kind_of(source) == MESSAGES
+            sender = self._names[int(self._plan.graph.src[index_of(source)])] if is_message else self._host
+            raise NetworkError(
+                f"{self._host}: in iteration {iteration}, {self._plan.job.workload.layers[tensor].name} from "
+                f"{sender} is not the sum of all gradients: {wrong}"
+            )

@@ -7,10 +7,11 @@ Every function here does what the one that it names does there; tests hold both 
 from __future__ import annotations
 
 from tensorexpress.compiled_functions import compiled
+from tensorexpress.host.blocks import let_go
 from tensorexpress.host.flow import SPAN
 from tensorexpress.host.flow_layout import *
 from tensorexpress.recovery import ALPHA_ONE, ALPHA_SHIFT, LONGEST_TIMEOUT_PS
-from tensorexpress.switch.native.machine import Cells, copy, octets, words
+from tensorexpress.switch.native.machine import Cells, octets, words
 from tensorexpress.wire.header import Flag
 
 _HALF, _HALF_RANGE = 0xFFFFFFFF, 1 << 31
@@ -69,40 +70,39 @@ def tell(c: Cells, what: int, number: int) -> None:
     c[EVENT_COUNT] += 1
 
 
-# Messages that wait: a heap of (key, number, row), the least one first
+# Messages that wait: a skew heap in their own rows, so that nobody has to make room for it, the least one first
 
 
 @compiled
-def is_less(one: int, other: int) -> bool:
-    """Whether an entry of a heap goes before another."""
-    a, b = words(one), words(other)
-    return a[0] < b[0] or (a[0] == b[0] and a[1] < b[1])
+def goes_before(c: Cells, one: int, other: int) -> bool:
+    """Whether a message goes before another: by its key, then by its number."""
+    a, b = words(row_of(c[OUTGOING], one, OUTGOING_WORDS)), words(row_of(c[OUTGOING], other, OUTGOING_WORDS))
+    return a[O_KEY] < b[O_KEY] or (a[O_KEY] == b[O_KEY] and a[O_OFFERED] < b[O_OFFERED])
 
 
 @compiled
-def swap(one: int, other: int) -> None:
-    """Swap two entries of a heap."""
-    a, b = words(one), words(other)
-    for at in range(HEAP_WORDS):
-        a[at], b[at] = b[at], a[at]
+def merge(c: Cells, into: int, one: int, other: int) -> None:
+    """Make one heap of two, either of which may be empty; `into` is the word that leads to it."""
+    while one != NONE and other != NONE:
+        if goes_before(c, other, one):
+            one, other = other, one
+        words(into)[0] = one
+        row = row_of(c[OUTGOING], one, OUTGOING_WORDS)
+        o = words(row)
+        into, one, o[O_RIGHT] = row + WORD_BYTES * O_LEFT, o[O_RIGHT], o[O_LEFT]
+    words(into)[0] = other if one == NONE else one
 
 
 @compiled
 def offer(core: int, flow: int, message: int) -> int:
-    """Take a message to be sent (`SendFlow.offer`, `Scheduler.activate`); the heap has room for it."""
+    """Take a message to be sent (`SendFlow.offer`, `Scheduler.activate`)."""
     c = words(core)
-    s, o = (
-        words(row_of(c[SENDING], flow, SENDING_WORDS)),
-        words(row_of(c[OUTGOING], message, OUTGOING_WORDS)),
-    )
-    at = s[S_WAITING]
-    entry = words(row_of(s[S_HEAP], at, HEAP_WORDS))
-    entry[0], entry[1], entry[2] = o[O_KEY], s[S_OFFERED], message
+    row = row_of(c[SENDING], flow, SENDING_WORDS)
+    s, o = words(row), words(row_of(c[OUTGOING], message, OUTGOING_WORDS))
+    o[O_OFFERED], o[O_LEFT], o[O_RIGHT] = s[S_OFFERED], NONE, NONE
     s[S_OFFERED] += 1
     s[S_WAITING] += 1
-    while at and is_less(row_of(s[S_HEAP], at, HEAP_WORDS), row_of(s[S_HEAP], (at - 1) >> 1, HEAP_WORDS)):
-        swap(row_of(s[S_HEAP], at, HEAP_WORDS), row_of(s[S_HEAP], (at - 1) >> 1, HEAP_WORDS))
-        at = (at - 1) >> 1
+    merge(c, row + WORD_BYTES * S_FIRST_WAITING, s[S_FIRST_WAITING], message)
     if not s[S_IS_ACTIVE]:
         s[S_IS_ACTIVE] = 1
         words(c[ACTIVE])[c[ACTIVE_COUNT]] = flow
@@ -111,21 +111,13 @@ def offer(core: int, flow: int, message: int) -> int:
 
 
 @compiled
-def next_waiting(s: Cells) -> int:
+def next_waiting(c: Cells, flow: int) -> int:
     """Take the first message that waits."""
-    heap, first = s[S_HEAP], words(s[S_HEAP])[2]
+    s = words(flow)
+    first = s[S_FIRST_WAITING]
+    o = words(row_of(c[OUTGOING], first, OUTGOING_WORDS))
     s[S_WAITING] -= 1
-    count = s[S_WAITING]
-    copy(heap, row_of(heap, count, HEAP_WORDS), WORD_BYTES * HEAP_WORDS)
-    at = 0
-    while 2 * at + 1 < count:
-        child = 2 * at + 1
-        if child + 1 < count and is_less(row_of(heap, child + 1, HEAP_WORDS), row_of(heap, child, HEAP_WORDS)):
-            child += 1
-        if not is_less(row_of(heap, child, HEAP_WORDS), row_of(heap, at, HEAP_WORDS)):
-            break
-        swap(row_of(heap, child, HEAP_WORDS), row_of(heap, at, HEAP_WORDS))
-        at = child
+    merge(c, flow + WORD_BYTES * S_FIRST_WAITING, o[O_LEFT], o[O_RIGHT])
     return first
 
 
@@ -182,7 +174,9 @@ def head_of(c: Cells, s: Cells) -> int:
 def key_of(c: Cells, s: Cells) -> int:
     """Return the key of what goes next."""
     message = s[S_FIRST_LOSING] if s[S_FIRST_LOSING] != NONE else s[S_CURRENT]
-    return words(s[S_HEAP])[0] if message == NONE else words(row_of(c[OUTGOING], message, OUTGOING_WORDS))[O_KEY]
+    if message == NONE:
+        message = s[S_FIRST_WAITING]
+    return words(row_of(c[OUTGOING], message, OUTGOING_WORDS))[O_KEY]
 
 
 @compiled
@@ -238,10 +232,11 @@ def take_again(c: Cells, flow: int, room: int, b: Cells) -> None:
 
 
 @compiled
-def take_anew(c: Cells, s: Cells, room: int, b: Cells) -> None:
+def take_anew(c: Cells, flow: int, room: int, b: Cells) -> None:
     """Fill a burst with the next segments of the message under way (`SendFlow._anew`)."""
+    s = words(flow)
     if s[S_CURRENT] == NONE:
-        s[S_CURRENT] = next_waiting(s)
+        s[S_CURRENT] = next_waiting(c, flow)
         words(row_of(c[OUTGOING], s[S_CURRENT], OUTGOING_WORDS))[O_FIRST_SEQUENCE] = s[S_NEXT_SEQUENCE]
     message = s[S_CURRENT]
     o = words(row_of(c[OUTGOING], message, OUTGOING_WORDS))
@@ -269,10 +264,12 @@ def next_burst(c: Cells, flow: int, now_ps: int, most: int) -> int:
     if again:
         take_again(c, flow, room, b)
     else:
-        take_anew(c, s, room, b)
+        take_anew(c, flow, room, b)
     o = words(row_of(c[OUTGOING], b[B_MESSAGE], OUTGOING_WORDS))
     if o[O_SENT_PS] == NONE:
         o[O_SENT_PS] = now_ps
+        if o[O_SENT_AT]:
+            words(o[O_SENT_AT])[0] = now_ps
     b[B_SEQUENCE] = o[O_FIRST_SEQUENCE] + b[B_FIRST]
     b[B_TRANSMISSION], b[B_SENT_PS], b[B_IN_FLIGHT] = s[S_NEXT_TRANSMISSION], now_ps, (1 << b[B_COUNT]) - 1
     s[S_NEXT_TRANSMISSION] += b[B_COUNT]
@@ -355,7 +352,13 @@ def has_arrived(number: int, sequence: int, bitmap: int, size: int) -> bool:
 def arrive(c: Cells, message: int, o: Cells, count: int) -> None:
     """Note that segments of a message have arrived."""
     o[O_UNARRIVED] -= count
-    if o[O_UNARRIVED] == 0:
+    if o[O_UNARRIVED]:
+        return
+    if o[O_SENT_AT]:  # of an exchange
+        let_go(o[O_BLOCK])
+        words(c[FREE_OUTGOING])[c[FREE_OUTGOING_COUNT]] = message
+        c[FREE_OUTGOING_COUNT] += 1
+    else:
         tell(c, ARRIVED, message)
 
 

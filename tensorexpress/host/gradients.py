@@ -24,7 +24,7 @@ FLOAT_BYTES = 4
 _LARGEST = 512
 
 #: How far two workers read apart, and over how many places the parts of iterations and tensors are spread.
-_DISTANCE = 257
+DISTANCE = 257
 _PLACES = 4099
 
 
@@ -51,12 +51,12 @@ class Gradients:
         self._seed = seed
         length = _PLACES + most_elements
         noise = np.random.default_rng([seed, workers]).integers(
-            -_LARGEST, _LARGEST, length + workers * _DISTANCE, dtype=np.int16
+            -_LARGEST, _LARGEST, length + workers * DISTANCE, dtype=np.int16
         )
         self._table: Floats = noise.astype(np.float32)
         self._sums: Floats = np.zeros(length, dtype=np.float32)
         for worker in range(workers):
-            self._sums += self._table[worker * _DISTANCE :][:length]
+            self._sums += self._table[worker * DISTANCE :][:length]
         self._table.flags.writeable = self._sums.flags.writeable = False
 
     def of(self, worker: int, iteration: int, tensor: int, elements: slice) -> Floats:
@@ -68,7 +68,7 @@ class Gradients:
         >>> bool((total == gradients.total(5, 7, part)).all())
         True
         """
-        return self._part(self._table, worker * _DISTANCE + self._place(iteration, tensor), elements)
+        return self._part(self._table, worker * DISTANCE + self._place(iteration, tensor), elements)
 
     def total(self, iteration: int, tensor: int, elements: slice) -> Floats:
         """Return a part of the sum over all workers."""
@@ -81,6 +81,16 @@ class Gradients:
     def wrong(self, iteration: int, tensor: int, first: int, found: Floats) -> str | None:
         """Return which element of a part of a sum is not that of all gradients."""
         return wrong_element(found, self.total(iteration, tensor, slice(first, first + len(found))), first)
+
+    @property
+    def tables(self) -> tuple[Floats, Floats]:
+        """The numbers of all gradients, of which workers read `DISTANCE` apart, and those of all sums."""
+        return self._table, self._sums
+
+    def places(self, rounds: int, tensors: int) -> NDArray[np.int64]:
+        """Return where tensors begin in the tables, by iteration."""
+        every = [[self._place(iteration, tensor) for tensor in range(tensors)] for iteration in range(rounds)]
+        return np.array(every, dtype=np.int64)
 
     def _place(self, iteration: int, tensor: int) -> int:
         return zlib.crc32(b"%d %d %d" % (self._seed, iteration, tensor)) % _PLACES

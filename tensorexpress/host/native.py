@@ -215,6 +215,11 @@ def address_in(content: bytes | bytearray | memoryview) -> int:
     return address_of(np.frombuffer(content, dtype=np.uint8))
 
 
+def memory_at(address: int, size: int) -> memoryview:
+    """Return the bytes at an address, which last as long as whoever keeps them lets them."""
+    return memoryview((ctypes.c_char * size).from_address(address)).cast("B")
+
+
 def address_of(memory: NDArray[Any]) -> int:
     """Return where an array is, faster than its `ctypes` says."""
     address: int = memory.__array_interface__["data"][0]

@@ -1,7 +1,8 @@
 """An endpoint whose messages machine code carries: `endpoint_kernel.py` does what `Endpoint` does, without Python.
 
 What is left to Python is what happens once per message or less: memory for it, word that it is complete, timers,
-heartbeats and leave. The tables that both work on are arrays of words; machine code says when they must grow.
+heartbeats and leave. Messages of an exchange that machine code carries out (`native_exchange.py`) are not even that.
+The tables that both work on are arrays of words; machine code says when they must grow.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import struct
 from collections.abc import Callable, Mapping
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,7 @@ from tensorexpress.host.links import Address, KernelLink, raise_what_can_be_mend
 from tensorexpress.host.segments import SegmentBuffer, SegmentRun
 from tensorexpress.host.tagging import Tag, TrafficClass, monotonic_ps
 from tensorexpress.host.wire_link import LONGEST_FRAME_BYTES, WireLink
-from tensorexpress.queueing import TURN, Slice
+from tensorexpress.queueing import HOST_ORDERS, TURN, Slice
 from tensorexpress.recovery import ALPHA_ONE
 from tensorexpress.wire.frame import FrameEnd
 from tensorexpress.wire.header import Kind
@@ -45,11 +46,11 @@ _FLOWS = Library(
         *(
             _HERE / f"{name}.py"
             for name in (
-                "endpoint_kernel", "flow_kernel", "flow_layout", "frame_kernel", "kernel", "layout", "flow",
-                "scheduler",
+                "endpoint_kernel", "exchange_kernel", "exchange_layout", "flow_kernel", "flow_layout", "frame_kernel",
+                "kernel", "blocks", "layout", "flow", "scheduler",
             )
         ),
-        *(_HERE.parent / name for name in ("recovery.py", "wire/header.py", "wire/udp.py")),
+        *(_HERE.parent / name for name in ("recovery.py", "queueing.py", "wire/header.py", "wire/udp.py")),
         _HERE.parent / "switch/native/machine.py",
     ),
     waiting=("flows",),
@@ -68,6 +69,9 @@ _COUNTERS = {
 _HEADERS = struct.Struct("!2xBxHHIHB5xIi12xH10xI4xI")
 
 
+#: Where in them is what tells the messages of a tensor apart.
+_CHUNK_AT, _MESSAGE_AT, _TOTAL_AT = 16, 52, 60
+
 #: Where the number of the iteration is in the row of a message that is sent: in the headers of its segments.
 _ITERATION, _ITERATION_AT = struct.Struct("!I"), at.WORD_BYTES * at.O_HEADER + 8
 _OUTGOING_BYTES = at.WORD_BYTES * at.OUTGOING_WORDS
@@ -78,13 +82,12 @@ _MOST_TEMPLATES = 2**16
 
 
 class _Table:
-    """Rows of words that machine code works on; it grows as needed, and rows that are free are used again."""
+    """Rows of words that machine code works on; it grows as needed."""
 
     def __init__(self, core: Words, place: int, width: int, rows: int = 16):
         self._core, self._place = core, place
         self.words: Words = np.zeros((rows, width), dtype=np.int64)
         self._used = 0
-        self._free: list[int] = []
         self._publish()
 
     def _publish(self) -> None:
@@ -97,24 +100,78 @@ class _Table:
         """Return for how many rows there is room."""
         return len(self.words)
 
+    def grow(self) -> None:
+        """Have room for twice as many rows."""
+        self.words = np.concatenate((self.words, np.zeros_like(self.words)))
+        self._publish()
+
     def take(self) -> int:
         """Return a row for something new."""
-        if self._free:
-            return self._free.pop()
         if self._used == len(self.words):
-            self.words = np.concatenate((self.words, np.zeros_like(self.words)))
-            self._publish()
+            self.grow()
         self._used += 1
         return self._used - 1
 
     @property
     def used(self) -> Words:
-        """The rows that were ever used."""
+        """The rows that are used."""
         return self.words[: self._used]
+
+
+class _Shared(_Table):
+    """Rows that Python and machine code take and give back: a stack has the numbers of those that are free."""
+
+    def __init__(self, core: Words, place: int, width: int, free: int, rows: int = 16):
+        """Keep the address of the stack at word `free` of the core, and its length in the next one."""
+        super().__init__(core, place, width, rows)
+        self._free_at, self._free = free, np.zeros(0, dtype=np.int64)
+        self._add_free(0)
+
+    def _add_free(self, first: int) -> None:
+        count, rows = int(self._core[self._free_at + 1]), len(self.words)
+        free = np.zeros(rows, dtype=np.int64)
+        free[:count] = self._free[:count]
+        free[count : count + rows - first] = np.arange(rows - 1, first - 1, -1)
+        self._free = free
+        self._core[self._free_at : self._free_at + 2] = native.address_of(free), count + rows - first
+
+    def grow(self) -> None:
+        """Have room for twice as many rows."""
+        first = len(self.words)
+        super().grow()
+        self._add_free(first)
+
+    def take(self) -> int:
+        """Return a row for something new."""
+        if self.free_rows == 0:
+            self.grow()
+        self._core[self._free_at + 1] -= 1
+        return int(self._free[self._core[self._free_at + 1]])
 
     def give_back(self, row: int) -> None:
         """Let a row be used again."""
-        self._free.append(row)
+        self._free[self._core[self._free_at + 1]] = row
+        self._core[self._free_at + 1] += 1
+
+    @property
+    def free_rows(self) -> int:
+        """How many rows are free."""
+        return int(self._core[self._free_at + 1])
+
+
+class Told(Protocol):
+    """An exchange that machine code carries out."""
+
+    #: Its words, as `exchange_layout` has them.
+    words: Words
+    #: Of how many of its nodes Python can be told at once.
+    most_told: int
+    #: How many messages it may send because one has come.
+    most_sent: int
+
+    def told(self, what: int, place: int) -> None:
+        """Take what machine code says of a node."""
+        ...
 
 
 class Sent:
@@ -166,19 +223,19 @@ class NativeEndpoint(Endpoint):
         self._incoming: dict[int, Incoming] = {}
         self._flows: dict[tuple[str, int], int] = {}
         self._templates: dict[tuple[Any, ...], bytes] = {}
+        self._exchanges: list[Told] = []
         #: How to send to a peer, by traffic class: addresses of what machine code reads, and what is there.
         self._routes: dict[tuple[Address, TrafficClass], tuple[int, Any]] = {}
         self._header = SegmentBuffer(SEGMENT_HEADER_BYTES)
         self._header_words = np.frombuffer(self._header.memory, dtype=np.int64)
+        self._outgoing = _Shared(self._core_words, at.OUTGOING, at.OUTGOING_WORDS, at.FREE_OUTGOING)
+        self._arriving = _Shared(self._core_words, at.INCOMING, at.INCOMING_WORDS, at.FREE_INCOMING)
         self._tables = {
-            place: _Table(self._core_words, place, width)
-            for place, width in (
-                (at.PEERS, at.PEER_WORDS),
-                (at.SENDING, at.SENDING_WORDS),
-                (at.RECEIVING, at.RECEIVING_WORDS),
-                (at.OUTGOING, at.OUTGOING_WORDS),
-                (at.INCOMING, at.INCOMING_WORDS),
-            )
+            at.PEERS: _Table(self._core_words, at.PEERS, at.PEER_WORDS),
+            at.SENDING: _Table(self._core_words, at.SENDING, at.SENDING_WORDS),
+            at.RECEIVING: _Table(self._core_words, at.RECEIVING, at.RECEIVING_WORDS),
+            at.OUTGOING: self._outgoing,
+            at.INCOMING: self._arriving,
         }
         self._set_up(self._core_words, settings)
         self._peer_names = list(peers)
@@ -233,6 +290,7 @@ class NativeEndpoint(Endpoint):
         core[at.CREDIT_BYTES], core[at.RATE_BPS] = settings.credit_bytes, settings.rate_bps
         core[at.WEIGHS_TURNS], core[at.IS_IDLE] = settings.weighs_turns, 1
         core[at.MOST_SEGMENTS] = min(self._most, at.MOST_BURST)
+        core[at.HOST_ORDER] = HOST_ORDERS[settings.host_order].code or 0
         self._poll()
 
     def _poll(self) -> None:
@@ -245,6 +303,7 @@ class NativeEndpoint(Endpoint):
         """Give lists of rows the room for all of them, and events that for one of each message and peer."""
         sending, receiving = (len(self._tables[place]) for place in (at.SENDING, at.RECEIVING))
         events = sum(len(self._tables[place]) for place in (at.OUTGOING, at.INCOMING, at.PEERS))
+        events += sum(exchange.most_told for exchange in self._exchanges)
         for place, size in ((at.ACTIVE, sending), (at.DUE, receiving), (at.EVENTS, 2 * events)):
             old = self._memory.get(place, np.zeros(0, dtype=np.int64))
             if len(old) < size:
@@ -301,13 +360,13 @@ class NativeEndpoint(Endpoint):
         for place, value in (
             (at.S_FLOW, flow), (at.S_PEER, self._peer_names.index(peer)), (at.S_NEXT, of_peer[at.P_SENDING]),
             (at.S_LARGEST_WINDOW, largest), (at.S_WINDOW, window), (at.S_TIMEOUT_PS, settings.rto_min_ps),
-            (at.S_PROBE, -1), (at.S_TURN, TURN), (at.S_CURRENT, at.NONE), (at.S_FIRST_LOSING, at.NONE),
-            (at.S_LAST_LOSING, at.NONE), (at.S_SEEN, -1), (at.S_SLOW_START_UNTIL, at.NEVER), (at.S_ALPHA, ALPHA_ONE),
+            (at.S_PROBE, -1), (at.S_TURN, TURN), (at.S_CURRENT, at.NONE), (at.S_FIRST_WAITING, at.NONE),
+            (at.S_FIRST_LOSING, at.NONE), (at.S_LAST_LOSING, at.NONE), (at.S_SEEN, -1),
+            (at.S_SLOW_START_UNTIL, at.NEVER), (at.S_ALPHA, ALPHA_ONE),
         ):  # fmt: skip
             words[place] = value
         of_peer[at.P_SENDING] = row
         self._grow_bursts(row)
-        self._grow_heap(row)
         self._flows[peer, flow] = row
         return row
 
@@ -320,18 +379,6 @@ class NativeEndpoint(Endpoint):
             bursts[:count] = self._memory[at.S_BURSTS, flow][(first + np.arange(count)) % room]
         self._memory[at.S_BURSTS, flow] = bursts
         words[[at.S_BURSTS, at.S_BURST_ROOM, at.S_FIRST_BURST]] = native.address_of(bursts), len(bursts), 0
-
-    def _grow_heap(self, flow: int) -> None:
-        """Give a flow room for one message more."""
-        count = self._tables[at.SENDING].cells[flow * at.SENDING_WORDS + at.S_WAITING]
-        old = self._memory.get((at.S_HEAP, flow))
-        if old is None or count == len(old):
-            words = self._tables[at.SENDING].words[flow]
-            heap = np.zeros((max(16, 2 * count), at.HEAP_WORDS), dtype=np.int64)
-            if old is not None:
-                heap[:count] = old
-            self._memory[at.S_HEAP, flow] = heap
-            words[at.S_HEAP] = native.address_of(heap)
 
     def _add_receiving(self) -> None:
         """Make the flow to which the segment belongs that is next."""
@@ -357,16 +404,12 @@ class NativeEndpoint(Endpoint):
     def send(self, peer: str, tag: Tag, payload: Any) -> Any:
         """Send a message, as `Endpoint.send`."""
         target, view = self._target(peer), view_of(payload)
-        flow = self._flows.get((peer, tag.flow))
-        if flow is None:
-            flow = self._add_sending(peer, tag.flow)
-        else:
-            self._grow_heap(flow)
+        flow = self.flow_to(peer, tag.flow)
         origin_ps, length = self._origin_ps, len(view)
         now_ps, deadline_ps = self._clock_ps() - origin_ps, tag.deadline_ps - origin_ps
         key = self._scheduler.key_of(Slice(now_ps, tag.rank, length, deadline_ps, tag.iteration, tag.message))
         row = self._take_row(at.OUTGOING)
-        table = self._tables[at.OUTGOING]
+        table = self._outgoing
         start = row * _OUTGOING_BYTES
         table.bytes[start : start + _OUTGOING_BYTES] = self._template(target, tag, length, flow)
         _ITERATION.pack_into(table.bytes, start + _ITERATION_AT, tag.iteration)
@@ -378,6 +421,11 @@ class NativeEndpoint(Endpoint):
         _flows(self._address, at.OFFER, flow, row)
         return sent
 
+    def flow_to(self, peer: str, number: int) -> int:
+        """Return the row of a flow to a peer."""
+        flow = self._flows.get((peer, number))
+        return self._add_sending(peer, number) if flow is None else flow
+
     def _template(self, target: Peer, tag: Tag, length: int, flow: int) -> bytes:
         """Return the row of a message, which is the same in every iteration but for its number, key and deadline."""
         same = (
@@ -388,11 +436,12 @@ class NativeEndpoint(Endpoint):
         if found is None:
             if len(self._templates) == _MOST_TEMPLATES:
                 self._templates.clear()
-            found = self._templates[same] = self._new_template(target, tag, length, flow)
+            found = self._templates[same] = self.new_template(target.name, tag, length, flow)
         return found
 
-    def _new_template(self, target: Peer, tag: Tag, length: int, flow: int) -> bytes:
-        size = self.settings.flow.payload_bytes
+    def new_template(self, peer: str, tag: Tag, length: int, flow: int) -> bytes:
+        """Return the row of a message to a peer, before it is offered."""
+        target, size = self._peer(peer), self.settings.flow.payload_bytes
         segments = max(1, -(-length // size))
         row: Words = np.zeros(at.OUTGOING_WORDS, dtype=np.int64)
         for place, value in (
@@ -411,9 +460,20 @@ class NativeEndpoint(Endpoint):
         row[at.O_HEADER :] = self._header_words
         return row.tobytes()
 
+    def rows_like(self, rows: Words, numbers: Words, chunks: Words, lengths: Words) -> Words:
+        """Return rows of messages that differ from some by their numbers, first chunks and lengths."""
+        size = self.settings.flow.payload_bytes
+        segments = np.maximum(1, -(-lengths // size))
+        rows[:, at.O_LENGTH], rows[:, at.O_LAST_BYTES] = lengths, lengths - (segments - 1) * size
+        rows[:, at.O_SEGMENTS] = rows[:, at.O_UNARRIVED] = segments
+        headers = rows.view(np.uint8)[:, at.WORD_BYTES * at.O_HEADER :]
+        for place, values in ((_CHUNK_AT, chunks), (_MESSAGE_AT, numbers), (_TOTAL_AT, lengths)):
+            headers[:, place : place + 4].view(">u4")[:, 0] = values
+        return rows
+
     def first_sent_ps(self, row: int) -> int:
         """Return when a message of a row was first sent; -1: not yet."""
-        sent_ps = self._tables[at.OUTGOING].cells[row * at.OUTGOING_WORDS + at.O_SENT_PS]
+        sent_ps = self._outgoing.cells[row * at.OUTGOING_WORDS + at.O_SENT_PS]
         return sent_ps if sent_ps == at.NONE else sent_ps + self._origin_ps
 
     def set_rate(self, rate_bps: int) -> None:
@@ -447,6 +507,52 @@ class NativeEndpoint(Endpoint):
     def duplicates(self) -> int:
         """Segments that had arrived before."""
         return int(self._tables[at.RECEIVING].used[:, at.R_DUPLICATES].sum())
+
+    # Exchanges
+
+    @property
+    def origin_ps(self) -> int:
+        """Since when times in tables are counted."""
+        return self._origin_ps
+
+    @property
+    def peer_names(self) -> list[str]:
+        """The peers in the order of their rows."""
+        return self._peer_names
+
+    def carry_out(self, exchange: Told) -> int:
+        """Let machine code carry an exchange out from now on; return its number."""
+        self._exchanges.append(exchange)
+        addresses = np.array([native.address_of(each.words) for each in self._exchanges], dtype=np.int64)
+        self._memory[at.EXCHANGES] = addresses
+        self._core_words[[at.EXCHANGES, at.EXCHANGE_COUNT]] = native.address_of(addresses), len(addresses)
+        self._core[at.MOST_SENT] = max(each.most_sent for each in self._exchanges)
+        self._make_lists()
+        return len(addresses) - 1
+
+    def check_present(self, peer: str) -> None:
+        """Refuse to send to a peer that has left; NetworkError."""
+        self._target(peer)
+
+    def go_on_from(self, exchange: Told, node: int, sends: int) -> None:
+        """Let an exchange go on from a node, which sends at most so many messages."""
+        self._make_rows(sends)
+        _flows(self._address, at.GO_ON_FROM, native.address_of(exchange.words), node)
+        self._tell()
+
+    def _make_rows(self, sends: int) -> None:
+        """Have rows for so many messages that leave, and for one more that comes."""
+        while self._outgoing.free_rows < sends:
+            self._outgoing.grow()
+        if self._arriving.free_rows == 0:
+            self._arriving.grow()
+        self._make_lists()
+
+    def close(self) -> None:
+        """Close the link, and free what exchanges hold."""
+        super().close()
+        for exchange in self._exchanges:
+            _flows(self._address, at.LET_GO, native.address_of(exchange.words), 0)
 
     # Time
 
@@ -537,6 +643,8 @@ class NativeEndpoint(Endpoint):
             self._add_receiving()
         elif blocked == at.NEW_MESSAGE:
             self._begin_pending()
+        elif blocked == at.MORE_ROWS:
+            self._make_rows(self._core[at.MOST_SENT])
         elif blocked == at.MORE_ROOM:
             self._grow_bursts(self._core[at.BLOCKED_ON])
 
@@ -559,12 +667,14 @@ class NativeEndpoint(Endpoint):
         for what, row in zip(events[::2], events[1::2], strict=True):
             if what == at.ARRIVED:
                 self._sent.pop(row).arrived()
-                self._tables[at.OUTGOING].give_back(row)
+                self._outgoing.give_back(row)
             elif what == at.COME:
-                self._tables[at.INCOMING].give_back(row)
+                self._arriving.give_back(row)
                 self._delivered(self._incoming.pop(row))
-            else:
+            elif what == at.DEPARTED:
                 self._depart(self._peers[self._peer_names[row]])
+            else:
+                self._exchanges[row // at.BY_EXCHANGE].told(what, row % at.BY_EXCHANGE)
 
     def _begin_pending(self) -> None:
         """Ask the caller for memory for the message of which a segment is next; without any, that is refused."""
@@ -592,8 +702,8 @@ class NativeEndpoint(Endpoint):
         flows, last = self._tables[at.RECEIVING].cells, of_flow * at.RECEIVING_WORDS + at.R_MESSAGE
         memory = native.address_of(message.buffer)
         _INCOMING.pack_into(
-            self._tables[at.INCOMING].bytes, row * _INCOMING.size,
-            of_flow, kind & 15, iteration, tensor, number, memory, total, total, flows[last],
+            self._arriving.bytes, row * _INCOMING.size,
+            of_flow, kind & 15, iteration, tensor, number, memory, total, total, flows[last], 0, at.NONE,
         )  # fmt: skip
         flows[last] = row
         self._incoming[row] = message

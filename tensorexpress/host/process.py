@@ -167,7 +167,7 @@ def join_job(
     planned, trees = plan.jobs[job], plan.jobs[job].sums
     placed = planned.job
     if not trees:
-        return Exchange(station, plan, job, host, tensors)
+        return exchange_for(station, plan, job, host, tensors)
     # Not to itself: the kernel would not let that out.
     target = (addresses[next(worker for worker in placed.workers if worker != host)], UDP_PORT)
     if host in {tree.server for tree in trees}:
@@ -179,6 +179,15 @@ def join_job(
         return None
     parts.append(PoolExchange(station, plan, job, host, target=target, epoch=epoch, tensors=tensors))
     return WholeLayers(planned, parts)
+
+
+def exchange_for(station: Station, plan: Plan, job: int, host: int, tensors: Tensors | None) -> Exchanging:
+    """Return a host's part in a job; machine code carries it out where its endpoint is one and no script needs sums."""
+    if station.is_native and tensors is None:
+        from tensorexpress.host.native_exchange import NativeExchange
+
+        return NativeExchange(station, plan, job, host)
+    return Exchange(station, plan, job, host, tensors)
 
 
 def check_runnable(plan: Plan) -> None:

@@ -151,7 +151,7 @@ class Tagger:
         self._names = [layer.name for layer in layers]
         self._from_start_ps = deadlines([layer.forward_ps for layer in layers], [layer.backward_ps for layer in layers])
         self._deadlines_ps = [0] * len(layers)
-        self._leads_ps = slice_leads_ps(self.plan) if self.plan.transfer_ps else [0] * len(self.plan.slices)
+        self._leads_ps = leads_of(self.plan)
         self._number_chunks()
         self.begin(0)
 
@@ -204,7 +204,11 @@ class Tagger:
 
     def deadline_ps(self, index: int) -> int:
         """Return when a slice should be there, by the clock: what comes after it in its tensor needs time, too."""
-        return self._deadlines_ps[self.plan.slices[self._slice(index)].tensor] - self._leads_ps[index]
+        return self.tensor_deadline_ps(self.plan.slices[self._slice(index)].tensor) - self._leads_ps[index]
+
+    def tensor_deadline_ps(self, tensor: int) -> int:
+        """Return when all of a tensor should be there, by the clock."""
+        return self._deadlines_ps[tensor]
 
     def slack_us(self, tensor: int | str, chunk: int = 0) -> int:
         """Return the time that is left for a packet; negative when it is late."""
@@ -291,6 +295,11 @@ class Tagger:
     def _bytes_per_packet(self, piece: SlicePlan) -> int:
         """Return how many bytes of a slice a full packet carries: where switches sum it, those of 256 values."""
         return VALUES * self.plan.job.workload.bytes_per_param if piece.summed else self.payload_bytes
+
+
+def leads_of(plan: JobPlan) -> list[int]:
+    """Return how long before its tensor each slice of a job is due."""
+    return slice_leads_ps(plan) if plan.transfer_ps else [0] * len(plan.slices)
 
 
 def _number(what: str, given: int | str, names: Sequence[str]) -> int:

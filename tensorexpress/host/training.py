@@ -58,10 +58,17 @@ class Transfers:
     ready: list[tuple[int, int, int]] = field(default_factory=list)
     sent: list[tuple[int, int, int]] = field(default_factory=list)
     delivered: list[tuple[int, int, int]] = field(default_factory=list)
+    #: Who saw more of it, and says so by the names of these.
+    others: list[Callable[[str], NDArray[np.int64]]] = field(default_factory=list)
 
     def arrays(self) -> dict[str, NDArray[np.int64]]:
         """Return the three as arrays of three columns."""
-        return {name: np.array(rows, dtype=np.int64).reshape(-1, 3) for name, rows in vars(self).items()}
+        return {
+            name: np.concatenate(
+                [np.array(rows, dtype=np.int64).reshape(-1, 3), *(other(name) for other in self.others)]
+            )
+            for name, rows in (("ready", self.ready), ("sent", self.sent), ("delivered", self.delivered))
+        }
 
 
 class Station:
@@ -79,7 +86,10 @@ class Station:
     ):
         self.name = name
         self.now_ps = clock_ps
-        self.endpoint = _endpoint_for(link, settings)(
+        kind = _endpoint_for(link, settings)
+        #: Whether machine code carries messages.
+        self.is_native = kind is not Endpoint
+        self.endpoint = kind(
             link,
             peers,
             settings,
@@ -110,7 +120,10 @@ class Station:
             until=lambda: all(role.done for role in self._roles.values()) and all(done() for done in self._until)
         )
         self.endpoint.leave()
-        # Who has left has got everything, even if word of that did not reach us.
+        self.note_all_sent()
+
+    def note_all_sent(self) -> None:
+        """Note when everything was sent: who has left has got it, even if word of that did not reach us."""
         while self._on_the_way:
             self._note_first_sent()
 
@@ -166,16 +179,18 @@ def _endpoint_for(link: HostLink, settings: EndpointSettings) -> type[Endpoint]:
 
 
 def slice_tags(plan: Plan, tagger: Tagger, kind: Kind) -> list[Tag]:
-    """Return a tag for every slice of a job, in which iteration and deadline are still to be filled in.
+    """Return a tag for every slice of a job, in which iteration and deadline are still to be filled in."""
+    return [slice_tag(plan, tagger, index, kind) for index in range(len(tagger.plan.slices))]
+
+
+def slice_tag(plan: Plan, tagger: Tagger, index: int, kind: Kind) -> Tag:
+    """Return a tag for a slice of a job, in which iteration and deadline are still to be filled in.
 
     Jobs of one host share its endpoint, so the numbers of their flows must differ.
     """
     classes = max(plan.scenario.cluster.queues, *(len(job.ranks) for job in plan.jobs))
-    first = tagger.job * classes
-    return [
-        replace(tag, flow=first + tag.flow)
-        for tag in (tagger.tag(index, kind) for index in range(len(tagger.plan.slices)))
-    ]
+    tag = tagger.tag(index, kind)
+    return replace(tag, flow=tagger.job * classes + tag.flow)
 
 
 def host_settings(plan: Plan, host: int, job: int, silence_ps: int) -> EndpointSettings:

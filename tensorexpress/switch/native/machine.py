@@ -31,6 +31,8 @@ def _cells(kind: Any) -> Callable[[int], Cells]:
 
 #: The memory at an address.
 words, halves, octets = _cells(types.int64), _cells(types.int32), _cells(types.uint8)
+#: The same of numbers that are not whole.
+floats: Callable[[int], Any] = _cells(types.float32)
 
 
 def _run_stage(context: Any, function: Any, program: Any, frame: Any, length: Any) -> Any:
@@ -72,6 +74,9 @@ def _of_libc(name: str, result: Any, *arguments: Any) -> Any:
 
 #: into, source, bytes
 copy: Callable[[int, int, int], int] = _of_libc("memcpy", types.int64, types.int64, types.int64, types.int64)
+#: bytes; 0: there is no memory left
+allocate: Callable[[int], int] = _of_libc("malloc", types.int64, types.uint64)
+free: Callable[[int], None] = _of_libc("free", types.void, types.int64)
 #: socket, messages, how many, flags, time limit
 recvmmsg: Callable[[int, int, int, int, int], int] = _of_libc(
     "recvmmsg", types.int32, types.int32, types.int64, types.uint32, types.int32, types.int64
