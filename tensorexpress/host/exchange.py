@@ -59,7 +59,7 @@ class Exchange:
         part = part_of_host(self._plan, host)
         self._elements, self._deliveries = part.elements, Deliveries(station, plan, job, part, self._tensors)
         self._nodes, self._successors = _nodes_of(part)
-        self._tags = tags_of(plan, job, part)
+        self._tags = _tags_of(plan, job, part)
         self._senders = {number: self._names[int(self._graph.src[number])] for number in part.coming.tolist()}
         #: What was received or summed and is still to be used, and by how many.
         self._values: dict[int, tuple[Floats, int]] = {}
@@ -195,7 +195,7 @@ def _nodes_of(part: HostPart) -> tuple[dict[int, _Node], defaultdict[int, list[i
     return dict(nodes), successors
 
 
-def tags_of(plan: Plan, job: int, part: HostPart) -> dict[int, Tag]:
+def _tags_of(plan: Plan, job: int, part: HostPart) -> dict[int, Tag]:
     """Return the tags of the messages that leave a host, in which iteration and deadline are still to be filled in."""
     planned = plan.jobs[job]
     graph, first = planned.graph, planned.job.workers.index
