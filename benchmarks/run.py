@@ -74,7 +74,7 @@ def climb(name: str, target: Target, arguments: argparse.Namespace) -> None:
     for rate_bps in (int(float(rate) * MBPS) for rate in arguments.rates.split(",")):
         scenario = loop_at(rate_bps, arguments.mtu, arguments.iterations, arguments.set)
         plans = [make_plan(scenario, POLICIES[policy]) for policy in ("fifo", "tensorexpress")]
-        calibration = calibrated(target, rate_bps, arguments.mtu) if arguments.calibrate else None
+        calibration = calibrated(target, rate_bps, arguments) if arguments.calibrate else None
         rows = [row(rate_bps, plans, target, calibration, arguments.attempts) for _ in range(arguments.repeats)]
         if not all(rows):
             break
@@ -119,11 +119,12 @@ def loop_at(rate_bps: int, mtu: int, iterations: int, overrides: Iterable[str] =
     return replace(scenario, jobs=(replace(job, workload=replace(job.workload, layers=layers)),))
 
 
-def calibrated(target: Target, rate_bps: int, mtu: int) -> Calibration:
+def calibrated(target: Target, rate_bps: int, arguments: argparse.Namespace) -> Calibration:
     """Return what `tensorexpress calibrate` would measure at this rate."""
-    plan = probe_plan(rate_bps, mtu)
+    plan = probe_plan(rate_bps, arguments.mtu)
     wires = isinstance(target, EmbeddedTarget) and not target.in_namespaces
-    return fit(target.name, plan, run_plan(plan, target).trace, simulate(plan), measure_host_cost(mtu, wires))
+    run = run_calmly(lambda _: run_plan(plan, target), arguments.attempts)
+    return fit(target.name, plan, run.trace, simulate(plan), measure_host_cost(arguments.mtu, wires))
 
 
 def blocking_ms(trace: Trace) -> float:
