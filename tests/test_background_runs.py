@@ -41,6 +41,8 @@ from tensorexpress.wire.frame import FrameEnd, build_frame, read_frame
 from tensorexpress.wire.header import UDP_PORT, Header
 from tensorexpress.wire.udp import lay_wire
 
+pytestmark = pytest.mark.usefixtures("one_nursery")
+
 MS = 10**9
 WIRES = EmbeddedTarget(wires=True)
 SESSION = 7

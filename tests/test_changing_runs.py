@@ -28,6 +28,8 @@ from tensorexpress.target.runner import check_changes, run_plan
 from tensorexpress.trace import JobTrace, iterations_ps
 from tensorexpress.wire.udp import lay_wire
 
+pytestmark = pytest.mark.usefixtures("one_nursery")
+
 WIRES = EmbeddedTarget(wires=True)
 MS = 10**9
 

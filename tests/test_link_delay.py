@@ -26,6 +26,8 @@ from tensorexpress.target.machine import MachineWatch
 from tensorexpress.target.runner import Run, run_plan
 from tensorexpress.topologies import custom, star
 
+pytestmark = pytest.mark.usefixtures("one_nursery")
+
 MS = 10**9
 
 

@@ -22,6 +22,8 @@ from tensorexpress.target.embedded import EmbeddedTarget, emulated_cables, fault
 from tensorexpress.target.linux import LinuxTarget
 from tensorexpress.target.runner import check_loss, run_plan
 
+pytestmark = pytest.mark.usefixtures("one_nursery")
+
 DUMBBELL = ("cluster.topology=dumbbell", "cluster.left=2", "cluster.right=1", "job.workers=2", "job.servers=1")
 
 

@@ -25,6 +25,8 @@ from tensorexpress.target.embedded import EmbeddedTarget
 from tensorexpress.target.runner import run_plan
 from tensorexpress.trace import measure_job
 
+pytestmark = pytest.mark.usefixtures("one_nursery")
+
 WIRES = EmbeddedTarget(wires=True)
 SCRIPT = Path(__file__).with_name("support") / "training_run.py"
 

@@ -19,6 +19,8 @@ from tensorexpress.target.bmv2 import Bmv2Target
 from tensorexpress.target.embedded import EmbeddedTarget
 from tensorexpress.target.runner import run_plan
 
+pytestmark = pytest.mark.usefixtures("one_nursery")
+
 WIRES = EmbeddedTarget(wires=True)
 
 
