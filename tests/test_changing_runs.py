@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.network import needs_root
+from support.thorough import rest
 from support.training_run import check_consistent, small_plan
 
 from tensorexpress.bound import make_demand
@@ -64,6 +65,7 @@ def longest_link_ps(plan_directory: Path, *keys: str) -> int:
     return make_demand(small_plan(plan_directory, *keys), 0).busiest_ps
 
 
+@rest(but=2)
 @pytest.mark.parametrize("link", ["h2>s0", "s0>h2"])
 @pytest.mark.parametrize("target", [WIRES, pytest.param(LinuxTarget(), marks=needs_root)], ids=["embedded", "linux"])
 def test_a_link_that_gets_slower_carries_no_more_than_its_rate(

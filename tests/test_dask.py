@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from support.thorough import rest
 
 from tensorexpress.cli import main
 from tensorexpress.errors import MachineError, NetworkError, SimulationError
@@ -58,6 +59,7 @@ def outputs(arguments: Sequence[str], folder: Path) -> list[bytes]:
     return [result.stdout_bytes, *(path.read_bytes() for path in paths)]
 
 
+@rest(but=1)
 def test_a_sweep_gives_the_same_bytes_as_here(small, cluster, tmp_path):
     given = [word for override in small for word in ("--set", override)]
     arguments = ["sweep", *given, "--vary", "cluster.bandwidth=1,5,25Gbps", "--policy", "p3"]
@@ -66,6 +68,7 @@ def test_a_sweep_gives_the_same_bytes_as_here(small, cluster, tmp_path):
     assert there == here
 
 
+@rest()
 def test_a_search_gives_the_same_bytes_as_here(small, cluster, tmp_path):
     given = [word for override in small for word in ("--set", override)]
     arguments = ["tune", *given, "--fix", "sum=none", "--budget", "14", "--within", "0"]
@@ -73,6 +76,7 @@ def test_a_search_gives_the_same_bytes_as_here(small, cluster, tmp_path):
     assert outputs([*arguments, "--scheduler", cluster.scheduler_address], tmp_path / "there") == here
 
 
+@rest(but=1)
 def test_a_worker_that_is_killed_costs_nothing_but_time(small, cluster):
     before = pids_of(cluster.scheduler_address)
     killed: list[int] = []
@@ -88,6 +92,7 @@ def test_a_worker_that_is_killed_costs_nothing_but_time(small, cluster):
     assert there == sweep(None, small, vary, ["p3"], processes=1)
 
 
+@rest()
 def test_workers_that_die_over_a_task_are_told_in_one_line(small):
     with cluster_of(1) as fragile:
         fragile.scheduler.allowed_failures = 0

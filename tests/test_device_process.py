@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from support.network import host, needs_root, neighbour
+from support.thorough import rest
 
 from tensorexpress.cli import main
 from tensorexpress.cli.switch import statistics_table
@@ -120,6 +121,7 @@ def running(count=2, ports=None, **settings):
         yield switch, [far for far, _ in ends]
 
 
+@rest(but=1)
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
 def test_the_command_forwards_and_stops_in_good_order(stop, tmp_path):
     with ExitStack() as stack:
@@ -146,6 +148,7 @@ def test_the_command_forwards_and_stops_in_good_order(stop, tmp_path):
 
 
 # A crash of native code ends the forwarding process by such a signal.
+@rest(but=1)
 @pytest.mark.parametrize(("victim", "number"), [("controlling", signal.SIGKILL), ("forwarding", signal.SIGSEGV)])
 def test_when_one_process_is_killed_the_other_ends(victim, number):
     with command("--no-grpc", "--program", str(PROGRAM)) as (process, ready):
@@ -193,6 +196,7 @@ def test_a_switch_outlives_the_thread_that_started_it():
     assert link.stop() is not None
 
 
+@rest(but=12)
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
@@ -615,6 +619,7 @@ def longest_inversion(taken, sent):
     return longest
 
 
+@rest(but=1)
 @pytest.mark.parametrize(
     ("discipline", "engine", "keeps_order"),
     [("strict", PYTHON, True), ("strict", NATIVE, True), ("fifo", PYTHON, False)],

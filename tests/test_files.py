@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from support.thorough import rest
 
 from tensorexpress.cli import main
 from tensorexpress.errors import InputError, StorageError
@@ -53,6 +54,7 @@ def test_on_a_full_disk_what_was_there_stays(full_disk: Path) -> None:
     assert (full_disk / "filler").read_bytes() == before
 
 
+@rest(but=2)
 @pytest.mark.parametrize(
     "command",
     [
@@ -119,6 +121,7 @@ with locked_directory(sys.argv[1]):
 """
 
 
+@rest()
 def test_a_directory_that_another_process_writes_to_is_refused(tmp_path: Path) -> None:
     place = tmp_path / "runs"
     with subprocess.Popen(

@@ -19,7 +19,7 @@ from support.network import cable, needs_root
 from support.passes import PROGRAMS, document
 from support.random_tables import RandomTables
 from support.summing import SummingNetwork, operations, random_sums, star_plan
-from support.thorough import one_in
+from support.thorough import one_in, rest
 from test_device_process import SECONDS, frame, running
 from test_pipeline_programs import changed
 
@@ -171,6 +171,7 @@ def timed(choose: Random, frames: Iterable[bytes], now_ps: int = 0) -> Arrivals:
     return arrivals
 
 
+@rest(but=6)
 @one_in(2)
 @pytest.mark.parametrize(("given_ports", "packed"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("name", DOCUMENTS)

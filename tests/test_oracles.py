@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.bounds import forced_ps
 from support.strategies import SUMMED, US, paced_plans, plans, scenarios
-from support.thorough import examples
+from support.thorough import examples, rest
 
 from tensorexpress.bound import make_demand
 from tensorexpress.cluster import Cluster
@@ -142,6 +142,7 @@ class TestClosedForms:
         for excess in self.excess(times, cable(UNIT_BYTES)):
             assert 0 <= excess < 0.002
 
+    @rest()
     @settings(max_examples=10)
     @given(bottlenecks())
     def test_are_approached_in_step_with_the_packet_size(self, times: Times) -> None:

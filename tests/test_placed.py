@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.random import default_rng
 from support.placements import random_fabric
 from support.strategies import plans
-from support.thorough import examples, one_in
+from support.thorough import examples, one_in, rest
 from test_engines import differences
 
 from tensorexpress import placed, placement
@@ -142,6 +142,7 @@ class TestCarriedOut:
         # What is used most takes longest; headers of small slices are a little more than planned.
         assert busy_ps / busy_ps.max() == pytest.approx(links / links.max(), abs=0.02)
 
+    @rest(but=1)
     @one_in(4)
     @pytest.mark.parametrize("switch_rate", [0, "9 Gbps"])
     @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from matplotlib import colormaps
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
-from support.thorough import one_in
+from support.thorough import one_in, rest
 
 import tensorexpress
 from tensorexpress.errors import InputError
@@ -104,6 +104,7 @@ def test_another_ending_is_refused_on_one_line_before_anything_is_drawn(name, tm
     assert not (tmp_path / name).exists()
 
 
+@rest(but=1)
 @pytest.mark.parametrize("suffix", style.SUFFIXES)
 def test_the_same_prediction_gives_the_same_bytes(suffix, tmp_path):
     shown = prediction(tmp_path)
@@ -138,6 +139,7 @@ def test_the_figure_says_what_was_simulated_and_what_came_out(tmp_path):
         assert words in text
 
 
+@rest(but=2)
 @one_in(2)
 @pytest.mark.parametrize("policies", [EIGHT[:1], EIGHT[:2], EIGHT])
 @pytest.mark.parametrize("name", ["x", "a-long-name-" * 16, "costs 5_000 and 6_000"])

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from support.thorough import rest
 
 from tensorexpress.cli import main
 from tensorexpress.commits.modes import COMMIT_MODES
@@ -54,6 +55,7 @@ def check_ended(run: CohortRun) -> None:
             os.kill(process.pid, 0)
 
 
+@rest(but=2)
 @pytest.mark.parametrize("mode", COMMIT_MODES)
 def test_every_mode_commits_all_updates_within_its_bounds(mode: str) -> None:
     scenario = training()

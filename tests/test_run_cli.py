@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from support.network import needs_root
-from support.thorough import one_in
+from support.thorough import one_in, rest
 from support.training_run import LAYERS, small_plan, write_workload
 
 from tensorexpress.cli import main
@@ -46,6 +46,7 @@ def scenario(tmp_path):
     return path
 
 
+@rest(but=1)
 def test_a_run_prints_a_table_and_writes_traces(scenario, tmp_path):
     outputs = ("-o", tmp_path / "runs", "--json", tmp_path / "metrics.json", "--csv", tmp_path / "metrics.csv")
     result = invoke(scenario, "--wires", *outputs)
@@ -155,6 +156,7 @@ def test_what_cannot_be_run_is_refused_in_one_line(arguments, status, message, s
     assert len(result.output.splitlines()) == 1
 
 
+@rest(but=1)
 @needs_root
 @one_in(2)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])

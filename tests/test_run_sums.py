@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.network import needs_bmv2, needs_root
 from support.summed_training import LEAF_SPINE, LEAF_SPINE_SERVERS, summed_plan
-from support.thorough import one_in
+from support.thorough import one_in, rest
 from support.training_run import Killer, check_consistent, small_plan
 
 from tensorexpress.errors import NetworkError
@@ -24,6 +24,7 @@ pytestmark = pytest.mark.usefixtures("one_nursery")
 WIRES = EmbeddedTarget(wires=True)
 
 
+@rest(but=2)
 @pytest.mark.parametrize(
     "policy", ["switchml", "tensorexpress+sum", "tensorexpress:sum=front", "tensorexpress:sum=hashed"]
 )
@@ -91,6 +92,7 @@ everywhere = pytest.mark.parametrize(
 )
 
 
+@rest(but=1)
 @one_in(2)
 @everywhere
 def test_with_loss_duplicates_reordering_and_damage_every_sum_is_exact(policy: str, level: str, tmp_path: Path) -> None:
@@ -103,11 +105,13 @@ def test_with_loss_duplicates_reordering_and_damage_every_sum_is_exact(policy: s
     assert run.trace.retransmissions > 0
 
 
+@rest()
 @pytest.mark.parametrize("policy", ["libra", "atp"])
 def test_a_host_is_worker_and_server_at_once(policy: str, tmp_path: Path) -> None:
     check_consistent(run_plan(summed_plan(tmp_path, "job.colocated=true", "job.servers=3", policy=policy), WIRES))
 
 
+@rest(but=1)
 @one_in(2)
 @pytest.mark.parametrize(
     ("policy", "level", "number"),
@@ -128,6 +132,7 @@ def test_a_run_survives_a_switch_that_was_killed(
     assert killer.iterations == 5
 
 
+@rest()
 @one_in(2)
 @pytest.mark.parametrize(("policy", "who", "number", "message"), [
     ("switchml", "h1", signal.SIGKILL, r"h1 \(worker 1 of job0\) was ended by SIGKILL before the run was over"),

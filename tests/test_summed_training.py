@@ -19,7 +19,7 @@ from support.summed_training import (
     over_reference,
     summed_plan,
 )
-from support.thorough import one_in
+from support.thorough import one_in, rest
 from support.training_run import small_plan
 from support.virtual_network import FAULTLESS, Faults, VirtualNetwork
 
@@ -74,6 +74,7 @@ PLACES = pytest.mark.parametrize(
 )
 
 
+@rest(but=4)
 @on_both
 @one_in(6)
 @pytest.mark.parametrize("policy", END_AT_SERVERS)
@@ -99,6 +100,7 @@ def test_every_update_is_exact_and_told_where_sums_end_at_servers(
         assert bool(training.retransmissions) == (faults is STATED)
 
 
+@rest(but=2)
 @one_in(2)
 @pytest.mark.parametrize("policy", ["switchml", "tensorexpress+sum", *END_AT_SERVERS])
 @pytest.mark.parametrize("levels", ["one level", "two levels"])
@@ -115,6 +117,7 @@ def test_the_p4_program_sums_exactly_over_many_iterations(tmp_path: Path, policy
         assert (worker.updated_ps > 0).all()
 
 
+@rest(but=1)
 @on_both
 @one_in(2)
 @pytest.mark.parametrize("policy", ["inart", "atp:placement=equal"])

@@ -10,7 +10,7 @@ import pytest
 import simpy
 from hypothesis import given, settings
 from support.strategies import SUMMED, US, plans
-from support.thorough import examples, one_in
+from support.thorough import examples, one_in, rest
 from test_engines import crowded, differences
 
 from tensorexpress.bound import make_demand, run_bound_ps
@@ -531,6 +531,7 @@ class TestNotes:
             said = notes(self.predicted("fifo", policy, more=more))
             assert any("a slot stands still for transport.rto_min" in note for note in said) == is_said
 
+    @rest()
     @pytest.mark.parametrize("sums", ["front", "hashed"])
     def test_explain_the_step_to_sums_in_the_switch(self, sums: str) -> None:
         policy = f"tensorexpress+sum:sum={sums}"

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from support.passes import document
 from support.random_tables import RandomTables
+from support.thorough import rest
 from test_device_process import wires
 from test_native_loop import DOCUMENTS, PORTS, SETTINGS, Loops, compiled, copies, memory_of, seeds_of, timed
 from test_pipeline_stateful import command
@@ -54,6 +55,7 @@ def first(name: str) -> CompiledProgram:
     return program
 
 
+@rest(but=4)
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_memory_is_laid_out_by_the_program_and_not_by_how_its_code_was_made(name: str) -> None:
     early, late = first(name).native, compiled(name, NATIVE).native
@@ -63,6 +65,7 @@ def test_memory_is_laid_out_by_the_program_and_not_by_how_its_code_was_made(name
     assert early.code != late.code
 
 
+@rest(but=5)
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_code_is_swapped_under_random_traffic_and_nobody_can_tell(name: str) -> None:
     draws = read_program(DOCUMENTS[name])
@@ -342,6 +345,7 @@ def test_a_forwarding_process_that_dies_meanwhile_leaves_nothing(
     assert not kept_program().ir
 
 
+@rest(but=1)
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
