@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.network import needs_root
+from support.thorough import rest
 from support.training_run import Killer, check_consistent, small_plan
 from support.virtual_network import VirtualLink, VirtualNetwork
 
@@ -65,6 +66,7 @@ def test_examples_in_the_documentation_hold() -> None:
 # Runs
 
 
+@rest(but=2)
 @pytest.mark.parametrize(
     "target",
     [

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.random import default_rng
 from support.placements import all_places, all_trees, best_by_places, best_by_trees, best_whole, random_fabric
-from support.thorough import examples, one_in
+from support.thorough import examples, one_in, rest
 
 from tensorexpress.errors import PlanError
 from tensorexpress.fabric import LINK, SUM_RATE, Fabric, Resource, fabric_of
@@ -110,6 +110,7 @@ class TestRandomFabrics:
             ):
                 assert relax(fabric, parties, way).rate_bps == pytest.approx(other, rel=1e-5), (seed, way)
 
+    @rest(but=1)
     @one_in(5)
     @pytest.mark.parametrize("block", range(10))
     def test_no_whole_placement_beats_the_optimum_and_no_draw_the_best_of_all(self, block: int) -> None:

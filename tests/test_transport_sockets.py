@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.network import ip, needs_root
+from support.thorough import rest
 from support.virtual_network import VirtualLink, VirtualNetwork
 
 from tensorexpress.addresses import GATEWAY_MAC
@@ -92,6 +93,7 @@ def outcomes(configurations, namespaces=None):
     return [json.loads(output) for output, _ in results]
 
 
+@rest(but=1)
 @pytest.mark.parametrize("offload", [True, False])
 def test_sums_are_exact_between_processes_on_loopback(offload):
     workers = 3

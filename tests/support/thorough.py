@@ -54,7 +54,7 @@ def _chosen(cases: list[pytest.Item], number: int) -> list[pytest.Item]:
 
 def _values(item: pytest.Item) -> set[tuple[str, int]]:
     """Return which value each parameter of a case has, by number."""
-    return set(item.callspec.indices.items())  # type: ignore[attr-defined]
+    return set(item.callspec.indices.items()) if hasattr(item, "callspec") else set()
 
 
 def _marked(items: list[pytest.Item], name: str) -> Iterator[tuple[int, list[pytest.Item]]]:
