@@ -134,7 +134,7 @@ def test_the_installed_command_runs_and_imports_nothing_heavy_for_help():
     assert "predict" in subprocess.run([command, "--help"], capture_output=True, text=True).stdout
 
 
-@rest(but=2)
+@rest(but=1)
 @pytest.mark.parametrize(
     ("overrides", "policies", "said"),
     [

@@ -76,7 +76,7 @@ def test_a_search_gives_the_same_bytes_as_here(small, cluster, tmp_path):
     assert outputs([*arguments, "--scheduler", cluster.scheduler_address], tmp_path / "there") == here
 
 
-@rest(but=1)
+@rest()
 def test_a_worker_that_is_killed_costs_nothing_but_time(small, cluster):
     before = pids_of(cluster.scheduler_address)
     killed: list[int] = []

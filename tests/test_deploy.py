@@ -633,6 +633,7 @@ def test_a_sample_of_a_job_comes_to_the_controller(plan: Plan) -> None:
     assert line.startswith("s0 at here:1: a packet of job 0 from port 0: worker 0, iteration 0, tensor 3, chunk 0 of 1")
 
 
+@rest(but=1)
 @pytest.mark.parametrize(
     ("lost", "said"),
     [

@@ -438,6 +438,7 @@ def test_standard_error_that_nobody_reads_stops_no_packet():
     assert 0 < len(said) < 1000 * len(log.getMessage())
 
 
+@rest(but=1)
 @pytest.mark.parametrize("size", [60, 9000])
 def test_frames_that_the_switch_was_too_slow_for_are_counted(size):
     """It stands still while a flood comes; afterwards every frame was either taken or counted as lost."""
@@ -662,6 +663,7 @@ else:
 """
 
 
+@rest(but=1)
 @needs_root
 @pytest.mark.parametrize("rate_bps", [None, 100 * 10**6])
 def test_two_hosts_whose_cards_do_everything_for_them_transfer_a_file(rate_bps, tmp_path):

@@ -65,7 +65,7 @@ def differences(one: Record, other: Record) -> list[str]:
     return [f.name for f in fields(Record) if not np.array_equal(getattr(one, f.name), getattr(other, f.name))]
 
 
-@rest(but=10)
+@rest(but=8)
 @one_in(3)
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize(("loss", "ecn_bytes"), [(0.0, 0), (0.01, 1500)])

@@ -171,7 +171,7 @@ def timed(choose: Random, frames: Iterable[bytes], now_ps: int = 0) -> Arrivals:
     return arrivals
 
 
-@rest(but=6)
+@rest(but=4)
 @one_in(2)
 @pytest.mark.parametrize(("given_ports", "packed"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -252,6 +252,7 @@ def seeds_of(name: str) -> list[bytes]:
 FUZZED = int(os.environ.get("TENSOREXPRESS_FUZZ_FRAMES", "2000"))
 
 
+@rest(but=5)
 @pytest.mark.parametrize("name", [*PROGRAMS, "tensorexpress"])
 def test_random_frames_are_the_same_in_python_and_in_native_code_alone(name: str) -> None:
     """Program and loop in Python beside program and loop in native code; tables are drawn anew now and then."""

@@ -386,6 +386,7 @@ class TestSharded:
                 worker, layer = int(piece["src"]), int(piece["tensor"]) - prefetch - 1
                 assert piece["sent_ps"] >= job.forward_end_ps[piece["iteration"] + 1, worker, layer]
 
+    @rest()
     def test_examples_in_the_documentation(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(HOST_ORDERS, "layer", HOST_ORDERS["fifo"])  # so that the page's own is gone afterwards
         page = Path(__file__).parents[1] / "docs" / "training-today.md"

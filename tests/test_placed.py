@@ -93,6 +93,7 @@ class TestCarriedOut:
         plan, placement = both(scenario_on(three_leaves(seed), 6, 3), policy)
         assert simulated_bps(plan) == pytest.approx(placement.rate_bps, rel=0.03)
 
+    @rest(but=1)
     @one_in(4)
     @pytest.mark.parametrize("block", range(10))
     def test_the_rate_is_the_planned_one_on_random_fabrics(self, block: int) -> None:

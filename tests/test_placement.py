@@ -128,6 +128,7 @@ class TestRandomFabrics:
                 if best is not None:
                     assert placed.rate_bps <= best * (1 + 1e-6) <= placed.bound_bps * (1 + 1e-5), (seed, way)
 
+    @rest(but=3)
     @pytest.mark.parametrize("way", ["none", "once", "trees"])
     @pytest.mark.parametrize("name", ["equal", "inart"])
     def test_every_capacity_is_kept_and_one_used_up(self, name: str, way: str) -> None:

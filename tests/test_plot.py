@@ -139,7 +139,7 @@ def test_the_figure_says_what_was_simulated_and_what_came_out(tmp_path):
         assert words in text
 
 
-@rest(but=2)
+@rest(but=1)
 @one_in(2)
 @pytest.mark.parametrize("policies", [EIGHT[:1], EIGHT[:2], EIGHT])
 @pytest.mark.parametrize("name", ["x", "a-long-name-" * 16, "costs 5_000 and 6_000"])
@@ -279,6 +279,7 @@ def test_examples_in_docstrings():
     assert doctest.testmod(timelines).failed == 0
 
 
+@rest()
 def test_a_figure_says_what_made_it_in_small_letters_and_to_programs(tmp_path):
     shown = prediction(tmp_path, "name=my study", "seed=7")
     for suffix in style.SUFFIXES:

@@ -91,6 +91,7 @@ class TestEngines:
 
 
 class TestCarriedOut:
+    @rest(but=2)
     @pytest.mark.parametrize(("seed", "spine"), [(0, "s3"), (3, "s4"), (4, "s3"), (7, "s4")])
     def test_iterations_reach_what_is_planned_before_and_after(self, seed: int, spine: str) -> None:
         cluster = three_leaves(seed)
@@ -130,6 +131,7 @@ class TestCarriedOut:
         plan = make_plan(disturbed(), parse_policy("inart"))
         assert not differences(execute(build(plan), "fast"), execute(program_of(plan, []), "fast"))
 
+    @rest(but=3)
     @pytest.mark.parametrize("policy", [*POLICIES, "fifo", "libra"])
     def test_no_bound_is_beaten(self, policy: str) -> None:
         for reaction_ps in (0, MS // 2, 2 * MS):

@@ -146,6 +146,7 @@ def test_plans_and_traces_say_which_version_made_them(prediction, tmp_path):
     assert plan["made_by"] == f"tensorexpress {tensorexpress.__version__}"
 
 
+@rest()
 def test_a_sweep_says_at_every_point_what_made_it():
     from tensorexpress.sim.sweep import sweep
 

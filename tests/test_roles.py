@@ -130,6 +130,7 @@ def test_without_its_replica_a_server_goes_on_alone() -> None:
     assert any("the replica is gone" in line for line in said)
 
 
+@rest(but=1)
 @pytest.mark.parametrize("mode", ["sync", "order"])
 def test_without_one_worker_the_others_go_on(mode: str) -> None:
     said: list[str] = []

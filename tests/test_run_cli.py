@@ -72,6 +72,7 @@ def test_a_run_prints_a_table_and_writes_traces(scenario, tmp_path):
     assert {row["source"] for row in rows} == {"measured"}
 
 
+@rest()
 def test_the_policies_that_a_scenario_names_are_run(scenario):
     result = invoke(scenario, "--wires", "--set", "policies=p3", "--json", "-")
     assert list(json.loads(result.output)["policies"]) == ["p3"]

@@ -92,7 +92,7 @@ everywhere = pytest.mark.parametrize(
 )
 
 
-@rest(but=1)
+@rest()
 @one_in(2)
 @everywhere
 def test_with_loss_duplicates_reordering_and_damage_every_sum_is_exact(policy: str, level: str, tmp_path: Path) -> None:

@@ -134,6 +134,7 @@ def test_every_update_is_exact_where_tensors_are_split_over_servers(
         assert (worker.updated_ps > 0).all()
 
 
+@rest(but=1)
 @on_both
 def test_a_run_is_not_hurt_by_one_that_was_broken_off_in_the_same_slots(
     tmp_path: Path, network_of: MakeNetwork

@@ -297,6 +297,7 @@ class TestGaps:
 
 
 class TestEnginesAreEqual:
+    @rest(but=8)
     @one_in(3)
     @pytest.mark.parametrize(
         "policy",

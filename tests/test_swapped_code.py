@@ -55,7 +55,7 @@ def first(name: str) -> CompiledProgram:
     return program
 
 
-@rest(but=4)
+@rest(but=3)
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_memory_is_laid_out_by_the_program_and_not_by_how_its_code_was_made(name: str) -> None:
     early, late = first(name).native, compiled(name, NATIVE).native
@@ -268,6 +268,7 @@ def test_frames_pass_at_once_and_go_on_through_optimised_code_with_all_state(
     assert optimiser.calls == ["compile_here", "optimise_here"]
 
 
+@rest()
 def test_a_stop_ends_the_optimisation_and_the_next_start_goes_on_from_there(optimiser: Optimiser) -> None:
     with switch_on_wires():
         optimiser.begun.wait()
@@ -302,6 +303,7 @@ def test_a_program_that_is_replaced_is_not_optimised_any_more(
     assert not caplog.messages
 
 
+@rest()
 def test_the_same_program_again_is_optimised_once(optimiser: Optimiser) -> None:
     with switch_on_wires() as (switch, left, right):
         optimiser.begun.wait()
@@ -315,6 +317,7 @@ def test_the_same_program_again_is_optimised_once(optimiser: Optimiser) -> None:
     assert_nothing_is_left(optimiser)
 
 
+@rest()
 def test_switches_of_one_process_share_an_optimisation_until_the_last_is_gone(optimiser: Optimiser) -> None:
     with switch_on_wires() as (staying, left, right):
         with switch_on_wires():
@@ -345,7 +348,7 @@ def test_a_forwarding_process_that_dies_meanwhile_leaves_nothing(
     assert not kept_program().ir
 
 
-@rest(but=1)
+@rest()
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [

@@ -173,6 +173,7 @@ def test_every_point_equals_a_prediction_of_its_own(small, over_bandwidth):
             assert row.retransmissions == prediction.results[row.policy].trace.retransmissions
 
 
+@rest()
 def test_the_order_of_finishing_does_not_show(small):
     values = [f"{gbps} Gbps" for gbps in (1, 2, 5, 10, 50)]
     shuffled = random.Random(1).sample(values, len(values))
@@ -191,6 +192,7 @@ def test_two_keys_make_a_grid_in_which_the_last_varies_fastest(small):
     assert result.total == 6
 
 
+@rest()
 def test_both_engines_give_the_same_sweep(small):
     over = {"cluster.queues": ("1", "2")}
     fast, simpy = (sweep(None, small, over, engine=engine, processes=1) for engine in ("fast", "simpy"))

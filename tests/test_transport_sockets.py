@@ -131,6 +131,7 @@ def joined_namespaces(mtu):
         yield names
 
 
+@rest(but=1)
 @needs_root
 @pytest.mark.parametrize("mtu", [1500, 9000])
 def test_sums_are_exact_between_namespaces(mtu):

@@ -21,7 +21,7 @@ import pytest
 THOROUGH = bool(os.environ.get("TENSOREXPRESS_THOROUGH"))
 
 #: What one test may take of a processor for whoever waits, all its cases together.
-WAITED_FOR_S = 2
+WAITED_FOR_S = 1.5
 
 
 def examples(number: int, part: int = 5) -> int:
