@@ -53,8 +53,9 @@ def _chosen(cases: list[pytest.Item], number: int) -> list[pytest.Item]:
 
 
 def _values(item: pytest.Item) -> set[tuple[str, int]]:
-    """Return which value each parameter of a case has, by number."""
-    return set(item.callspec.indices.items()) if hasattr(item, "callspec") else set()
+    """Return which value each parameter of a case has; all cases with a value have the same object."""
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    return {(name, id(value)) for name, value in parameters.items()}
 
 
 def _marked(items: list[pytest.Item], name: str) -> Iterator[tuple[int, list[pytest.Item]]]:
