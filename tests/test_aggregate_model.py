@@ -80,7 +80,7 @@ CASES = {
 }
 
 
-@rest(but=3)
+@rest(but=2)
 @pytest.mark.parametrize("name", [name for name, (_, fewest) in CASES.items() if THOROUGH or fewest <= LARGEST])
 def test_no_interleaving_gives_a_wrong_sum_or_stands_still(name: str) -> None:
     case, fewest = CASES[name]

@@ -66,7 +66,7 @@ def test_examples_in_the_documentation_hold() -> None:
 # Runs
 
 
-@rest(but=2)
+@rest(but=1)
 @pytest.mark.parametrize(
     "target",
     [

@@ -231,6 +231,7 @@ VGG = ["job.model=vgg16", "job.batch=4", "job.workers=1", "job.servers=1", "clus
 
 
 class TestBaseline:
+    @rest()
     def test_the_copy_rate_is_found_that_was_there(self, tmp_path: Path) -> None:
         known = read_scenario(overrides=[*VGG, "transport.copy_rate=7 Gbps"])
         trace = simulate(make_plan(known, POLICIES["fifo"]))

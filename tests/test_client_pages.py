@@ -9,7 +9,7 @@ from support.pages import DOCS, run_blocks
 from support.thorough import rest
 
 
-@rest(but=1)
+@rest()
 def test_the_page_of_p4runtime_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("p4runtime_sh.shell", reason="p4runtime-shell is not installed (the extra `shell`)")
     from tensorexpress.switch.device import Switch

@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from tensorexpress.results.swept import Point
 from tensorexpress.sim.dask_cluster import DaskCluster, code_digest
 from tensorexpress.sim.sweep import sweep
 
-distributed = pytest.importorskip("distributed", reason="needs distributed: pip install 'tensorexpress[dask]'")
+# It takes a second to import, which is for whoever runs these tests and not for all that look for tests.
+if find_spec("distributed") is None:
+    pytest.skip("needs distributed: pip install 'tensorexpress[dask]'", allow_module_level=True)
 
 LAYERS = "layer_index,numel,forward_ns,backward_ns\n0,20000,200000,400000\n1,100000,300000,600000\n"
 
@@ -33,6 +36,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def cluster_of(workers: int) -> Any:
+    import distributed
+
     return distributed.LocalCluster(
         n_workers=workers, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", silence_logs=50
     )
@@ -45,6 +50,8 @@ def cluster() -> Iterator[Any]:
 
 
 def pids_of(address: str) -> list[int]:
+    import distributed
+
     with distributed.Client(address) as client:
         return list(client.run(os.getpid).values())
 
@@ -108,6 +115,7 @@ def test_workers_that_die_over_a_task_are_told_in_one_line(small):
     assert "most likely for want of memory" in str(caught.value)
 
 
+@rest()
 def test_ctrl_c_keeps_the_finished_points(small, cluster):
     def press(point: Point) -> None:
         raise KeyboardInterrupt
@@ -133,6 +141,8 @@ def test_other_code_is_refused_with_the_worker_and_the_difference(small, cluster
 
 
 def test_another_version_is_refused_with_the_worker_and_the_difference(small, cluster, monkeypatch):
+    import distributed
+
     monkeypatch.setattr(distributed.versions, "_version_cached", lambda package: "0.0.1")
     with pytest.raises(
         MachineError, match=r"^worker tcp://.* has tensorexpress 0\.1\.0, this machine 0\.0\.1; results"

@@ -196,7 +196,7 @@ def test_a_switch_outlives_the_thread_that_started_it():
     assert link.stop() is not None
 
 
-@rest(but=12)
+@rest(but=6)
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [

@@ -159,6 +159,7 @@ class TestClosedForms:
         for excess in self.excess(times, hub(4, UNIT_BPS, 1000 * UNIT_BPS, mtu=UNIT_BYTES)):
             assert 0 <= excess < 0.002
 
+    @rest()
     @settings(max_examples=10)
     @given(bottlenecks())
     def test_hold_for_workers_that_meet_at_the_server_with_a_window_of_one_packet(self, times: Times) -> None:

@@ -55,7 +55,7 @@ def check_ended(run: CohortRun) -> None:
             os.kill(process.pid, 0)
 
 
-@rest(but=2)
+@rest(but=1)
 @pytest.mark.parametrize("mode", COMMIT_MODES)
 def test_every_mode_commits_all_updates_within_its_bounds(mode: str) -> None:
     scenario = training()

@@ -77,7 +77,7 @@ def test_servers_on_workers_several_jobs_rings_and_several_switches(overrides, t
     check_consistent(run_plan(plan, WIRES))
 
 
-@rest(but=1)
+@rest()
 @pytest.mark.parametrize(
     "policy", ["tensorexpress:switch=sp-pifo,queues=slack", "bytescheduler:slice=20 KB,credit=40 KB"]
 )

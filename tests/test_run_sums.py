@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("one_nursery")
 WIRES = EmbeddedTarget(wires=True)
 
 
-@rest(but=2)
+@rest(but=1)
 @pytest.mark.parametrize(
     "policy", ["switchml", "tensorexpress+sum", "tensorexpress:sum=front", "tensorexpress:sum=hashed"]
 )
@@ -38,6 +38,7 @@ def test_runs_have_the_trace_that_the_simulator_has(policy: str, tmp_path: Path)
     assert (sent >= 1138 * packets * 2).all()
 
 
+@rest()
 def test_servers_of_other_policies_have_no_part(tmp_path: Path) -> None:
     started: dict[str, int] = {}
     plan = small_plan(tmp_path, "iterations=1", policy="switchml", scale=0.1)
@@ -111,7 +112,7 @@ def test_a_host_is_worker_and_server_at_once(policy: str, tmp_path: Path) -> Non
     check_consistent(run_plan(summed_plan(tmp_path, "job.colocated=true", "job.servers=3", policy=policy), WIRES))
 
 
-@rest(but=1)
+@rest()
 @one_in(2)
 @pytest.mark.parametrize(
     ("policy", "level", "number"),

@@ -53,7 +53,7 @@ def test_every_time_of_a_scaled_run_is_the_factor_times_the_original(
     check_times_scale(at_rate(scenario, 10**9), policy, factor)
 
 
-@rest(but=2)
+@rest(but=1)
 @pytest.mark.parametrize(
     ("architecture", "policy"),
     [

@@ -70,7 +70,7 @@ def watched(folder, *arguments):
         os.close(ours)
 
 
-@rest(but=1)
+@rest()
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_a_prediction_that_is_ended_shows_and_writes_the_policies_that_are_finished(ending, folder):
     with watched(folder, "predict", *SMALL, "--policy", f"fifo,{SLOW}", "--json", "kept.json") as (verb, wait_for):

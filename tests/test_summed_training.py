@@ -100,7 +100,7 @@ def test_every_update_is_exact_and_told_where_sums_end_at_servers(
         assert bool(training.retransmissions) == (faults is STATED)
 
 
-@rest(but=2)
+@rest(but=1)
 @one_in(2)
 @pytest.mark.parametrize("policy", ["switchml", "tensorexpress+sum", *END_AT_SERVERS])
 @pytest.mark.parametrize("levels", ["one level", "two levels"])

@@ -499,6 +499,7 @@ class TestNotes:
     def predicted(self, *policies: str, more: tuple[str, ...] = ()) -> SideBySide:
         return predict(read_scenario(overrides=[*self.small, *more]), policies)
 
+    @rest()
     def test_tell_order_from_sums_by_policies_that_sum_in_the_same_way(self) -> None:
         compared = self.predicted("fifo", "switchml", "atp", "tensorexpress+sum:sum=hashed")
         fifo, _, hashed, both = (result.jobs[0].iteration_ps for result in compared.results.values())
