@@ -82,6 +82,7 @@ def test_a_device_that_is_full_is_said_so() -> None:
     assert "cannot write '/dev/full': the disk is full" in result.stderr
 
 
+@rest(but=1)
 @pytest.mark.parametrize("command", [["models"], ["predict", *SMALL, "--json", "-"]])
 def test_a_full_disk_behind_standard_output_is_one_line(command: list[str]) -> None:
     program = [sys.executable, "-c", "from tensorexpress.cli import main; main()", *command]

@@ -59,7 +59,7 @@ def rate_bps(job: JobTrace, since_ps: int, until_ps: int) -> float:
 
 
 class TestEngines:
-    @rest(but=1)
+    @rest()
     @one_in(3)
     @pytest.mark.parametrize("policy", POLICIES)
     @pytest.mark.parametrize("more", [{}, {"loss": 0.01}, {"jitter": 0.1}])
