@@ -90,6 +90,7 @@ def test_all_of_a_burst_arrives_in_the_least_urgent_queue(target: Target, tmp_pa
         assert 50 <= sum(other.values()) < 60
 
 
+@rest()
 def test_it_goes_on_until_the_last_job_is_done(tmp_path: Path) -> None:
     """Also at a host whose own job has been done for long."""
     jobs = [

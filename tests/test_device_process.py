@@ -332,6 +332,7 @@ def test_a_long_answer_waits_for_its_reader():
         each.close()
 
 
+@rest()
 def test_a_request_sees_all_of_those_before_it_and_packets_pass_between_updates():
     """A frame sent while many updates are under way comes out before the last of them is done."""
     many = [SetEntry(Entry("Choose.l2", (number,)), ActionCall("Choose.forward", (0,))) for number in range(20_000)]

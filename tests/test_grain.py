@@ -76,7 +76,7 @@ def test_a_train_of_one_packet_is_packet_level():
     assert simulate_coarsely(plan, 1) == (plan, simulate(plan))
 
 
-@rest(but=1)
+@rest()
 @pytest.mark.parametrize("policy", USUAL_POLICIES)
 def test_links_carry_what_they_carry_at_packet_level_headers_and_acknowledgements_included(policy):
     plan = make_plan(read_scenario(None, ["job.workers=4", "job.servers=2", "cluster.mtu=1500"]), POLICIES[policy])

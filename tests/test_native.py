@@ -62,7 +62,7 @@ def pass_all(pipeline: Pipeline, frame: bytes, port: int, now_us: int) -> None:
             pipeline.egress(packet)
 
 
-@rest(but=6)
+@rest(but=4)
 @one_in(2)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", DOCUMENTS)

@@ -153,6 +153,7 @@ class TestClosedForms:
                 assert 0 <= small <= large / 2
             assert errors[-1] < 0.0005
 
+    @rest()
     @settings(max_examples=10)
     @given(bottlenecks())
     def test_hold_for_workers_whose_own_links_are_the_bottleneck(self, times: Times) -> None:

@@ -87,6 +87,7 @@ def simulated_bps(plan: Plan) -> float:
 class TestCarriedOut:
     """Within 3 % of the plan, packet by packet."""
 
+    @rest(but=9)
     @pytest.mark.parametrize("policy", ["inart", "libra:placement=equal", "libra:placement=atp"])
     @pytest.mark.parametrize("seed", range(6))
     def test_the_rate_is_the_planned_one(self, seed: int, policy: str) -> None:

@@ -98,6 +98,7 @@ def placed_at_random(seed: int, name: str, way: str) -> Placement:
 class TestRandomFabrics:
     """Two hundred small ones."""
 
+    @rest(but=1)
     @one_in(5)
     @pytest.mark.parametrize("block", range(10))
     def test_the_optimum_is_that_of_another_program_and_method(self, block: int) -> None:

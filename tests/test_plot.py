@@ -87,6 +87,7 @@ def said(figure):
     return "\n".join(text.get_text() for text in texts(figure))
 
 
+@rest()
 def test_the_ending_chooses_the_format(tmp_path):
     figure = draw_side_by_side(prediction(tmp_path))
     save_figure(figure, tmp_path / "a.png", MADE_BY)

@@ -74,6 +74,7 @@ def test_every_mode_commits_all_updates_within_its_bounds(mode: str) -> None:
     check_ended(run)
 
 
+@rest()
 def test_without_its_scheduler_updates_commit_as_they_come() -> None:
     said: list[str] = []
     run = run_commits(training(updates=120), "order", killing("scheduler"), said.append)

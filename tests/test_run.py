@@ -46,6 +46,7 @@ def test_order_in_hosts_and_switch_brings_the_first_layer_back_sooner(tmp_path):
     assert first_ps["tensorexpress"] < first_ps["fifo"]
 
 
+@rest()
 def test_with_a_barrier_the_first_layer_comes_last(tmp_path):
     run = run_plan(small_plan(tmp_path, "job.barrier=true", "iterations=1", scale=0.1), WIRES)
     updated_ps = run.trace.jobs[0].updated_ps

@@ -83,6 +83,7 @@ def calm_run(tmp_path_factory):
     return run_plan(small_plan(tmp_path_factory.mktemp("calm"), "iterations=1", scale=0.1), EmbeddedTarget(wires=True))
 
 
+@rest()
 def test_who_will_wait_for_long_is_told_so(scenario, calm_run, monkeypatch):
     monkeypatch.setattr(runner, "run_plan", lambda plan, target, **options: calm_run)
     result = invoke(scenario, "--wires", "--set", "iterations=999", "--policy", "fifo,p3")

@@ -68,6 +68,7 @@ def test_bmv2_sums_exactly_before_servers(policy: str, tmp_path: Path) -> None:
     check_consistent(run_plan(plan, Bmv2Target()))
 
 
+@rest()
 def test_a_server_is_sent_what_a_worker_sends_however_many_there_are(tmp_path: Path) -> None:
     # No time-out on a machine that stands still for a while.
     plan = summed_plan(tmp_path, "iterations=1", "job.servers=1", "transport.rto_min=5 s", policy="libra")

@@ -36,6 +36,7 @@ MakeNetwork = Callable[[Plan, Faults, int], VirtualNetwork]
 on_both = pytest.mark.parametrize("network_of", [over_reference, PipelineNetwork])
 
 
+@rest(but=1)
 @on_both
 @one_in(4)
 @pytest.mark.parametrize("policy", ["switchml", "tensorexpress+sum"])
@@ -74,7 +75,7 @@ PLACES = pytest.mark.parametrize(
 )
 
 
-@rest(but=4)
+@rest(but=2)
 @on_both
 @one_in(6)
 @pytest.mark.parametrize("policy", END_AT_SERVERS)

@@ -66,7 +66,7 @@ def test_memory_is_laid_out_by_the_program_and_not_by_how_its_code_was_made(name
     assert early.code != late.code
 
 
-@rest(but=5)
+@rest(but=3)
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_code_is_swapped_under_random_traffic_and_nobody_can_tell(name: str) -> None:
     draws = read_program(DOCUMENTS[name])

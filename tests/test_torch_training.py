@@ -121,6 +121,7 @@ def test_hooks_on_modules_instead_of_first_uses_fail(leaves_only: bool) -> None:
 # What needs all gradients first
 
 
+@rest(but=1)
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_clipping_by_norm_waits_for_all_sums_and_says_so_once(
     accumulate: int, capfd: pytest.CaptureFixture[str]

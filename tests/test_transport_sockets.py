@@ -148,6 +148,7 @@ def test_sums_are_exact_between_namespaces(mtu):
     assert all(each["corrupt"] == each["malformed"] == each["strangers"] == 0 for each in results)
 
 
+@rest(but=1)
 @needs_root
 @pytest.mark.parametrize("offload", [True, False])
 def test_packets_that_do_not_fit_the_mtu_are_refused_and_not_fragmented(offload):
