@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 from support.quick import Measure, Quick, longest_first, name_of
-from support.thorough import examples, leave_out, leave_rest
+from support.thorough import examples, leave_out, leave_rest, tries_again
 
 if TYPE_CHECKING:
     from support.switches import TargetSwitch
@@ -58,6 +58,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if tries_again(config):
+        return
     leave_out(config, items)
     cases = Counter(name_of(item) for item in items)
     leave_rest(config, items)

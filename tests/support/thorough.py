@@ -74,6 +74,11 @@ def _leave(config: pytest.Config, items: list[pytest.Item], left_out: set[pytest
         items[:] = [item for item in items if item not in left_out]
 
 
+def tries_again(config: pytest.Config) -> bool:
+    """Whether only what failed is there, of whichever part: a choice among these cases would leave some of them out."""
+    return bool(config.getoption("--last-failed") and config.cache and config.cache.get("cache/lastfailed", {}))
+
+
 def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect what only a thorough run tries."""
     if THOROUGH:
