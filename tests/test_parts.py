@@ -33,7 +33,7 @@ def cases_of(mark: pytest.MarkDecorator | None) -> list[Case]:
 
 def configured(*options: str, failed: dict[str, bool] | None = None) -> Any:
     return SimpleNamespace(
-        getoption=options.__contains__,
+        getoption=lambda name, default=None: name in options,
         hook=SimpleNamespace(pytest_deselected=lambda items: None),
         cache=SimpleNamespace(get=lambda key, default: failed or default),
     )

@@ -76,7 +76,9 @@ def _leave(config: pytest.Config, items: list[pytest.Item], left_out: set[pytest
 
 def tries_again(config: pytest.Config) -> bool:
     """Whether only what failed is there, of whichever part: a choice among these cases would leave some of them out."""
-    return bool(config.getoption("--last-failed") and config.cache and config.cache.get("cache/lastfailed", {}))
+    if not config.getoption("--last-failed", False):
+        return False
+    return bool(config.cache and config.cache.get("cache/lastfailed", {}))
 
 
 def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
