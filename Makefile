@@ -14,7 +14,7 @@ COMPILE = { $(BIN)/python -c 'import tensorexpress.sim.kernel.native' & \
 	$(BIN)/python -c 'import tensorexpress.host.native_endpoint, tensorexpress.switch.native.build as b; b.functions()'; \
 	wait; } 2>/dev/null
 
-.PHONY: demo quick torch test thorough test-current check bench studies clean
+.PHONY: demo quick torch test rest thorough test-current check bench studies clean
 
 demo: $(READY)
 	$(BIN)/tensorexpress predict --plot demo.png
@@ -35,14 +35,15 @@ torch: $(READY)
 
 # Four files at a time, on two cores as well, because many tests wait for links; one after another: make test PYTEST=
 PYTEST ?= -n 4 --dist loadfile --no-loadscope-reorder
-# Machine code and, the first time, the tests themselves are compiled before all of them want that at once.
-test: $(READY) torch
-	@$(COMPILE); [ -d tests/__pycache__ ] || $(BIN)/python -m pytest --collect-only >/dev/null; true
-	$(BIN)/python -m pytest $(PYTEST)
-
-# All cases of large sets, of which `make test` tries a part.
+# `make test` leaves what takes long and says little more to `make rest`: tests/support/thorough.py has the rule.
+test: PART = --no-rest
+rest: PART = --rest
+# All cases of large sets, of which the other two try a part.
 thorough: export TENSOREXPRESS_THOROUGH = 1
-thorough: test
+# Machine code and, the first time, the tests themselves are compiled before all of them want that at once.
+test rest thorough: $(READY) torch
+	@$(COMPILE); [ -d tests/__pycache__ ] || $(BIN)/python -m pytest --collect-only >/dev/null; true
+	$(BIN)/python -m pytest $(PART) $(PYTEST)
 
 test-current: $(CURRENT)/.ready
 	$(CURRENT)/bin/python -m pytest tests/test_control.py tests/test_deploy.py tests/test_device.py \

@@ -5,14 +5,17 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
-from support.quick import Measure, Quick, longest_first
-from support.thorough import examples, leave_out
+from support.quick import Measure, Quick, longest_first, name_of
+from support.thorough import examples, leave_out, leave_rest, tries_again
 
 if TYPE_CHECKING:
     from support.switches import TargetSwitch
@@ -37,6 +40,8 @@ settings.load_profile("tensorexpress")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="leave out the tests in tests/support/slow.txt")
+    parser.addoption("--no-rest", action="store_true", help="leave out what is marked as the rest: `make test`")
+    parser.addoption("--rest", action="store_true", help="only what `make test` leaves out: `make rest`")
     parser.addoption("--measure", action="store_true", help="write tests/support/slow.txt anew")
 
 
@@ -53,8 +58,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if tries_again(config):
+        return
     leave_out(config, items)
-    longest_first(items)
+    cases = Counter(name_of(item) for item in items)
+    leave_rest(config, items)
+    longest_first(items, cases)
 
 
 def pytest_collection_finish() -> None:
@@ -72,3 +81,14 @@ def target_switch() -> Iterator[TargetSwitch]:
     switch = start_switch()
     yield switch
     switch.stop()
+
+
+@pytest.fixture(scope="module")
+def one_nursery() -> Iterator[None]:
+    """One process forks the hosts of all runs of a file; each run would start its own, a third of what it takes."""
+    from tensorexpress.host.nursery import Nursery
+    from tensorexpress.target import runner
+
+    with closing(Nursery()) as nursery, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "Nursery", lambda: SimpleNamespace(fork=nursery.fork, close=lambda: None))
+        yield

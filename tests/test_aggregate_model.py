@@ -28,7 +28,7 @@ from support.summing import (
     tree_plan,
 )
 from support.summing_model import Model, Settings, StuckError, WrongSumError, drain, explore
-from support.thorough import THOROUGH
+from support.thorough import THOROUGH, rest
 
 from tensorexpress import p4
 from tensorexpress.p4 import P4Program, Stamp
@@ -80,6 +80,7 @@ CASES = {
 }
 
 
+@rest(but=2)
 @pytest.mark.parametrize("name", [name for name, (_, fewest) in CASES.items() if THOROUGH or fewest <= LARGEST])
 def test_no_interleaving_gives_a_wrong_sum_or_stands_still(name: str) -> None:
     case, fewest = CASES[name]
@@ -335,5 +336,6 @@ def test_a_mutation_of_any_rule_is_caught(rule: str, tmp_path: Path) -> None:
         try_out(mutant, by_hash=by_hash, in_slots=not by_hash)
 
 
+@rest()
 def test_the_rules_are_right_where_mutants_are_caught() -> None:
     try_out(p4.load())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -172,10 +173,9 @@ def test_the_core_works_without_grpc_protobuf_scapy_and_torch(work: str) -> None
 
 def test_what_the_fast_tier_leaves_out_exists() -> None:
     there = {
-        f"{path.name}::{node.name}"
+        f"{path.name}::{name}"
         for path in Path(__file__).parent.glob("test_*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.FunctionDef)
+        for name in re.findall(r"^ *def (test_\w+)\(", path.read_text(), re.MULTILINE)
     }
     left_out = {f"{name.split('::')[0]}::{name.split('::')[-1]}": name for name in quick.read_list()}
     gone = {name for short, name in left_out.items() if short not in there}

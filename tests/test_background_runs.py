@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.network import needs_root
+from support.thorough import rest
 from support.training_run import Killer, check_consistent, small_plan
 from support.virtual_network import VirtualLink, VirtualNetwork
 
@@ -41,6 +42,8 @@ from tensorexpress.wire.frame import FrameEnd, build_frame, read_frame
 from tensorexpress.wire.header import UDP_PORT, Header
 from tensorexpress.wire.udp import lay_wire
 
+pytestmark = pytest.mark.usefixtures("one_nursery")
+
 MS = 10**9
 WIRES = EmbeddedTarget(wires=True)
 SESSION = 7
@@ -63,6 +66,7 @@ def test_examples_in_the_documentation_hold() -> None:
 # Runs
 
 
+@rest(but=1)
 @pytest.mark.parametrize(
     "target",
     [
@@ -86,6 +90,7 @@ def test_all_of_a_burst_arrives_in_the_least_urgent_queue(target: Target, tmp_pa
         assert 50 <= sum(other.values()) < 60
 
 
+@rest()
 def test_it_goes_on_until_the_last_job_is_done(tmp_path: Path) -> None:
     """Also at a host whose own job has been done for long."""
     jobs = [

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from support.strategies import US, scenarios
-from support.thorough import examples
+from support.thorough import examples, rest
 
 from tensorexpress.bound import make_demand, run_bound_ps
 from tensorexpress.plan import Plan, make_plan
@@ -137,6 +137,7 @@ def test_nor_is_one_that_sums_in_switches(scenario: Scenario) -> None:
     assert all(isinstance(note, str) for note in notes(compared))
 
 
+@rest()
 def test_notes_say_what_is_order_and_what_is_summing() -> None:
     compared = predicted(
         "cluster.bandwidth=2 Gbps", policies=("fifo", "tensorexpress", "switchml", "tensorexpress+sum")

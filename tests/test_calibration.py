@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.strategies import plans
+from support.thorough import rest
 
 from tensorexpress.baseline import FittedBaseline, fit_copy_rate, parse_baseline
 from tensorexpress.calibration import (
@@ -52,6 +53,7 @@ CALIBRATION = Calibration(
 )
 
 
+@rest(but=1)
 @settings(max_examples=25)
 @given(
     share=st.floats(0.5, 1.0),
@@ -191,6 +193,7 @@ def test_packets_cost_hosts_something(wires: bool) -> None:
     assert measure_host_cost(1500, wires).packet_ps > 0
 
 
+@rest()
 def test_the_verb_measures_a_target_and_writes_what_predict_takes(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     result = CliRunner().invoke(main, ["calibrate", "--mtu", "1500", "--iterations", "3", "-o", str(path)])
@@ -228,6 +231,7 @@ VGG = ["job.model=vgg16", "job.batch=4", "job.workers=1", "job.servers=1", "clus
 
 
 class TestBaseline:
+    @rest()
     def test_the_copy_rate_is_found_that_was_there(self, tmp_path: Path) -> None:
         known = read_scenario(overrides=[*VGG, "transport.copy_rate=7 Gbps"])
         trace = simulate(make_plan(known, POLICIES["fifo"]))

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.network import needs_root
+from support.thorough import rest
 from support.training_run import check_consistent, small_plan
 
 from tensorexpress.bound import make_demand
@@ -28,6 +29,8 @@ from tensorexpress.target.runner import check_changes, run_plan
 from tensorexpress.trace import JobTrace, iterations_ps
 from tensorexpress.wire.udp import lay_wire
 
+pytestmark = pytest.mark.usefixtures("one_nursery")
+
 WIRES = EmbeddedTarget(wires=True)
 MS = 10**9
 
@@ -37,6 +40,7 @@ def backward_lengths(job: JobTrace) -> np.ndarray:
     return -np.diff(job.backward_start_ps, axis=2)
 
 
+@rest()
 def test_a_worker_straggles_from_a_time_until_another_in_a_run_too(tmp_path: Path) -> None:
     keys = ("change.worker=h1", "change.factor=3", "change.at=20 ms", "change.until=200 ms", "iterations=16")
     plan = small_plan(tmp_path, *keys, scale=0.1)
@@ -62,6 +66,7 @@ def longest_link_ps(plan_directory: Path, *keys: str) -> int:
     return make_demand(small_plan(plan_directory, *keys), 0).busiest_ps
 
 
+@rest(but=2)
 @pytest.mark.parametrize("link", ["h2>s0", "s0>h2"])
 @pytest.mark.parametrize("target", [WIRES, pytest.param(LinuxTarget(), marks=needs_root)], ids=["embedded", "linux"])
 def test_a_link_that_gets_slower_carries_no_more_than_its_rate(
@@ -77,6 +82,7 @@ def test_a_link_that_gets_slower_carries_no_more_than_its_rate(
     assert iterations_ps(run.trace.jobs[0]).mean() > 0.8 * slow_ps
 
 
+@rest()
 def test_a_link_that_is_faster_at_last_is_so_in_the_switch(tmp_path: Path) -> None:
     seen = {}
     keys = ("change.link=s0-h2", "change.share=0.25", "change.at=10 ms", "change.until=40 ms")

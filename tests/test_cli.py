@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from support.thorough import rest
 
 from tensorexpress.cli import VERBS, main
 
@@ -88,7 +89,9 @@ def test_all_outputs_are_written(small, tmp_path):
         (["--policy", "fifo:switch=foo"], "unknown switch discipline 'foo'"),
         (["--plot", "a.bmp"], "accepted: .png, .svg, .pdf"),
         (["--json", "nowhere/a.json"], "cannot write 'nowhere/a.json': No such file or directory"),
-        (["--set", "job.workers=90000", "--set", "job.model=gpt2-xl"], "of memory; accepted: what fits"),
+        pytest.param(
+            ["--set", "job.workers=90000", "--set", "job.model=gpt2-xl"], "of memory; accepted: what fits", marks=rest()
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(arguments, said, tmp_path, monkeypatch):
@@ -131,6 +134,7 @@ def test_the_installed_command_runs_and_imports_nothing_heavy_for_help():
     assert "predict" in subprocess.run([command, "--help"], capture_output=True, text=True).stdout
 
 
+@rest(but=1)
 @pytest.mark.parametrize(
     ("overrides", "policies", "said"),
     [

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 from support.pages import DOCS, run_blocks
+from support.thorough import rest
 
 
+@rest()
 def test_the_page_of_p4runtime_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("p4runtime_sh.shell", reason="p4runtime-shell is not installed (the extra `shell`)")
     from tensorexpress.switch.device import Switch

@@ -7,11 +7,13 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from support.thorough import rest
 
 from tensorexpress.cli import main
 from tensorexpress.errors import MachineError, NetworkError, SimulationError
@@ -19,7 +21,9 @@ from tensorexpress.results.swept import Point
 from tensorexpress.sim.dask_cluster import DaskCluster, code_digest
 from tensorexpress.sim.sweep import sweep
 
-distributed = pytest.importorskip("distributed", reason="needs distributed: pip install 'tensorexpress[dask]'")
+# It takes a second to import, which is for whoever runs these tests and not for all that look for tests.
+if find_spec("distributed") is None:
+    pytest.skip("needs distributed: pip install 'tensorexpress[dask]'", allow_module_level=True)
 
 LAYERS = "layer_index,numel,forward_ns,backward_ns\n0,20000,200000,400000\n1,100000,300000,600000\n"
 
@@ -32,6 +36,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def cluster_of(workers: int) -> Any:
+    import distributed
+
     return distributed.LocalCluster(
         n_workers=workers, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", silence_logs=50
     )
@@ -44,6 +50,8 @@ def cluster() -> Iterator[Any]:
 
 
 def pids_of(address: str) -> list[int]:
+    import distributed
+
     with distributed.Client(address) as client:
         return list(client.run(os.getpid).values())
 
@@ -58,6 +66,7 @@ def outputs(arguments: Sequence[str], folder: Path) -> list[bytes]:
     return [result.stdout_bytes, *(path.read_bytes() for path in paths)]
 
 
+@rest(but=1)
 def test_a_sweep_gives_the_same_bytes_as_here(small, cluster, tmp_path):
     given = [word for override in small for word in ("--set", override)]
     arguments = ["sweep", *given, "--vary", "cluster.bandwidth=1,5,25Gbps", "--policy", "p3"]
@@ -66,6 +75,7 @@ def test_a_sweep_gives_the_same_bytes_as_here(small, cluster, tmp_path):
     assert there == here
 
 
+@rest()
 def test_a_search_gives_the_same_bytes_as_here(small, cluster, tmp_path):
     given = [word for override in small for word in ("--set", override)]
     arguments = ["tune", *given, "--fix", "sum=none", "--budget", "14", "--within", "0"]
@@ -73,6 +83,7 @@ def test_a_search_gives_the_same_bytes_as_here(small, cluster, tmp_path):
     assert outputs([*arguments, "--scheduler", cluster.scheduler_address], tmp_path / "there") == here
 
 
+@rest()
 def test_a_worker_that_is_killed_costs_nothing_but_time(small, cluster):
     before = pids_of(cluster.scheduler_address)
     killed: list[int] = []
@@ -88,6 +99,7 @@ def test_a_worker_that_is_killed_costs_nothing_but_time(small, cluster):
     assert there == sweep(None, small, vary, ["p3"], processes=1)
 
 
+@rest()
 def test_workers_that_die_over_a_task_are_told_in_one_line(small):
     with cluster_of(1) as fragile:
         fragile.scheduler.allowed_failures = 0
@@ -103,6 +115,7 @@ def test_workers_that_die_over_a_task_are_told_in_one_line(small):
     assert "most likely for want of memory" in str(caught.value)
 
 
+@rest()
 def test_ctrl_c_keeps_the_finished_points(small, cluster):
     def press(point: Point) -> None:
         raise KeyboardInterrupt
@@ -128,6 +141,8 @@ def test_other_code_is_refused_with_the_worker_and_the_difference(small, cluster
 
 
 def test_another_version_is_refused_with_the_worker_and_the_difference(small, cluster, monkeypatch):
+    import distributed
+
     monkeypatch.setattr(distributed.versions, "_version_cached", lambda package: "0.0.1")
     with pytest.raises(
         MachineError, match=r"^worker tcp://.* has tensorexpress 0\.1\.0, this machine 0\.0\.1; results"

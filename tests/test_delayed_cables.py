@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 from support.random_tables import RandomTables
+from support.thorough import rest
 from test_native_loop import DOCUMENTS, PORTS, SETTINGS, Arrivals, Loops, copies, seeds_of
 
 from tensorexpress.switch.counted import REFUSED
@@ -92,6 +93,7 @@ def whole_ns(choose: Random, most_ps: int) -> int:
     return choose.randrange(most_ps // PS_PER_NS) * PS_PER_NS
 
 
+@rest(but=8)
 @pytest.mark.parametrize("farthest_ps", [native_device.FARTHEST_PS, 2 * 10**8])
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_random_traffic_arrives_at_the_same_picosecond_in_both_loops(

@@ -22,6 +22,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.switches import TargetSwitch, start_switch
+from support.thorough import rest
 from test_control import PROGRAM, SCHEMA, intents, wanted_by
 
 from tensorexpress.addresses import default_addresses
@@ -162,6 +163,7 @@ def changed(entity: Entity) -> Entity:
             return entity
 
 
+@rest(but=1)
 @given(st.data())
 @settings(max_examples=6)
 def test_whatever_is_on_a_switch_becomes_what_is_wanted_and_the_second_pass_is_empty(
@@ -555,6 +557,7 @@ def test_a_switch_that_comes_later_is_deployed_then(target_switch: TargetSwitch,
         assert_deployed(target_switch, deployment)
 
 
+@rest(but=1)
 @pytest.mark.parametrize(
     ("number", "more"), [(signal.SIGTERM, []), (signal.SIGINT, []), (signal.SIGINT, ["--replan", "10"])]
 )
@@ -630,6 +633,7 @@ def test_a_sample_of_a_job_comes_to_the_controller(plan: Plan) -> None:
     assert line.startswith("s0 at here:1: a packet of job 0 from port 0: worker 0, iteration 0, tensor 3, chunk 0 of 1")
 
 
+@rest(but=1)
 @pytest.mark.parametrize(
     ("lost", "said"),
     [

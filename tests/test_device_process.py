@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from support.network import host, needs_root, neighbour
+from support.thorough import rest
 
 from tensorexpress.cli import main
 from tensorexpress.cli.switch import statistics_table
@@ -120,6 +121,7 @@ def running(count=2, ports=None, **settings):
         yield switch, [far for far, _ in ends]
 
 
+@rest(but=1)
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
 def test_the_command_forwards_and_stops_in_good_order(stop, tmp_path):
     with ExitStack() as stack:
@@ -146,6 +148,7 @@ def test_the_command_forwards_and_stops_in_good_order(stop, tmp_path):
 
 
 # A crash of native code ends the forwarding process by such a signal.
+@rest(but=1)
 @pytest.mark.parametrize(("victim", "number"), [("controlling", signal.SIGKILL), ("forwarding", signal.SIGSEGV)])
 def test_when_one_process_is_killed_the_other_ends(victim, number):
     with command("--no-grpc", "--program", str(PROGRAM)) as (process, ready):
@@ -193,6 +196,7 @@ def test_a_switch_outlives_the_thread_that_started_it():
     assert link.stop() is not None
 
 
+@rest(but=6)
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
@@ -328,6 +332,7 @@ def test_a_long_answer_waits_for_its_reader():
         each.close()
 
 
+@rest()
 def test_a_request_sees_all_of_those_before_it_and_packets_pass_between_updates():
     """A frame sent while many updates are under way comes out before the last of them is done."""
     many = [SetEntry(Entry("Choose.l2", (number,)), ActionCall("Choose.forward", (0,))) for number in range(20_000)]
@@ -434,6 +439,7 @@ def test_standard_error_that_nobody_reads_stops_no_packet():
     assert 0 < len(said) < 1000 * len(log.getMessage())
 
 
+@rest(but=1)
 @pytest.mark.parametrize("size", [60, 9000])
 def test_frames_that_the_switch_was_too_slow_for_are_counted(size):
     """It stands still while a flood comes; afterwards every frame was either taken or counted as lost."""
@@ -615,6 +621,7 @@ def longest_inversion(taken, sent):
     return longest
 
 
+@rest(but=1)
 @pytest.mark.parametrize(
     ("discipline", "engine", "keeps_order"),
     [("strict", PYTHON, True), ("strict", NATIVE, True), ("fifo", PYTHON, False)],
@@ -657,6 +664,7 @@ else:
 """
 
 
+@rest(but=1)
 @needs_root
 @pytest.mark.parametrize("rate_bps", [None, 100 * 10**6])
 def test_two_hosts_whose_cards_do_everything_for_them_transfer_a_file(rate_bps, tmp_path):

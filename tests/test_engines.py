@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.strategies import SUMMED, US, paced_plans, plans, policies, scenarios
-from support.thorough import examples, one_in
+from support.thorough import examples, one_in, rest
 
 from tensorexpress.errors import InputError, SimulationError
 from tensorexpress.plan import Plan, make_plan
@@ -65,6 +65,7 @@ def differences(one: Record, other: Record) -> list[str]:
     return [f.name for f in fields(Record) if not np.array_equal(getattr(one, f.name), getattr(other, f.name))]
 
 
+@rest(but=8)
 @one_in(3)
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize(("loss", "ecn_bytes"), [(0.0, 0), (0.01, 1500)])
@@ -81,6 +82,7 @@ def test_engines_are_equal_on_every_architecture_discipline_loss_and_ecn(
     assert (reference.link_marks.sum() > 0) == (ecn_bytes > 0)
 
 
+@rest(but=1)
 @settings(max_examples=examples(300))
 @given(plans() | paced_plans(), st.sampled_from([1, 1, 2, 5]))
 def test_engines_are_equal_packet_for_packet_on_random_scenarios(plan: Plan, grain: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from support.pages import run_blocks, section
+from support.thorough import rest
 
 from tensorexpress import p4
 from tensorexpress.addresses import GATEWAY_MAC, addresses_of
@@ -58,6 +59,7 @@ def replayed(directory: Path, switch: str, frames: dict[int, list[bytes]]) -> di
     }
 
 
+@rest(but=1)
 @pytest.mark.parametrize("version", [4, 6])
 def test_every_tensor_waits_in_the_queue_of_the_plan(version: int, tmp_path: Path) -> None:
     """Frames ask for the last queue and carry no DSCP; the switch knows better, and marks them by the queue."""

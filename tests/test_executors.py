@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.deployed import DeployedSwitch, as_fragment, framed, planned, tagged, with_options, with_vlan
+from support.thorough import rest
 
 from tensorexpress.classify import QueueMap
 from tensorexpress.control.classify import JOB_MODE, queue_map
@@ -82,6 +83,7 @@ def admitted(port: int, frame: bytes) -> bool:
     return header is not None and header.job == {0: 0, 3: 1}.get(port)
 
 
+@rest(but=8)
 @pytest.mark.parametrize("trust_dscp", [False, True])
 @pytest.mark.parametrize("queues", [1, 4, 8])
 @pytest.mark.parametrize("policy", ["tensorexpress", "tensorexpress:queues=equal", "fifo"])

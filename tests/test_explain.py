@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from support.thorough import rest
 
 from tensorexpress.cli import main
 from tensorexpress.cli.explain import explain as command
@@ -190,6 +191,7 @@ def test_the_examples_of_the_module_hold():
     assert doctest.testmod(module).failed == 0
 
 
+@rest(but=3)
 @pytest.mark.parametrize(
     "odd",
     [

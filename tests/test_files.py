@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from support.thorough import rest
 
 from tensorexpress.cli import main
 from tensorexpress.errors import InputError, StorageError
@@ -53,6 +54,7 @@ def test_on_a_full_disk_what_was_there_stays(full_disk: Path) -> None:
     assert (full_disk / "filler").read_bytes() == before
 
 
+@rest(but=2)
 @pytest.mark.parametrize(
     "command",
     [
@@ -80,6 +82,7 @@ def test_a_device_that_is_full_is_said_so() -> None:
     assert "cannot write '/dev/full': the disk is full" in result.stderr
 
 
+@rest(but=1)
 @pytest.mark.parametrize("command", [["models"], ["predict", *SMALL, "--json", "-"]])
 def test_a_full_disk_behind_standard_output_is_one_line(command: list[str]) -> None:
     program = [sys.executable, "-c", "from tensorexpress.cli import main; main()", *command]
@@ -119,6 +122,7 @@ with locked_directory(sys.argv[1]):
 """
 
 
+@rest()
 def test_a_directory_that_another_process_writes_to_is_refused(tmp_path: Path) -> None:
     place = tmp_path / "runs"
     with subprocess.Popen(

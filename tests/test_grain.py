@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.thorough import one_in
+from support.thorough import one_in, rest
 
 from tensorexpress.errors import InputError
 from tensorexpress.plan import make_plan
@@ -46,6 +46,7 @@ def iteration_ps(plan, grain: int) -> float:
     return measure_job(trace.jobs[0], coarse.scenario.warmup).iteration_ps
 
 
+@rest(but=1)
 @one_in(4)
 @pytest.mark.parametrize("policy", USUAL_POLICIES)
 @pytest.mark.parametrize(("overrides", "grains"), COMPARED)
@@ -75,6 +76,7 @@ def test_a_train_of_one_packet_is_packet_level():
     assert simulate_coarsely(plan, 1) == (plan, simulate(plan))
 
 
+@rest()
 @pytest.mark.parametrize("policy", USUAL_POLICIES)
 def test_links_carry_what_they_carry_at_packet_level_headers_and_acknowledgements_included(policy):
     plan = make_plan(read_scenario(None, ["job.workers=4", "job.servers=2", "cluster.mtu=1500"]), POLICIES[policy])

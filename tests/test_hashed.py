@@ -25,6 +25,7 @@ from support.summing import (
     pool,
     served_plan,
 )
+from support.thorough import rest
 
 from tensorexpress.addresses import GATEWAY_IPV4, GATEWAY_MAC
 from tensorexpress.control import aggregate, classify, hashed
@@ -602,6 +603,7 @@ ORDERED = "tensorexpress:sum=hashed"
 MANY, ABOVE = hashed_plan(*TWO_JOBS, cells=3), hashed_plan(*DUMBBELL, cells=2)
 
 
+@rest(but=6)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(
     ("plan", "name"),

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.passes import PROGRAMS, document, through
 from support.runtime_support import DOCUMENT, P4INFO, Client, StrictDataPath
-from support.thorough import examples
+from support.thorough import examples, rest
 from support.twins import both
 
 from tensorexpress.errors import ProgramError
@@ -378,6 +378,7 @@ def calculated(op: str, depth: int, value: int) -> int:
     return result & mask
 
 
+@rest(but=8)
 @pytest.mark.parametrize("op", ["/", "%", "-", ">>", "?", "~", "two_comp_mod", "and"])
 @pytest.mark.parametrize("depth", [1, 2, 30])
 def test_source_grows_no_faster_than_the_expressions_it_is_made_from(op: str, depth: int) -> None:
@@ -476,6 +477,7 @@ def test_a_push_by_any_number_of_elements_is_one_by_all_of_them() -> None:
     through(both(json.dumps(value).encode()), bytes(200))
 
 
+@rest(but=1)
 def test_damaged_configs_run_or_are_refused_in_one_line_with_bounded_source_and_memory() -> None:
     """A bounded run; `python tests/fuzz_configs.py --count 10000` is the long one."""
     before = peak_bytes()

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.pages import DOCS, run_blocks
+from support.thorough import rest
 
 from tensorexpress.cli import main
 from tensorexpress.hot_keys import RowExchange, identify, packets_in
@@ -113,6 +114,7 @@ def test_the_best_of_a_table_is_in_it_and_within_the_memory(keys, lookups, skew,
     assert all(len(line) <= 120 for line in lines[:-4])
 
 
+@rest(but=1)
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_the_figure_is_the_same_every_time(tmp_path, suffix):
     for name in ("one", "other"):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.thorough import rest
 from support.training_run import check_consistent, small_plan
 
 from tensorexpress import emulation
@@ -25,6 +26,8 @@ from tensorexpress.target.linux import LinuxTarget
 from tensorexpress.target.machine import MachineWatch
 from tensorexpress.target.runner import Run, run_plan
 from tensorexpress.topologies import custom, star
+
+pytestmark = pytest.mark.usefixtures("one_nursery")
 
 MS = 10**9
 
@@ -98,6 +101,7 @@ def test_frames_arrive_when_they_had_to_however_late_a_switch_looks() -> None:
     assert arrivals(cables, 40, 70) == [(1, b"late", 40), (2, b"60 of 2", 64)]
 
 
+@rest(but=1)
 @pytest.mark.parametrize("engine", [PYTHON, NATIVE])
 def test_no_tensor_is_there_before_its_links_let_it(engine: str, tmp_path: Path) -> None:
     keys = ("cluster.topology=dumbbell", "cluster.left=2", "cluster.right=1", "iterations=1", "cluster.delay=30 ms")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.thorough import rest
 from support.training_run import check_consistent, small_plan
 
 from tensorexpress.cli.run_notes import notes_on
@@ -22,6 +23,8 @@ from tensorexpress.target.embedded import EmbeddedTarget, emulated_cables, fault
 from tensorexpress.target.linux import LinuxTarget
 from tensorexpress.target.runner import check_loss, run_plan
 
+pytestmark = pytest.mark.usefixtures("one_nursery")
+
 DUMBBELL = ("cluster.topology=dumbbell", "cluster.left=2", "cluster.right=1", "job.workers=2", "job.servers=1")
 
 
@@ -29,6 +32,7 @@ def planned(*keys: str) -> Plan:
     return make_plan(read_scenario(overrides=[*DUMBBELL, *keys]), POLICIES["fifo"])
 
 
+@rest(but=1)
 def test_every_sum_is_exact_though_each_direction_of_each_link_loses(tmp_path: Path) -> None:
     keys = ("loss=0.1", "cluster.mtu=1500", "transport.rto_min=20 ms", "iterations=2")
     run = run_plan(small_plan(tmp_path, *DUMBBELL, *keys, scale=0.3), EmbeddedTarget(wires=True))

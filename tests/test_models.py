@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from support.thorough import rest
 
 from tensorexpress import models
 from tensorexpress.cli.models import models as command
@@ -357,6 +358,7 @@ def test_the_list_as_json():
     assert all(row["bytes"] == 4 * row["params"] for row in rows)
 
 
+@rest(but=6)
 @pytest.mark.parametrize("name", models.names())
 def test_show_prints_every_layer_in_100_columns(name):
     result = run("show", name, "--device", "a100")

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from support.thorough import rest
 
 from tensorexpress import errors, export, names
 from tensorexpress.cli import main
@@ -172,6 +173,7 @@ def plan_path(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
+@rest(but=4)
 @pytest.mark.parametrize("name", ["-batch", "-", "--", "..", ".", "a b", "a/b", "eth0;x", "x" * 16, "a\nb", "", "é"])
 def test_no_verb_takes_an_interface_that_is_an_option_or_a_path(plan_path: str, name: str) -> None:
     for command in (

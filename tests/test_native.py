@@ -23,7 +23,7 @@ from support.deployed import PROGRAM, framed
 from support.passes import BUILD, PROGRAMS, document
 from support.random_tables import RandomTables
 from support.summing import SummingNetwork, random_sums, star_plan
-from support.thorough import examples, one_in
+from support.thorough import examples, one_in, rest
 from support.twins import TwinPipelines, both, twins_in_switches
 from test_hostile_programs import endless_action, endless_parser
 from test_pipeline_programs import changed, damage
@@ -62,6 +62,7 @@ def pass_all(pipeline: Pipeline, frame: bytes, port: int, now_us: int) -> None:
             pipeline.egress(packet)
 
 
+@rest(but=4)
 @one_in(2)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -85,6 +86,7 @@ def test_a_frame_cut_anywhere_is_the_same_in_both_engines() -> None:
             pass_all(twins, bytes([255] * size), 2, 0)
 
 
+@rest(but=1)
 def test_sums_in_switches_are_the_same_in_both_engines(monkeypatch: pytest.MonkeyPatch) -> None:
     native = compile_program(PROGRAM.document, NATIVE)
     monkeypatch.setattr("support.summing.compiled", lambda document: native)

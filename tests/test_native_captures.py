@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from support.network import cable, needs_root
 from support.passes import PROGRAMS
 from support.random_tables import RandomTables
-from support.thorough import one_in
+from support.thorough import one_in, rest
 from test_device_process import SECONDS, frame
 from test_native_loop import ALL_PROTOCOLS, DOCUMENTS, SETTINGS, compiled, copies, deployed, seeds_of
 
@@ -154,6 +154,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+@rest(but=8)
 @one_in(2)
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("name", [*PROGRAMS, "tensorexpress"])

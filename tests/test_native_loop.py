@@ -19,7 +19,7 @@ from support.network import cable, needs_root
 from support.passes import PROGRAMS, document
 from support.random_tables import RandomTables
 from support.summing import SummingNetwork, operations, random_sums, star_plan
-from support.thorough import one_in
+from support.thorough import one_in, rest
 from test_device_process import SECONDS, frame, running
 from test_pipeline_programs import changed
 
@@ -171,6 +171,7 @@ def timed(choose: Random, frames: Iterable[bytes], now_ps: int = 0) -> Arrivals:
     return arrivals
 
 
+@rest(but=4)
 @one_in(2)
 @pytest.mark.parametrize(("given_ports", "packed"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -219,6 +220,7 @@ def test_more_packed_frames_than_a_batch_leave_in_order_some_of_them_for_python(
     assert len(loops.sent[1]) == len(arrivals)
 
 
+@rest(but=1)
 @pytest.mark.parametrize("name", ["switchboard", "rounds", "tensorexpress"])
 def test_the_epoch_of_native_code_moves_without_anybody_seeing_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native_device, "FARTHEST_PS", 3 * 10**6)
@@ -251,6 +253,7 @@ def seeds_of(name: str) -> list[bytes]:
 FUZZED = int(os.environ.get("TENSOREXPRESS_FUZZ_FRAMES", "2000"))
 
 
+@rest(but=5)
 @pytest.mark.parametrize("name", [*PROGRAMS, "tensorexpress"])
 def test_random_frames_are_the_same_in_python_and_in_native_code_alone(name: str) -> None:
     """Program and loop in Python beside program and loop in native code; tables are drawn anew now and then."""
@@ -355,6 +358,7 @@ def cloned_copies() -> bytes:
 DOCUMENTS["cloned copies"] = cloned_copies()
 
 
+@rest(but=4)
 @pytest.mark.parametrize("spare_bytes", [None, 0, 1000, 3000])
 @pytest.mark.parametrize("name", ["rounds", "cloned copies"])
 def test_every_way_round_is_the_same_in_both_loops_however_little_memory_there_is(
@@ -442,6 +446,7 @@ def exchange(left: socket.socket, right: socket.socket, count: int, size: int) -
         assert [right.recv(65536) for _ in sent] == sent
 
 
+@rest(but=1)
 @pytest.mark.parametrize("rate_bps", [None, 10**9])
 def test_frames_pass_from_wire_to_wire_in_batches(rate_bps: int | None) -> None:
     with running(ports={1: {"rate_bps": rate_bps, "buffer_bytes": 0}}, engine=NATIVE) as (switch, (left, right)):

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.bounds import forced_ps
 from support.strategies import SUMMED, US, paced_plans, plans, scenarios
-from support.thorough import examples
+from support.thorough import examples, rest
 
 from tensorexpress.bound import make_demand
 from tensorexpress.cluster import Cluster
@@ -142,6 +142,7 @@ class TestClosedForms:
         for excess in self.excess(times, cable(UNIT_BYTES)):
             assert 0 <= excess < 0.002
 
+    @rest()
     @settings(max_examples=10)
     @given(bottlenecks())
     def test_are_approached_in_step_with_the_packet_size(self, times: Times) -> None:
@@ -152,12 +153,14 @@ class TestClosedForms:
                 assert 0 <= small <= large / 2
             assert errors[-1] < 0.0005
 
+    @rest()
     @settings(max_examples=10)
     @given(bottlenecks())
     def test_hold_for_workers_whose_own_links_are_the_bottleneck(self, times: Times) -> None:
         for excess in self.excess(times, hub(4, UNIT_BPS, 1000 * UNIT_BPS, mtu=UNIT_BYTES)):
             assert 0 <= excess < 0.002
 
+    @rest()
     @settings(max_examples=10)
     @given(bottlenecks())
     def test_hold_for_workers_that_meet_at_the_server_with_a_window_of_one_packet(self, times: Times) -> None:
@@ -385,6 +388,7 @@ class TestSharded:
                 worker, layer = int(piece["src"]), int(piece["tensor"]) - prefetch - 1
                 assert piece["sent_ps"] >= job.forward_end_ps[piece["iteration"] + 1, worker, layer]
 
+    @rest()
     def test_examples_in_the_documentation(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(HOST_ORDERS, "layer", HOST_ORDERS["fifo"])  # so that the page's own is gone afterwards
         page = Path(__file__).parents[1] / "docs" / "training-today.md"

@@ -11,6 +11,7 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from support.runtime_oracle import Oracle, normal
 from support.runtime_support import DOCUMENT, P4INFO, Client, entity, new_store
+from support.thorough import rest
 
 from tensorexpress.p4runtime_messages import is_repeated, p4runtime_pb2
 from tensorexpress.switch.device import Switch
@@ -321,6 +322,7 @@ def play(write: Callable[[list[Any], int], list[int]], read: Callable[[], list[A
     return seen
 
 
+@rest()
 def test_ten_thousand_writes_are_answered_as_the_oracle_predicts() -> None:
     switch = Switch(lambda port, frame, time_ps: None, cpu_port=255)
     with serve(switch, "127.0.0.1:0", cpu_port=255) as server, Client(server.address) as client:

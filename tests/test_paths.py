@@ -22,7 +22,7 @@ from support.namespace_sockets import open_socket
 from support.network import BMV2, cable, needs_bmv2, needs_root
 from support.strategies import plans, policies, scenarios
 from support.switches import Bmv2Switch
-from support.thorough import examples, one_in
+from support.thorough import examples, one_in, rest
 from support.training_run import small_plan
 
 from tensorexpress import paths as module
@@ -253,6 +253,7 @@ def test_the_simulator_takes_the_paths_of_the_plan(plan: Plan) -> None:
         assert tuple(back.tolist()) == plan.paths.between(dst, src)
 
 
+@rest(but=2)
 @one_in(2)
 @pytest.mark.parametrize("network", NETWORKS)
 def test_embedded_switches_take_the_paths_of_the_plan(network: str) -> None:
@@ -302,6 +303,7 @@ def test_only_what_routes_leave_open_needs_an_entry_for_a_path() -> None:
     assert [entries[f"s{i}"] for i in range(16, 20)] == [0] * 4
 
 
+@rest()
 def test_a_plan_with_more_paths_than_a_switch_has_room_for_is_refused() -> None:
     """24 hosts at one leaf talk to 700 elsewhere over two spines."""
     keys = ["cluster.topology=leaf-spine", "cluster.leaves=31", "cluster.spines=2", "cluster.hosts_per_leaf=24"]
@@ -345,6 +347,7 @@ def test_bmv2_takes_the_paths_of_the_plan() -> None:
             assert arrived[:6] == addresses_of(cluster)[dst].mac
 
 
+@rest()
 def test_a_run_sends_over_the_links_of_the_plans_paths_and_no_others(tmp_path: FilePath) -> None:
     # One worker and the server at a leaf each, so that of two spines one may stay unused on the way there or back.
     plan = small_plan(tmp_path, *TWO_BY_TWO, 'job.workers=["h0"]', 'job.servers=["h3"]', "iterations=1", scale=0.2)
@@ -360,6 +363,7 @@ def kernel_hop(namespace: str, port: int, source: str, target: str) -> int:
     return int(route["dev"].removeprefix("p"))
 
 
+@rest(but=1)
 @needs_root
 @one_in(2)
 @pytest.mark.parametrize("network", ["2x2 two jobs", "fat-tree two jobs"])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.passes import load, through
-from support.thorough import examples
+from support.thorough import examples, rest
 
 from tensorexpress.switch.operations import (
     ActionCall,
@@ -241,6 +241,7 @@ def test_members_and_groups_change_under_the_entries_that_use_them() -> None:
     assert found(pipeline, 0, 1, 0)["selected"] == 0
 
 
+@rest()
 def test_more_keys_than_are_remembered_are_all_found() -> None:
     pipeline = load("matching")
     add(pipeline, "lpm", (0, (0x0A000000, 8)), 5)

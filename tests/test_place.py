@@ -4,6 +4,7 @@ import json
 
 import pytest
 from click.testing import CliRunner
+from support.thorough import rest
 
 from tensorexpress.cli import main
 from tensorexpress.plan import make_plan
@@ -49,6 +50,7 @@ def test_a_spare_host_is_looked_at_as_a_server() -> None:
     assert "a server on h8" in run("place", "--set", "job.servers=2", "--sums", "none", "--placement", "load")
 
 
+@rest(but=1)
 @pytest.mark.parametrize("policy", ["inart", "fifo", "switchml"])
 def test_plan_draws_the_network(policy: str, tmp_path) -> None:
     assert "the busiest link is" in run("plan", "--policy", policy, "--plot", tmp_path / "fabric.png")

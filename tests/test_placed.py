@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.random import default_rng
 from support.placements import random_fabric
 from support.strategies import plans
-from support.thorough import examples, one_in
+from support.thorough import examples, one_in, rest
 from test_engines import differences
 
 from tensorexpress import placed, placement
@@ -87,12 +87,14 @@ def simulated_bps(plan: Plan) -> float:
 class TestCarriedOut:
     """Within 3 % of the plan, packet by packet."""
 
+    @rest(but=9)
     @pytest.mark.parametrize("policy", ["inart", "libra:placement=equal", "libra:placement=atp"])
     @pytest.mark.parametrize("seed", range(6))
     def test_the_rate_is_the_planned_one(self, seed: int, policy: str) -> None:
         plan, placement = both(scenario_on(three_leaves(seed), 6, 3), policy)
         assert simulated_bps(plan) == pytest.approx(placement.rate_bps, rel=0.03)
 
+    @rest(but=1)
     @one_in(4)
     @pytest.mark.parametrize("block", range(10))
     def test_the_rate_is_the_planned_one_on_random_fabrics(self, block: int) -> None:
@@ -142,6 +144,7 @@ class TestCarriedOut:
         # What is used most takes longest; headers of small slices are a little more than planned.
         assert busy_ps / busy_ps.max() == pytest.approx(links / links.max(), abs=0.02)
 
+    @rest(but=1)
     @one_in(4)
     @pytest.mark.parametrize("switch_rate", [0, "9 Gbps"])
     @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.random import default_rng
 from support.placements import all_places, all_trees, best_by_places, best_by_trees, best_whole, random_fabric
-from support.thorough import examples, one_in
+from support.thorough import examples, one_in, rest
 
 from tensorexpress.errors import PlanError
 from tensorexpress.fabric import LINK, SUM_RATE, Fabric, Resource, fabric_of
@@ -98,6 +98,7 @@ def placed_at_random(seed: int, name: str, way: str) -> Placement:
 class TestRandomFabrics:
     """Two hundred small ones."""
 
+    @rest(but=1)
     @one_in(5)
     @pytest.mark.parametrize("block", range(10))
     def test_the_optimum_is_that_of_another_program_and_method(self, block: int) -> None:
@@ -110,6 +111,7 @@ class TestRandomFabrics:
             ):
                 assert relax(fabric, parties, way).rate_bps == pytest.approx(other, rel=1e-5), (seed, way)
 
+    @rest(but=1)
     @one_in(5)
     @pytest.mark.parametrize("block", range(10))
     def test_no_whole_placement_beats_the_optimum_and_no_draw_the_best_of_all(self, block: int) -> None:
@@ -127,6 +129,7 @@ class TestRandomFabrics:
                 if best is not None:
                     assert placed.rate_bps <= best * (1 + 1e-6) <= placed.bound_bps * (1 + 1e-5), (seed, way)
 
+    @rest(but=3)
     @pytest.mark.parametrize("way", ["none", "once", "trees"])
     @pytest.mark.parametrize("name", ["equal", "inart"])
     def test_every_capacity_is_kept_and_one_used_up(self, name: str, way: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from matplotlib import colormaps
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
-from support.thorough import one_in
+from support.thorough import one_in, rest
 
 import tensorexpress
 from tensorexpress.errors import InputError
@@ -87,6 +87,7 @@ def said(figure):
     return "\n".join(text.get_text() for text in texts(figure))
 
 
+@rest()
 def test_the_ending_chooses_the_format(tmp_path):
     figure = draw_side_by_side(prediction(tmp_path))
     save_figure(figure, tmp_path / "a.png", MADE_BY)
@@ -104,6 +105,7 @@ def test_another_ending_is_refused_on_one_line_before_anything_is_drawn(name, tm
     assert not (tmp_path / name).exists()
 
 
+@rest(but=1)
 @pytest.mark.parametrize("suffix", style.SUFFIXES)
 def test_the_same_prediction_gives_the_same_bytes(suffix, tmp_path):
     shown = prediction(tmp_path)
@@ -138,6 +140,7 @@ def test_the_figure_says_what_was_simulated_and_what_came_out(tmp_path):
         assert words in text
 
 
+@rest(but=1)
 @one_in(2)
 @pytest.mark.parametrize("policies", [EIGHT[:1], EIGHT[:2], EIGHT])
 @pytest.mark.parametrize("name", ["x", "a-long-name-" * 16, "costs 5_000 and 6_000"])
@@ -277,6 +280,7 @@ def test_examples_in_docstrings():
     assert doctest.testmod(timelines).failed == 0
 
 
+@rest()
 def test_a_figure_says_what_made_it_in_small_letters_and_to_programs(tmp_path):
     shown = prediction(tmp_path, "name=my study", "seed=7")
     for suffix in style.SUFFIXES:

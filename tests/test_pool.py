@@ -24,6 +24,7 @@ from support.summing_cluster import (
     check_sums,
     random_gradients,
 )
+from support.thorough import rest
 from support.virtual_network import FAULTLESS, Faults
 
 from tensorexpress.errors import NetworkError
@@ -40,6 +41,7 @@ def test_examples_hold() -> None:
     assert doctest.testmod(pool_module).failed == 0
 
 
+@rest(but=1)
 @settings(max_examples=25)
 @given(
     seed=st.integers(0, 2**32),
@@ -58,6 +60,7 @@ def test_every_worker_gets_every_sum_once_and_the_same(
     check_sums(cluster, gradients)
 
 
+@rest(but=1)
 @pytest.mark.parametrize("levels", [1, 2])
 def test_sums_of_whole_numbers_are_exact_in_a_long_run_with_faults(levels: int) -> None:
     cluster = Cluster(4, STATED, seed=levels, levels=levels)
@@ -76,6 +79,7 @@ def test_sums_of_whole_numbers_are_exact_in_a_long_run_with_faults(levels: int) 
     assert turns < 1.15 * PACKETS * 60
 
 
+@rest(but=1)
 @pytest.mark.parametrize("levels", [1, 2])
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=8)

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.network import host, ip, needs_root, neighbour
+from support.thorough import rest
 
 from tensorexpress.errors import InputError, NetworkError
 from tensorexpress.switch import offload, ports
@@ -195,6 +196,7 @@ def checked(scapy_all, frame):
     return scapy_all.Ether(frame)
 
 
+@rest(but=8)
 @pytest.mark.parametrize("version", [4, 6])
 @pytest.mark.parametrize("tagged", [False, True])
 @pytest.mark.parametrize("size", [1, 1000, 1001, 3500])

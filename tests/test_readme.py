@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from support.thorough import rest
 
 from tensorexpress.cli import main
 
@@ -17,7 +18,8 @@ def console_blocks():
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         for block in re.findall(r"```console\n(.*?)```", page.read_text(), re.DOTALL):
             command, _, expected = block.partition("\n")
-            yield pytest.param(command, expected, id=f"{page.name}: {command}")
+            marks = () if page.name == "README.md" else rest()
+            yield pytest.param(command, expected, id=f"{page.name}: {command}", marks=marks)
 
 
 @cache  # some commands stand on two pages
@@ -41,6 +43,7 @@ def test_links_between_pages_lead_somewhere():
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+@rest()
 def test_python_blocks_of_the_readme_run():
     for block in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL):
         exec(compile(block, "README.md", "exec"), {})

@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.thorough import rest
 
 from tensorexpress import recovery
 from tensorexpress.host.endpoint import settings_of
@@ -129,6 +130,7 @@ def test_doctests() -> None:
 SMALL = ["job.model=alexnet", "job.workers=3", "job.servers=2", "iterations=2"]
 
 
+@rest()
 def test_loss_of_one_packet_in_a_thousand_costs_no_policy_its_gain_and_time_outs_no_twentieth() -> None:
     for seed in range(3):
         compared = predict(read_scenario(overrides=[*SMALL, "loss=0.001", f"seed={seed}"]), ["fifo", "tensorexpress"])

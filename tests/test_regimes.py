@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support.thorough import rest
 
 from tensorexpress.policy import POLICIES
 from tensorexpress.results.advice import notes
@@ -25,6 +26,7 @@ def iterations_ms(scenario: Scenario, policies: list[str]) -> dict[str, float]:
     return {name: each.jobs[0].iteration_ps / 1e9 for name, each in predict(scenario, policies).results.items()}
 
 
+@rest()
 @pytest.mark.parametrize("model", ["resnet50", "inception-v3"])
 def test_with_colocated_servers_no_order_is_slower_than_fifo_and_more_bandwidth_never_hurts(model: str) -> None:
     slower = None
@@ -50,6 +52,7 @@ LARGE = ("cluster.mtu=65535", "compute.jitter=0.05")
 BOUND_BY_BYTES = ("job.model=vgg16", "job.workers=8", "job.colocated=true", "cluster.bandwidth=5 Gbps")
 
 
+@rest(but=1)
 @pytest.mark.parametrize(
     ("changes", "policies", "reason"),
     [
@@ -75,6 +78,7 @@ def test_a_policy_that_is_slower_is_told_of_with_the_reason(
     assert note.endswith(" ms, no more than what moving 64 packets as one may cost.")
 
 
+@rest()
 def test_with_racks_strict_priority_by_layers_stays_near_a_full_sort_by_deadlines() -> None:
     """Windows without limit leave the order to switches, and uplinks that are too slow let everything wait there."""
     scenario = colocated(

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from numpy.random import default_rng
 from support.deployed import PROGRAM, SCHEMA, fitted
 from support.summed_training import PipelineNetwork, Training, summed_plan
+from support.thorough import rest
 from support.virtual_network import FAULTLESS, Faults
 from test_placed import AT_ONCE, both, scenario_on, simulated_bps, three_leaves
 
@@ -273,6 +274,7 @@ class SwitchControl:
 _INSERT, _MODIFY = p4runtime_pb2.Update.INSERT, p4runtime_pb2.Update.MODIFY
 
 
+@rest(but=1)
 @pytest.mark.parametrize(
     ("policy", "faults"),
     [("inart", STATED), ("atp", FAULTLESS)],

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.thorough import examples
+from support.thorough import examples, rest
 
 from tensorexpress.cluster import Link
 from tensorexpress.errors import InputError, SimulationError
@@ -420,6 +420,7 @@ def test_mean_wait_of_m_d_1():
     assert waits_ps(packets, "fifo").mean() == pytest.approx(load / (2 * (1 - load)) * service_ps, rel=0.02)
 
 
+@rest(but=2)
 @pytest.mark.parametrize("discipline", BUILT_IN)
 def test_mean_wait_of_m_m_1_under_every_discipline_that_does_not_look_at_sizes(discipline):
     load, mean_bytes = 0.7, 20_000

@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
+from support.thorough import rest
 
 from tensorexpress.cli import main
 from tensorexpress.notes_file import read_notes, write_notes
@@ -223,6 +224,7 @@ def test_two_scenarios_stand_side_by_side(scenario_file: Path, tmp_path: Path) -
     assert {str(anchor)[1:] for anchor in anchors} <= set(ids)
 
 
+@rest()
 def test_a_sweep_says_at_the_scenarios_own_value_what_the_scenario_says(
     predicted: tuple[Path, dict[str, Any], Path], scenario_file: Path, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.thorough import examples, one_in
+from support.thorough import examples, one_in, rest
 from test_engines import differences
 from test_placed import AT_ONCE, PACKETS, both, scenario_on, three_leaves
 
@@ -59,6 +59,7 @@ def rate_bps(job: JobTrace, since_ps: int, until_ps: int) -> float:
 
 
 class TestEngines:
+    @rest()
     @one_in(3)
     @pytest.mark.parametrize("policy", POLICIES)
     @pytest.mark.parametrize("more", [{}, {"loss": 0.01}, {"jitter": 0.1}])
@@ -70,6 +71,7 @@ class TestEngines:
         one, other = (execute(program, engine, record_packets=True) for engine in ("simpy", "fast"))
         assert not differences(one, other)
 
+    @rest()
     @settings(max_examples=examples(20))
     @given(
         seed=st.integers(0, 30),
@@ -89,6 +91,7 @@ class TestEngines:
 
 
 class TestCarriedOut:
+    @rest(but=2)
     @pytest.mark.parametrize(("seed", "spine"), [(0, "s3"), (3, "s4"), (4, "s3"), (7, "s4")])
     def test_iterations_reach_what_is_planned_before_and_after(self, seed: int, spine: str) -> None:
         cluster = three_leaves(seed)
@@ -128,6 +131,7 @@ class TestCarriedOut:
         plan = make_plan(disturbed(), parse_policy("inart"))
         assert not differences(execute(build(plan), "fast"), execute(program_of(plan, []), "fast"))
 
+    @rest(but=3)
     @pytest.mark.parametrize("policy", [*POLICIES, "fifo", "libra"])
     def test_no_bound_is_beaten(self, policy: str) -> None:
         for reaction_ps in (0, MS // 2, 2 * MS):
@@ -152,6 +156,7 @@ class TestPredicted:
         with pytest.raises(PlanError, match="policy 'switchml' has sums end in switches"):
             predict(scenario, ["switchml"], replan_ps=0)
 
+    @rest()
     def test_the_table_and_json_say_when_and_what_it_brought(self, tmp_path: Path) -> None:
         quick = [EXAMPLE, "--set", "job.model=alexnet", "--set", "change.at=200 ms", "--set", "change.until=900 ms"]
         args = ["predict", *quick, "--set", "iterations=6", "--replan", "10 ms"]
@@ -167,6 +172,7 @@ class TestPredicted:
         assert first["jobs"]["job0"]["planned_again_bps"] > 2 * first["jobs"]["job0"]["planned_as_it_was_bps"]
         assert first["jobs"]["job0"]["iteration_after_ms"] > 0
 
+    @rest()
     def test_a_page_says_when_routes_changed(self, tmp_path: Path) -> None:
         pages = {}
         for reaction in ("300 us", None):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from support.deployed import PROGRAM, SCHEMA
 from support.summed_training import summed_plan
+from support.thorough import rest
 from support.training_run import check_consistent
 
 from tensorexpress.cli.run_notes import notes_on
@@ -130,6 +131,7 @@ class Rerouted:
         self.thread.join()
 
 
+@rest()
 def test_a_run_plans_its_routes_again_by_itself(tmp_path: Path) -> None:
     plan = summed_plan(tmp_path, *SPARE_HOSTS, "iterations=24", policy="inart", scale=0.3)
     others: list[Others] = []
@@ -152,6 +154,7 @@ def test_a_run_plans_its_routes_again_by_itself(tmp_path: Path) -> None:
     assert "after the start, other routes were in force: sums of job0 to" in note
 
 
+@rest()
 def test_a_run_takes_the_other_spine_when_others_use_one_and_every_sum_is_exact(tmp_path: Path) -> None:
     plan = summed_plan(tmp_path, *SPARE_HOSTS, "iterations=24", policy="inart", scale=0.3)
     rerouted = Rerouted(plan)

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from support.thorough import rest
 
 import tensorexpress
 from tensorexpress import trace_file
@@ -61,6 +62,7 @@ def test_rows_are_what_the_csv_holds(prediction):
     assert written == [{name: str(value) for name, value in row.items()} for row in prediction.rows()]
 
 
+@rest()
 def test_the_same_question_has_an_equal_answer():
     few_packets = read_scenario(None, [*SMALL, "cluster.mtu=60000", "job.workers=1"])
     made = [predict(few_packets, ["fifo", "tensorexpress:slice=500 KB"], engine=engine) for engine in ("fast", "simpy")]
@@ -144,6 +146,7 @@ def test_plans_and_traces_say_which_version_made_them(prediction, tmp_path):
     assert plan["made_by"] == f"tensorexpress {tensorexpress.__version__}"
 
 
+@rest()
 def test_a_sweep_says_at_every_point_what_made_it():
     from tensorexpress.sim.sweep import sweep
 

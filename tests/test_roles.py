@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from support.thorough import rest
 
 from tensorexpress.cli import main
 from tensorexpress.commits.modes import COMMIT_MODES
@@ -54,6 +55,7 @@ def check_ended(run: CohortRun) -> None:
             os.kill(process.pid, 0)
 
 
+@rest(but=1)
 @pytest.mark.parametrize("mode", COMMIT_MODES)
 def test_every_mode_commits_all_updates_within_its_bounds(mode: str) -> None:
     scenario = training()
@@ -72,6 +74,7 @@ def test_every_mode_commits_all_updates_within_its_bounds(mode: str) -> None:
     check_ended(run)
 
 
+@rest()
 def test_without_its_scheduler_updates_commit_as_they_come() -> None:
     said: list[str] = []
     run = run_commits(training(updates=120), "order", killing("scheduler"), said.append)
@@ -128,6 +131,7 @@ def test_without_its_replica_a_server_goes_on_alone() -> None:
     assert any("the replica is gone" in line for line in said)
 
 
+@rest(but=1)
 @pytest.mark.parametrize("mode", ["sync", "order"])
 def test_without_one_worker_the_others_go_on(mode: str) -> None:
     said: list[str] = []

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from support.network import needs_root
+from support.thorough import rest
 from support.training_run import Killer, check_consistent, check_queues, small_plan
 
 from tensorexpress.errors import NetworkError
@@ -25,10 +26,13 @@ from tensorexpress.target.embedded import EmbeddedTarget
 from tensorexpress.target.runner import run_plan
 from tensorexpress.trace import measure_job
 
+pytestmark = pytest.mark.usefixtures("one_nursery")
+
 WIRES = EmbeddedTarget(wires=True)
 SCRIPT = Path(__file__).with_name("support") / "training_run.py"
 
 
+@rest(but=1)
 def test_order_in_hosts_and_switch_brings_the_first_layer_back_sooner(tmp_path):
     first_ps = {}
     for policy in ("fifo", "tensorexpress"):
@@ -42,6 +46,7 @@ def test_order_in_hosts_and_switch_brings_the_first_layer_back_sooner(tmp_path):
     assert first_ps["tensorexpress"] < first_ps["fifo"]
 
 
+@rest()
 def test_with_a_barrier_the_first_layer_comes_last(tmp_path):
     run = run_plan(small_plan(tmp_path, "job.barrier=true", "iterations=1", scale=0.1), WIRES)
     updated_ps = run.trace.jobs[0].updated_ps
@@ -53,17 +58,19 @@ def test_every_tensor_passes_the_switch_in_its_planned_queue(tmp_path):
 
 
 @pytest.mark.parametrize("overrides", [
-    ["job.workers=3", "job.servers=2", "job.colocated=true", "job.shard=10 KB", "job.sum_rate=1 Gbps"],
     ["job.0.workers=h0,h1", "job.0.servers=h2", "job.1.model=", "job.1.csv={csv}", "job.1.workers=h3",
      "job.1.servers=h2", "job.1.start=20 ms"],
     ["job.workers=3", "job.servers=0", "job.architecture=ring", "job.bucket=40 KB"],
     ["job.workers=5", "job.servers=0", "job.architecture=tree", "compute.jitter=0.1"],
-    ["job.workers=2", "job.servers=1", "job.gpus_per_host=2", "job.local_rate=100 Mbps", "compute.jitter=0.1"],
-    ["job.workers=3", "job.servers=0", "job.architecture=ring", "job.gpus_per_host=2"],
-    # Hosts send as many bytes, as float32 numbers.
-    ["job.workers=3", "job.servers=0", "job.architecture=ring", "job.dtype=bf16"],
-    ["job.workers=2", "job.servers=1", "job.dtype=fp16", "job.compression=97", "job.compression_rate=1 Gbps"],
-    ["cluster.topology=dumbbell", "cluster.left=2", "cluster.right=2", "job.workers=h0,h2", "job.servers=h1"],
+    *(pytest.param(each, marks=rest()) for each in [
+        ["job.workers=3", "job.servers=2", "job.colocated=true", "job.shard=10 KB", "job.sum_rate=1 Gbps"],
+        ["job.workers=2", "job.servers=1", "job.gpus_per_host=2", "job.local_rate=100 Mbps", "compute.jitter=0.1"],
+        ["job.workers=3", "job.servers=0", "job.architecture=ring", "job.gpus_per_host=2"],
+        # Hosts send as many bytes, as float32 numbers.
+        ["job.workers=3", "job.servers=0", "job.architecture=ring", "job.dtype=bf16"],
+        ["job.workers=2", "job.servers=1", "job.dtype=fp16", "job.compression=97", "job.compression_rate=1 Gbps"],
+        ["cluster.topology=dumbbell", "cluster.left=2", "cluster.right=2", "job.workers=h0,h2", "job.servers=h1"],
+    ]),
 ])  # fmt: skip
 def test_servers_on_workers_several_jobs_rings_and_several_switches(overrides, tmp_path):
     overrides = [each.format(csv=tmp_path / "layers.csv") for each in overrides]
@@ -71,6 +78,7 @@ def test_servers_on_workers_several_jobs_rings_and_several_switches(overrides, t
     check_consistent(run_plan(plan, WIRES))
 
 
+@rest()
 @pytest.mark.parametrize(
     "policy", ["tensorexpress:switch=sp-pifo,queues=slack", "bytescheduler:slice=20 KB,credit=40 KB"]
 )
@@ -78,6 +86,7 @@ def test_policies_that_rank_by_slack_or_have_credit_run_too(policy, tmp_path):
     check_consistent(run_plan(small_plan(tmp_path, "iterations=1", policy=policy, scale=0.3), WIRES))
 
 
+@rest(but=1)
 def test_with_loss_duplicates_reordering_and_damage_every_sum_is_exact(tmp_path):
     faults = Faults(loss=0.05, duplicate=0.02, reorder=0.05, corrupt=0.001)
     overrides = ["job.workers=8", "job.servers=2", "job.shard=1 KB", "cluster.mtu=1500", "transport.rto_min=20 ms"]
@@ -92,6 +101,7 @@ def test_with_loss_duplicates_reordering_and_damage_every_sum_is_exact(tmp_path)
 
 
 # A crash of native code ends a switch by SIGSEGV.
+@rest(but=1)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_run_survives_the_switch_and_leaves_nothing_behind(number, tmp_path, monkeypatch):
     killer = Killer("switch", number)
@@ -105,6 +115,7 @@ def test_a_run_survives_the_switch_and_leaves_nothing_behind(number, tmp_path, m
     assert not [who for who, pid in killer.pids.items() if Path(f"/proc/{pid}").exists()]
 
 
+@rest(but=1)
 @pytest.mark.parametrize(("who", "number", "message"), [
     ("h1", signal.SIGKILL, r"h1 \(worker 1 of job0\) was ended by SIGKILL before the run was over"),
     ("h2", signal.SIGTERM, r"h2 \(server of job0\) was ended by SIGTERM before the run was over"),
@@ -142,12 +153,14 @@ def killed_run(directory, cables):
     return process.pid, pids
 
 
+@rest(but=1)
 def test_nothing_is_left_of_a_run_that_was_killed(tmp_path):
     _, pids = killed_run(tmp_path, "wires")
     assert len(pids) == 4
     wait_for_end(pids)
 
 
+@rest()
 @needs_root
 def test_the_next_start_removes_namespaces_and_cables_of_a_run_that_was_killed(tmp_path):
     before = marked_names()

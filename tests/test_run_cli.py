@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from support.network import needs_root
-from support.thorough import one_in
+from support.thorough import one_in, rest
 from support.training_run import LAYERS, small_plan, write_workload
 
 from tensorexpress.cli import main
@@ -46,6 +46,7 @@ def scenario(tmp_path):
     return path
 
 
+@rest(but=1)
 def test_a_run_prints_a_table_and_writes_traces(scenario, tmp_path):
     outputs = ("-o", tmp_path / "runs", "--json", tmp_path / "metrics.json", "--csv", tmp_path / "metrics.csv")
     result = invoke(scenario, "--wires", *outputs)
@@ -71,6 +72,7 @@ def test_a_run_prints_a_table_and_writes_traces(scenario, tmp_path):
     assert {row["source"] for row in rows} == {"measured"}
 
 
+@rest()
 def test_the_policies_that_a_scenario_names_are_run(scenario):
     result = invoke(scenario, "--wires", "--set", "policies=p3", "--json", "-")
     assert list(json.loads(result.output)["policies"]) == ["p3"]
@@ -81,6 +83,7 @@ def calm_run(tmp_path_factory):
     return run_plan(small_plan(tmp_path_factory.mktemp("calm"), "iterations=1", scale=0.1), EmbeddedTarget(wires=True))
 
 
+@rest()
 def test_who_will_wait_for_long_is_told_so(scenario, calm_run, monkeypatch):
     monkeypatch.setattr(runner, "run_plan", lambda plan, target, **options: calm_run)
     result = invoke(scenario, "--wires", "--set", "iterations=999", "--policy", "fifo,p3")
@@ -155,6 +158,7 @@ def test_what_cannot_be_run_is_refused_in_one_line(arguments, status, message, s
     assert len(result.output.splitlines()) == 1
 
 
+@rest(but=1)
 @needs_root
 @one_in(2)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.network import needs_bmv2, needs_root
 from support.summed_training import LEAF_SPINE, LEAF_SPINE_SERVERS, summed_plan
-from support.thorough import one_in
+from support.thorough import one_in, rest
 from support.training_run import Killer, check_consistent, small_plan
 
 from tensorexpress.errors import NetworkError
@@ -19,9 +19,12 @@ from tensorexpress.target.bmv2 import Bmv2Target
 from tensorexpress.target.embedded import EmbeddedTarget
 from tensorexpress.target.runner import run_plan
 
+pytestmark = pytest.mark.usefixtures("one_nursery")
+
 WIRES = EmbeddedTarget(wires=True)
 
 
+@rest(but=1)
 @pytest.mark.parametrize(
     "policy", ["switchml", "tensorexpress+sum", "tensorexpress:sum=front", "tensorexpress:sum=hashed"]
 )
@@ -35,6 +38,7 @@ def test_runs_have_the_trace_that_the_simulator_has(policy: str, tmp_path: Path)
     assert (sent >= 1138 * packets * 2).all()
 
 
+@rest()
 def test_servers_of_other_policies_have_no_part(tmp_path: Path) -> None:
     started: dict[str, int] = {}
     plan = small_plan(tmp_path, "iterations=1", policy="switchml", scale=0.1)
@@ -64,6 +68,7 @@ def test_bmv2_sums_exactly_before_servers(policy: str, tmp_path: Path) -> None:
     check_consistent(run_plan(plan, Bmv2Target()))
 
 
+@rest()
 def test_a_server_is_sent_what_a_worker_sends_however_many_there_are(tmp_path: Path) -> None:
     # No time-out on a machine that stands still for a while.
     plan = summed_plan(tmp_path, "iterations=1", "job.servers=1", "transport.rto_min=5 s", policy="libra")
@@ -89,6 +94,7 @@ everywhere = pytest.mark.parametrize(
 )
 
 
+@rest()
 @one_in(2)
 @everywhere
 def test_with_loss_duplicates_reordering_and_damage_every_sum_is_exact(policy: str, level: str, tmp_path: Path) -> None:
@@ -101,11 +107,13 @@ def test_with_loss_duplicates_reordering_and_damage_every_sum_is_exact(policy: s
     assert run.trace.retransmissions > 0
 
 
+@rest()
 @pytest.mark.parametrize("policy", ["libra", "atp"])
 def test_a_host_is_worker_and_server_at_once(policy: str, tmp_path: Path) -> None:
     check_consistent(run_plan(summed_plan(tmp_path, "job.colocated=true", "job.servers=3", policy=policy), WIRES))
 
 
+@rest()
 @one_in(2)
 @pytest.mark.parametrize(
     ("policy", "level", "number"),
@@ -126,6 +134,7 @@ def test_a_run_survives_a_switch_that_was_killed(
     assert killer.iterations == 5
 
 
+@rest()
 @one_in(2)
 @pytest.mark.parametrize(("policy", "who", "number", "message"), [
     ("switchml", "h1", signal.SIGKILL, r"h1 \(worker 1 of job0\) was ended by SIGKILL before the run was over"),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.strategies import policies, scenarios
-from support.thorough import examples
+from support.thorough import examples, rest
 
 from tensorexpress import scaling
 from tensorexpress.errors import ScenarioError
@@ -53,6 +53,7 @@ def test_every_time_of_a_scaled_run_is_the_factor_times_the_original(
     check_times_scale(at_rate(scenario, 10**9), policy, factor)
 
 
+@rest(but=1)
 @pytest.mark.parametrize(
     ("architecture", "policy"),
     [

@@ -7,6 +7,7 @@ import json
 
 import pytest
 from click.testing import CliRunner
+from support.thorough import rest
 
 from tensorexpress.cli import main
 from tensorexpress.errors import InputError
@@ -25,6 +26,7 @@ def test_one_seed_says_nothing_of_chance() -> None:
         OverSeeds((None,))
 
 
+@rest()
 def test_seeds_give_means_of_what_each_gives_alone() -> None:
     arguments = ["predict", *SMALL, "--set", "loss=0.001", "--policy", "fifo,p3", "--json", "-"]
     documents = [

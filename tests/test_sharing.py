@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from numpy.random import Generator, default_rng
 from support.placements import TreePrograms, all_trees, random_fabric
+from support.thorough import rest
 from test_placed import three_leaves
 
 from tensorexpress import placement_rounding
@@ -79,6 +80,7 @@ class TestTinyFabrics:
             reached.append(min(drawn) / best[0])
         assert np.mean(reached) > 0.999
 
+    @rest(but=1)
     @pytest.mark.parametrize("way", ["none", "once", "trees"])
     def test_no_capacity_is_exceeded_and_each_job_has_one_that_is_used_up(self, way: str) -> None:
         for seed in range(12):

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 from click.testing import CliRunner
+from support.thorough import rest
 
 from tensorexpress.cli import main
 from tensorexpress.cli.signals import stopped_by_signals
@@ -69,6 +70,7 @@ def watched(folder, *arguments):
         os.close(ours)
 
 
+@rest()
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_a_prediction_that_is_ended_shows_and_writes_the_policies_that_are_finished(ending, folder):
     with watched(folder, "predict", *SMALL, "--policy", f"fifo,{SLOW}", "--json", "kept.json") as (verb, wait_for):
@@ -81,6 +83,7 @@ def test_a_prediction_that_is_ended_shows_and_writes_the_policies_that_are_finis
     assert list(json.loads((folder / "kept.json").read_text())["policies"]) == ["fifo"]
 
 
+@rest(but=1)
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_sweep_that_is_ended_shows_and_writes_the_points_that_are_finished(ending, folder):
     vary = ("--vary", f"cluster.mtu=9000,{SLOW_MTU}", "--processes", "1", "--policy", "fifo")
@@ -95,6 +98,7 @@ def test_a_sweep_that_is_ended_shows_and_writes_the_points_that_are_finished(end
     assert sorted(path.name for path in folder.iterdir()) == ["kept.csv", "layers.csv"]
 
 
+@rest()
 def test_a_search_that_is_ended_writes_the_plan_of_the_best_so_far(folder):
     start = ("--policy", SLOW, "--fix", "sum=none", "--within", "0", "--processes", "1")
     with watched(folder, "tune", *SMALL, *start, "-o", "kept.json") as (verb, wait_for):
@@ -108,6 +112,7 @@ def test_a_search_that_is_ended_writes_the_plan_of_the_best_so_far(folder):
     assert f"- Best: {read_plan(folder / 'kept.json').policy.name}" in table
 
 
+@rest()
 def test_an_explanation_that_is_ended_says_so_and_leaves_nothing(folder):
     with watched(
         folder, "explain", *SMALL, "--policy", SLOW.replace("tensorexpress", "fifo"), "--json", "kept.json"

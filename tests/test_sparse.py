@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.thorough import examples
+from support.thorough import examples, rest
 
 from tensorexpress import confidence, hot_keys, lookups, register_layout, sparse
 from tensorexpress.confidence import student_t, wilson
@@ -91,6 +91,7 @@ def test_hottest_rows_cover_what_a_sum_over_them_says(table, workers, hot):
     assert found.rows == pytest.approx((1 - (1 - probability) ** (table.lookups * workers)).sum(), rel=1e-9)
 
 
+@rest(but=6)
 @pytest.mark.parametrize("skew", [0.0, 0.5, 1.0, 1.05, 1.5, 3.0])
 @pytest.mark.parametrize("hot", [1_100_000, 3_000_000])
 def test_rows_that_ranges_stand_for_are_as_good_as_counted_one_by_one(skew, hot):

@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from support.thorough import rest
 
 from tensorexpress.cli import main
 from tensorexpress.errors import InputError, WorkloadError
@@ -184,6 +185,7 @@ def test_a_sparse_model_is_predicted_alike_by_both_engines():
     assert fast.speedup("tensorexpress") == simpy.speedup("tensorexpress")
 
 
+@rest()
 def test_servers_of_a_sparse_model_need_a_fraction_of_the_time_of_a_dense_one():
     """Most of DLRM is tables: the time of a network-bound iteration falls as the bytes do."""
     overrides = ["job.workers=4", "job.servers=2", "iterations=1", "cluster.bandwidth=1 Gbps"]

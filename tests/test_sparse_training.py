@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from support.network import needs_bmv2, needs_root
 from support.summed_training import LEAF_SPINE_SERVERS, PipelineNetwork, Training
+from support.thorough import rest
 from support.training_run import check_consistent
 from support.virtual_network import FAULTLESS, Faults
 
@@ -42,6 +43,7 @@ def sparse_plan(directory: Path, *overrides: str, policy: str = "libra:slice=2 K
     return plan
 
 
+@rest(but=3)
 @pytest.mark.parametrize(
     ("policy", "overrides", "faults"),
     [
@@ -82,6 +84,7 @@ def test_every_sum_is_exact_and_a_layer_waits_for_both_parts(
     assert bool(training.retransmissions) == (faults is STATED)
 
 
+@rest()
 def test_a_run_has_the_trace_that_the_simulator_has(tmp_path: Path) -> None:
     run = run_plan(sparse_plan(tmp_path, "cluster.bandwidth=10 Mbps"), EmbeddedTarget(wires=True))
     check_consistent(run)

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.thorough import rest
 
 from tensorexpress.policy import parse_policy
 from tensorexpress.scenario import read_scenario, read_study
@@ -64,6 +65,7 @@ def test_a_point_has_a_source_a_scenario_and_a_row_on_the_page(study: str, point
     assert fitted.strip("`") == point.fitted
 
 
+@rest(but=1)
 @pytest.mark.parametrize(
     ("study", "case"),
     [

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+from support.thorough import rest
 
 import tensorexpress
 
@@ -18,6 +21,17 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
 
 
+def test_the_scripts_use_what_there_is() -> None:
+    """Running them takes long; that names of the library are still there is known at once."""
+    attributes = [
+        node for block in blocks("python") for node in ast.walk(ast.parse(block)) if isinstance(node, ast.Attribute)
+    ]
+    names = {node.attr for node in attributes if isinstance(node.value, ast.Name) and node.value.id == "te"}
+    assert {"predict", "sweep"} <= names
+    assert all(hasattr(tensorexpress, name) for name in names)
+
+
+@rest()
 def test_the_scripts_print_what_the_page_says_and_leave_its_files(tmp_path: Path) -> None:
     *study, on_all_cores = blocks("python")
     printed = ""

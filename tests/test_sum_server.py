@@ -21,7 +21,7 @@ from support.summing_cluster import (
     check_sums,
     random_gradients,
 )
-from support.thorough import examples, one_in
+from support.thorough import examples, one_in, rest
 from support.virtual_network import FAULTLESS, Faults
 
 from tensorexpress.errors import NetworkError
@@ -69,6 +69,7 @@ def test_every_worker_gets_every_sum_once_and_the_same(
     assert all(server.is_complete for server in cluster.servers)
 
 
+@rest(but=1)
 @one_in(2)
 @pytest.mark.parametrize("levels", [1, 2])
 @pytest.mark.parametrize("kinds", KINDS[1:6:2], ids=["front", "hashed", "preempts"])
@@ -103,6 +104,7 @@ def test_where_nothing_is_lost_a_server_gets_one_packet_for_all_that_meet_in_a_s
         assert received > turns
 
 
+@rest(but=1)
 @pytest.mark.parametrize("kinds", KINDS[1:6:2], ids=["front", "hashed", "preempts"])
 @pytest.mark.parametrize("levels", [1, 2])
 @given(seed=st.integers(0, 2**32))

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.thorough import rest
 
 from tensorexpress.framing import Framing
 from tensorexpress.sums import PART_FRAMING, SUM_FRAMING
@@ -32,6 +33,7 @@ def two_jobs(tmp_path: Path) -> list[str]:
     return ["cluster.bandwidth=10 Gbps", *(f"job.{job}.{key}" for job in range(2) for key in keys)]
 
 
+@rest(but=3)
 @pytest.mark.parametrize("bandwidth_bps", [10 * GBPS, 100 * GBPS])
 @pytest.mark.parametrize(
     ("way", "framing"), [("switchml", SUM_FRAMING), ("libra, 4 servers", SUM_FRAMING), ("atp, 4 servers", PART_FRAMING)]
@@ -97,6 +99,7 @@ def test_the_page_has_the_rates_that_the_benchmark_prints() -> None:
                 assert row[column] == f"{sums.values_per_second(way, workers, gbps * GBPS) / 1e6:.0f}"
 
 
+@rest()
 def test_the_page_has_the_memory_that_the_benchmark_prints() -> None:
     found = sums.shared("atp", 8)
     assert found is not None
@@ -104,6 +107,7 @@ def test_the_page_has_the_memory_that_the_benchmark_prints() -> None:
     assert on_page("`atp`", "Two jobs")[on_page("slots").index("8")] == expected
 
 
+@rest()
 def test_the_page_has_the_models_that_the_benchmark_prints() -> None:
     *_, row = sums.zoo(["inception-v3"], [10])
     assert on_page("inception-v3, 10 Gbps") == cells(row)

@@ -19,7 +19,7 @@ from support.summed_training import (
     over_reference,
     summed_plan,
 )
-from support.thorough import one_in
+from support.thorough import one_in, rest
 from support.training_run import small_plan
 from support.virtual_network import FAULTLESS, Faults, VirtualNetwork
 
@@ -36,6 +36,7 @@ MakeNetwork = Callable[[Plan, Faults, int], VirtualNetwork]
 on_both = pytest.mark.parametrize("network_of", [over_reference, PipelineNetwork])
 
 
+@rest(but=1)
 @on_both
 @one_in(4)
 @pytest.mark.parametrize("policy", ["switchml", "tensorexpress+sum"])
@@ -74,6 +75,7 @@ PLACES = pytest.mark.parametrize(
 )
 
 
+@rest(but=2)
 @on_both
 @one_in(6)
 @pytest.mark.parametrize("policy", END_AT_SERVERS)
@@ -99,6 +101,7 @@ def test_every_update_is_exact_and_told_where_sums_end_at_servers(
         assert bool(training.retransmissions) == (faults is STATED)
 
 
+@rest(but=1)
 @one_in(2)
 @pytest.mark.parametrize("policy", ["switchml", "tensorexpress+sum", *END_AT_SERVERS])
 @pytest.mark.parametrize("levels", ["one level", "two levels"])
@@ -115,6 +118,7 @@ def test_the_p4_program_sums_exactly_over_many_iterations(tmp_path: Path, policy
         assert (worker.updated_ps > 0).all()
 
 
+@rest(but=1)
 @on_both
 @one_in(2)
 @pytest.mark.parametrize("policy", ["inart", "atp:placement=equal"])
@@ -131,6 +135,7 @@ def test_every_update_is_exact_where_tensors_are_split_over_servers(
         assert (worker.updated_ps > 0).all()
 
 
+@rest(but=1)
 @on_both
 def test_a_run_is_not_hurt_by_one_that_was_broken_off_in_the_same_slots(
     tmp_path: Path, network_of: MakeNetwork

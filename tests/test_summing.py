@@ -10,7 +10,7 @@ import pytest
 import simpy
 from hypothesis import given, settings
 from support.strategies import SUMMED, US, plans
-from support.thorough import examples, one_in
+from support.thorough import examples, one_in, rest
 from test_engines import crowded, differences
 
 from tensorexpress.bound import make_demand, run_bound_ps
@@ -297,6 +297,7 @@ class TestGaps:
 
 
 class TestEnginesAreEqual:
+    @rest(but=8)
     @one_in(3)
     @pytest.mark.parametrize(
         "policy",
@@ -498,6 +499,7 @@ class TestNotes:
     def predicted(self, *policies: str, more: tuple[str, ...] = ()) -> SideBySide:
         return predict(read_scenario(overrides=[*self.small, *more]), policies)
 
+    @rest()
     def test_tell_order_from_sums_by_policies_that_sum_in_the_same_way(self) -> None:
         compared = self.predicted("fifo", "switchml", "atp", "tensorexpress+sum:sum=hashed")
         fifo, _, hashed, both = (result.jobs[0].iteration_ps for result in compared.results.values())
@@ -531,6 +533,7 @@ class TestNotes:
             said = notes(self.predicted("fifo", policy, more=more))
             assert any("a slot stands still for transport.rto_min" in note for note in said) == is_said
 
+    @rest()
     @pytest.mark.parametrize("sums", ["front", "hashed"])
     def test_explain_the_step_to_sums_in_the_switch(self, sums: str) -> None:
         policy = f"tensorexpress+sum:sum={sums}"

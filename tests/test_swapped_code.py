@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from support.passes import document
 from support.random_tables import RandomTables
+from support.thorough import rest
 from test_device_process import wires
 from test_native_loop import DOCUMENTS, PORTS, SETTINGS, Loops, compiled, copies, memory_of, seeds_of, timed
 from test_pipeline_stateful import command
@@ -54,7 +55,9 @@ def first(name: str) -> CompiledProgram:
     return program
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=rest() if name == "tensorexpress" else ()) for name in DOCUMENTS]
+)
 def test_memory_is_laid_out_by_the_program_and_not_by_how_its_code_was_made(name: str) -> None:
     early, late = first(name).native, compiled(name, NATIVE).native
     assert early is not None
@@ -63,6 +66,7 @@ def test_memory_is_laid_out_by_the_program_and_not_by_how_its_code_was_made(name
     assert early.code != late.code
 
 
+@rest(but=3)
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_code_is_swapped_under_random_traffic_and_nobody_can_tell(name: str) -> None:
     draws = read_program(DOCUMENTS[name])
@@ -265,6 +269,7 @@ def test_frames_pass_at_once_and_go_on_through_optimised_code_with_all_state(
     assert optimiser.calls == ["compile_here", "optimise_here"]
 
 
+@rest()
 def test_a_stop_ends_the_optimisation_and_the_next_start_goes_on_from_there(optimiser: Optimiser) -> None:
     with switch_on_wires():
         optimiser.begun.wait()
@@ -280,6 +285,7 @@ def test_a_stop_ends_the_optimisation_and_the_next_start_goes_on_from_there(opti
     assert_nothing_is_left(optimiser)
 
 
+@rest()
 def test_a_program_that_is_replaced_is_not_optimised_any_more(
     optimiser: Optimiser, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -299,6 +305,7 @@ def test_a_program_that_is_replaced_is_not_optimised_any_more(
     assert not caplog.messages
 
 
+@rest()
 def test_the_same_program_again_is_optimised_once(optimiser: Optimiser) -> None:
     with switch_on_wires() as (switch, left, right):
         optimiser.begun.wait()
@@ -312,6 +319,7 @@ def test_the_same_program_again_is_optimised_once(optimiser: Optimiser) -> None:
     assert_nothing_is_left(optimiser)
 
 
+@rest()
 def test_switches_of_one_process_share_an_optimisation_until_the_last_is_gone(optimiser: Optimiser) -> None:
     with switch_on_wires() as (staying, left, right):
         with switch_on_wires():
@@ -342,6 +350,7 @@ def test_a_forwarding_process_that_dies_meanwhile_leaves_nothing(
     assert not kept_program().ir
 
 
+@rest()
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [

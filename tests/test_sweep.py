@@ -18,6 +18,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from support.thorough import rest
 
 from tensorexpress import vary
 from tensorexpress.cli.sweep import sweep as command
@@ -65,6 +66,7 @@ def test_listed_values_come_back_in_order_and_with_the_unit_of_the_last(numbers,
     assert values == tuple(f"{number} {unit}" for number in numbers)
 
 
+@rest()
 @given(st.lists(st.from_regex(r"[a-z][a-z0-9-]{0,9}", fullmatch=True), min_size=1, unique=True))
 def test_listed_words_come_back_as_they_are(words):
     assert parse_vary(f"job.model={','.join(words)}") == ("job.model", tuple(words))
@@ -171,6 +173,7 @@ def test_every_point_equals_a_prediction_of_its_own(small, over_bandwidth):
             assert row.retransmissions == prediction.results[row.policy].trace.retransmissions
 
 
+@rest()
 def test_the_order_of_finishing_does_not_show(small):
     values = [f"{gbps} Gbps" for gbps in (1, 2, 5, 10, 50)]
     shuffled = random.Random(1).sample(values, len(values))
@@ -189,6 +192,7 @@ def test_two_keys_make_a_grid_in_which_the_last_varies_fastest(small):
     assert result.total == 6
 
 
+@rest()
 def test_both_engines_give_the_same_sweep(small):
     over = {"cluster.queues": ("1", "2")}
     fast, simpy = (sweep(None, small, over, engine=engine, processes=1) for engine in ("fast", "simpy"))
@@ -324,6 +328,7 @@ def test_csv_and_json_hold_every_metric_of_the_predictions(small, over_bandwidth
     assert [{name: str(value) for name, value in row.items()} for row in written] == expected
 
 
+@rest(but=1)
 def test_the_command_writes_all_it_is_asked_for(small, tmp_path):
     paths = {kind: tmp_path / f"out.{kind}" for kind in ("csv", "json", "png")}
     arguments = [*options(small), "--vary", "cluster.bandwidth=1,100Gbps", "--policy", "p3"]
@@ -340,6 +345,7 @@ def test_the_command_writes_all_it_is_asked_for(small, tmp_path):
     assert sorted(tmp_path.iterdir()) == sorted(paths.values())
 
 
+@rest(but=1)
 @pytest.mark.parametrize(
     "varied",
     [
@@ -412,6 +418,7 @@ def read_rest(terminal: int) -> str:
     return seen
 
 
+@rest()
 @pytest.mark.skipif(sys.platform != "linux", reason="needs pseudo-terminals")
 def test_ctrl_c_keeps_the_finished_points_and_leaves_no_process(small, tmp_path):
     ours, theirs = pty.openpty()
@@ -439,6 +446,7 @@ def test_ctrl_c_keeps_the_finished_points_and_leaves_no_process(small, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.csv", "out.json", "out.png"]
 
 
+@rest()
 @pytest.mark.skipif(sys.platform != "linux", reason="needs pseudo-terminals")
 def test_even_a_killed_sweep_leaves_its_finished_points_and_no_process(small, tmp_path):
     ours, theirs = pty.openpty()

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.thorough import rest
 
 from tensorexpress.classify import queue_map_of
 from tensorexpress.errors import InputError, PlanError
@@ -65,6 +66,7 @@ def test_queue_dscp_and_priority_are_those_that_a_switch_gives_the_tensor(policy
         assert 0 <= traffic.priority <= 6
 
 
+@rest(but=2)
 @pytest.mark.parametrize(
     "policy", ["tensorexpress:queues=optimal", "fifo", "p3", "tensorexpress:switch=sp-pifo,queues=slack"]
 )

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from support.thorough import rest
 
 from tensorexpress.errors import TensorExpressError
 from tensorexpress.plan import make_plan
@@ -63,6 +64,7 @@ def refusal(folder: Path, *overrides: str) -> str:
     return str(caught.value)
 
 
+@rest()
 def test_a_model_is_profiled_once_until_a_file_of_it_changes(
     folder: Path, built: Callable[[], int], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,6 +90,7 @@ def test_a_model_is_profiled_once_until_a_file_of_it_changes(
     assert built() == 2
 
 
+@rest(but=1)
 def test_a_plan_holds_the_numbers_and_not_the_code_which_is_run_once_where_nothing_can_be_kept(
     folder: Path, built: Callable[[], int]
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from support.thorough import rest
 
 from tensorexpress.cli import main
 from tensorexpress.errors import TensorExpressError, WorkloadError
@@ -344,6 +345,7 @@ def test_the_layers_of_the_transformer_stand_in_the_order_of_their_first_uses() 
     assert found.workload.batch == 8
 
 
+@rest(but=1)
 @pytest.mark.parametrize("example", [convnet, transformer])
 def test_the_examples_learn_and_are_the_same_for_the_same_seed(example: Any) -> None:
     def losses() -> list[float]:

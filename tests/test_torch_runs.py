@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from support.thorough import rest
 
 from tensorexpress.cli import main
 from tensorexpress.errors import InputError
@@ -106,6 +107,7 @@ def usual(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, dict[str, Any]
     return result, json.loads(scenario.with_name("run.json").read_text())["policies"]["tensorexpress"]
 
 
+@rest()
 def test_a_run_of_a_script_has_the_losses_of_one_process_bit_for_bit(usual: tuple[Any, dict[str, Any]]) -> None:
     result, policy = usual
     assert re.search(
@@ -117,6 +119,7 @@ def test_a_run_of_a_script_has_the_losses_of_one_process_bit_for_bit(usual: tupl
     assert policy["iteration_ms"] > policy["compute_ms"] > 0
 
 
+@rest()
 def test_ddp_over_sums_in_the_switch_that_lose_packets_stays_within_the_bound(
     small: Path, usual: tuple[Any, dict[str, Any]]
 ) -> None:
@@ -133,6 +136,7 @@ def worst_difference(output: str) -> float:
     return float(found[1]) if found else 0.0 if "bit for bit" in output else float("inf")
 
 
+@rest(but=1)
 def test_an_exception_in_a_script_is_one_line_with_its_place_and_nothing_is_left(small: Path) -> None:
     result = run(small, 'raise ValueError("no\\nmore")', "--set", "job.workers=1")
     line = SCRIPT.split("\n").index("    MORE") + 1

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.thorough import rest
 
 torch = pytest.importorskip("torch", reason="needs the extra torch")
 
@@ -73,6 +74,7 @@ def check_equal(found: list[Any], expected: tuple[list[float], dict[str, Any]]) 
             assert torch.equal(own[name], value), name
 
 
+@rest(but=1)
 @pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_training_together_is_training_alone(optimizer: str, accumulate: int) -> None:
@@ -119,6 +121,7 @@ def test_hooks_on_modules_instead_of_first_uses_fail(leaves_only: bool) -> None:
 # What needs all gradients first
 
 
+@rest(but=1)
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_clipping_by_norm_waits_for_all_sums_and_says_so_once(
     accumulate: int, capfd: pytest.CaptureFixture[str]
@@ -189,6 +192,7 @@ def _through_a_file(kept: dict[str, Any]) -> io.BytesIO:
     return content
 
 
+@rest(but=1)
 @pytest.mark.parametrize(
     "zero",
     [

@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.network import ip, needs_root
+from support.thorough import rest
 from support.virtual_network import VirtualLink, VirtualNetwork
 
 from tensorexpress.addresses import GATEWAY_MAC
@@ -92,6 +93,7 @@ def outcomes(configurations, namespaces=None):
     return [json.loads(output) for output, _ in results]
 
 
+@rest(but=1)
 @pytest.mark.parametrize("offload", [True, False])
 def test_sums_are_exact_between_processes_on_loopback(offload):
     workers = 3
@@ -129,6 +131,7 @@ def joined_namespaces(mtu):
         yield names
 
 
+@rest(but=1)
 @needs_root
 @pytest.mark.parametrize("mtu", [1500, 9000])
 def test_sums_are_exact_between_namespaces(mtu):
@@ -145,6 +148,7 @@ def test_sums_are_exact_between_namespaces(mtu):
     assert all(each["corrupt"] == each["malformed"] == each["strangers"] == 0 for each in results)
 
 
+@rest(but=1)
 @needs_root
 @pytest.mark.parametrize("offload", [True, False])
 def test_packets_that_do_not_fit_the_mtu_are_refused_and_not_fragmented(offload):

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.thorough import rest
 
 from tensorexpress.cli.tune import tune as command
 from tensorexpress.errors import InputError
@@ -90,6 +91,7 @@ def test_docstrings_are_true():
         assert doctest.testmod(module).failed == 0
 
 
+@rest()
 def test_what_comes_out_is_no_worse_than_any_named_policy_as_predict_sees_it(small, tuned):
     best = tuned.best
     scenario = scenario_from({}, "default", [*small, *best.candidate.overrides])

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from support.runtime_support import Client, StrictDataPath
 from support.switches import EmbeddedSwitch
+from support.thorough import rest
 
 from tensorexpress.cli import main
 from tensorexpress.control_address import LONGEST_PATH_BYTES, parse_address
@@ -51,6 +52,7 @@ def test_loopback_needs_no_word(address: str) -> None:
         assert version(server.address) == "1.4.1"
 
 
+@rest(but=3)
 @pytest.mark.parametrize(
     ("address", "said"),
     [

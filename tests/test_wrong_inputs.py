@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from support.thorough import rest
 
 from tensorexpress.cli import VERBS, main
 from tensorexpress.switch.pcap import TimedFrame, write_pcap
@@ -719,6 +720,7 @@ def test_all_verbs_are_tried_with_150_inputs_or_more():
     assert len(ROWS) >= 150
 
 
+@rest(but=2)
 @pytest.mark.parametrize(
     ("command", "status", "said"),
     [PREDICT[0], SWEEP[0], DEPLOY[-1], DECODE[3], NO_VERB[0]],

@@ -13,6 +13,7 @@
 | `training_run`, `transport_process` | small training runs and hosts of the transport; also started as processes |
 | `pages` | runs a page of docs/ from top to bottom and compares what it prints |
 | `quick` | the fast tier, and what is too slow for it |
+| `thorough` | what `make test` leaves to `make rest`, and both to `make thorough` |
 
 Tests import `support.x`: pytest puts tests/ on the path.
 """

@@ -2,7 +2,7 @@
 
 They are the tests that start processes (switches, hosts, workers of a sweep, iproute2, the command line) and those that
 take more than 0.3 s of a processor, all their parameters together; each stands there with its seconds. Whoever adds
-such a test measures its file.
+such a test measures its file, and is told if it belongs to the rest, too (`thorough.py`).
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import multiprocessing.util
 import resource
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support.thorough import WAITED_FOR_S
 
 LIST = Path(__file__).with_name("slow.txt")
 QUICK_S = 0.3
@@ -31,11 +33,15 @@ def name_of(item: pytest.Item) -> str:
     return f"{item.path.name}::{item.nodeid.split('::', 1)[1].split('[')[0]}"
 
 
-def longest_first(items: list[pytest.Item]) -> None:
-    """Sort tests so that files which take long begin early: of several at a time, none is left over in the end."""
+def longest_first(items: list[pytest.Item], cases: Mapping[str, int]) -> None:
+    """Sort tests so that files which take long begin early: of several at a time, none is left over in the end.
+
+    `cases` is how many a test has, of which perhaps not all are tried.
+    """
+    seconds = {name: float(reason.split()[0]) for name, reason in read_list().items()}
     costs: dict[str, float] = defaultdict(float)
-    for name, reason in read_list().items():
-        costs[name.split("::")[0]] += float(reason.split()[0])
+    for item in items:
+        costs[item.path.name] += seconds.get(name := name_of(item), 0) / cases[name]
     items.sort(key=lambda item: -costs[item.path.name])
 
 
@@ -54,6 +60,7 @@ class Measure:
     def __init__(self) -> None:
         self._processes = 0
         self._costs: dict[str, list[float]] = defaultdict(lambda: [0, 0])
+        self._marked = set[str]()
         sys.addaudithook(self._look_at)
         spawn = multiprocessing.util.spawnv_passfds  # the one way to start a process that tells no audit hook
 
@@ -73,7 +80,14 @@ class Measure:
         costs = self._costs[name_of(item)]
         costs[0] += self._processes - processes
         costs[1] += _cpu_s() - seconds
+        if item.get_closest_marker("rest"):
+            self._marked.add(name_of(item))
         return result
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for name, (_, seconds) in self._costs.items():
+            if seconds > WAITED_FOR_S and name not in self._marked:
+                terminalreporter.line(f"{name} takes {seconds:.1f} s: which cases are for support.thorough.rest?")
 
     def pytest_sessionfinish(self) -> None:
         seen = {name.split("::")[0] for name in self._costs}

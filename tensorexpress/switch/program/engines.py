@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import metadata
-
 from tensorexpress.processor import processor_kind
 from tensorexpress.program_engines import PYTHON
 from tensorexpress.switch.program.compiled import CompiledProgram
@@ -27,6 +25,8 @@ def machine_key(engine: str) -> bytes:
     """
     if engine == PYTHON:
         return b""
+    from importlib import metadata  # it takes a tenth of what forwarding processes, which never ask, take to start
+
     try:
         version = metadata.version("llvmlite")
     except metadata.PackageNotFoundError:  # then the compiled program is one for Python, and says why
