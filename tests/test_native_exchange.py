@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.thorough import examples
+from support.thorough import examples, rest
 from support.training_run import write_workload
 
 from tensorexpress.addresses import default_addresses
@@ -134,7 +134,7 @@ def _frame_of(wire) -> bytes | None:
 
 def plan_of(directory, *overrides: str, policy: str = "tensorexpress") -> Plan:
     csv = write_workload(directory)
-    usual = ["job.model=", f"job.csv={csv}", "cluster.bandwidth=40 Mbps", "iterations=3", "warmup=0"]
+    usual = ["job.model=", f"job.csv={csv}", "cluster.bandwidth=40 Mbps", "iterations=2", "warmup=0"]
     return make_plan(read_scenario(None, [*usual, *(each.format(csv=csv) for each in overrides)]), parse_policy(policy))
 
 
@@ -174,6 +174,7 @@ CASES = {
 }  # fmt: skip
 
 
+@rest(but=10)
 @pytest.mark.parametrize("policy", ["fifo", "tensorexpress", "p3", "bytescheduler", "random"])
 @pytest.mark.parametrize("case", CASES)
 def test_messages_are_ready_sent_and_delivered_when_python_would(case, policy, tmp_path):
@@ -182,6 +183,7 @@ def test_messages_are_ready_sent_and_delivered_when_python_would(case, policy, t
     assert python == native
 
 
+@rest(but=2)
 @pytest.mark.parametrize("seed", range(examples(30)))
 def test_so_they_are_where_packets_are_lost(seed, tmp_path):
     chance = random.Random(seed)
