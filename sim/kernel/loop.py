@@ -36,7 +36,6 @@ from tensorexpress.sim.kernel.training import computed, take_in, work
 from tensorexpress.sim.kernel.transport import (
     acknowledge,
     acknowledge_beside,
-    chunk_at,
     next_packet_of_host,
     receive,
     timer,
@@ -88,14 +87,10 @@ def expect(m: Memory, packet: int) -> None:
 
 
 @compiled
-def expect_chunk(m: Memory, packet: int) -> None:
-    """Fetch the rest of that, whose addresses the first part tells; it has come while another packet was sent."""
+def expect_run(m: Memory, packet: int) -> None:
+    """Fetch the rest of that, whose address the first part tells; it has come while another packet was sent."""
     p = halves(m, packet)
-    message = p[P_MESSAGE]
-    if message == NONE or p[P_HOP] + 1 < p[P_END]:
-        return
-    prefetch(m, m[CHUNKS] + (chunk_at(m, message, p[P_CHUNK]) >> 1))
-    if p[P_KIND] == ACK:
+    if p[P_KIND] == ACK and p[P_HOP] + 1 == p[P_END]:
         prefetch(m, halves(m, p[P_FLOW])[F_OLDEST])
 
 
@@ -151,7 +146,7 @@ def transmit(m: Memory, log: Memory, port: int) -> None:
     else:
         before = m[port + L_TAIL]
         halves(m, before)[P_NEXT], m[before + P_ARRIVES] = packet, arrives
-        expect_chunk(m, before)
+        expect_run(m, before)
     m[port + L_TAIL] = packet
     m[port + L_BUSY_UNTIL] = now + occupied
     schedule(m, now + occupied, TRANSMIT * PHASE + port)
