@@ -48,8 +48,8 @@ LONG_PACKET_COLUMNS = 2 * LINE
 # Ports, one per directed link, a cache line each for the link and for what is sent on it, which is the buffer of a
 # switch or, in the same place, the flows of a host; then the rest. A packet on a link knows when the NEXT one on it
 # ARRIVES. FILLED has a bit for every queue in which something waits.
-(L_HEAD, L_TAIL, L_BUSY_UNTIL, L_IDLE, L_RATE, L_DELAY, L_IS_HOST, L_IS_PACED,
- L_BYTES, L_BUSY, L_QUEUES, L_FILLED, L_COMMON, L_BACKLOG, L_PEAK, L_ROOT,
+(L_HEAD, L_TAIL, L_BUSY_UNTIL, L_BYTES, L_RATE, L_DELAY, L_IS_HOST, L_IS_PACED,
+ L_IDLE, L_BUSY, L_QUEUES, L_FILLED, L_COMMON, L_BACKLOG, L_PEAK, L_ROOT,
  L_INDEX, L_CARRIED, L_DROPS, L_OTHER_DROPS, L_LOSSES, L_MARKS, L_OUT_LANE, L_SERVER_BUSY,
  PORT_COLUMNS) = range(25)  # fmt: skip
 (L_CONTROL, L_CONTROL_TAIL, L_SERVED, L_IN_FLIGHT, L_READY, L_READY_COUNT) = range(L_QUEUES, L_QUEUES + 6)
@@ -90,26 +90,27 @@ V_NUMBER, V_SEEN, V_ANSWERED, SET_COLUMNS = range(4)
 K_ADDER, K_NUMBER, K_SEEN, K_TAKEN, K_RANK, K_SLACK, CELL_COLUMNS = range(7)
 NOBODY = 0
 
-# Messages, two cache lines: what packets touch, and the rest. The columns from RECEIVED to TOLD start at zero in every
-# iteration. Those that switches sum have a FIRST packet by number, the iteration COPIED whose packets may be sent, and
+# Messages, two cache lines: what packets touch, and the rest. RUN is that of the chunk before NEXT. The
+# columns from RECEIVED to RUN start at zero in every iteration. Those that switches sum have a FIRST packet by number, the iteration COPIED whose packets may be sent, and
 # an ANSWER that brings the sum back, where others keep what these do without.
 M_KEY, M_BYTES = range(2)
-(M_ITERATION, M_CHUNKS, M_RECEIVED, M_EXPECTED, M_UNACKNOWLEDGED, M_NEXT, M_LOST, M_LOST_FROM, M_TOLD, M_FLOW,
- M_SWITCH_RANK, M_TIMES) = range(4, 16)  # small  # fmt: skip
+(M_ITERATION, M_CHUNKS, M_RECEIVED, M_EXPECTED, M_UNACKNOWLEDGED, M_NEXT, M_LOST, M_LOST_FROM, M_TOLD, M_RUN,
+ M_FLOW, M_SWITCH_RANK) = range(4, 16)  # small  # fmt: skip
 M_DEADLINE, M_LEAD, M_SLACK, M_OUT = range(LINE, LINE + 4)
-M_INDEX, M_NODE, M_SLICES, M_PACKETS, M_FIRED, M_STATES = range(24, 30)  # small
+M_INDEX, M_NODE, M_SLICES, M_PACKETS, M_FIRED, M_STATES, M_TIMES = range(24, 31)  # small
 M_FIRST, M_COPIED, M_ANSWER, MESSAGE_COLUMNS = M_EXPECTED, M_UNACKNOWLEDGED, M_LOST_FROM, 2 * LINE
 
 # As long as the chunks of a message arrive and are acknowledged in order, its row says all about them: those below
 # UNACKNOWLEDGED are acknowledged, those from there to NEXT in flight, and those below EXPECTED have arrived. When one is
-# out of order, the message is TOLD: from then on every chunk has a byte from STATES on, its state and whether the
-# receiver HAS it.
+# out of order, the message is TOLD: from then on every chunk has a byte there, its state and whether the receiver HAS it.
 STATE, HAS = 3, 4
 
 # What a flow has transmitted, from the oldest that may be in flight on, is a list of runs, rows like those of packets:
-# transmissions from FIRST up to END of chunks of one message, one after the other from CHUNK on. Most are acknowledged
-# in the order of sending; what has left the network meanwhile is passed over.
+# transmissions from FIRST up to END of chunks of one message, one after the other from CHUNK on. The newest usually
+# GOES_ON up to the newest transmission of its flow. Most are acknowledged in the order of sending; what has left the
+# network meanwhile is passed over.
 C_NEXT, C_BEFORE, C_MESSAGE, C_ITERATION, C_CHUNK, C_FIRST, C_END = range(7)  # small
+GOES_ON = -1
 
 # Nodes, a cache line each.
 N_DEADLINE, N_DELAY, N_WORK = range(3)

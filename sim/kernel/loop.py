@@ -87,14 +87,6 @@ def expect(m: Memory, packet: int) -> None:
 
 
 @compiled
-def expect_run(m: Memory, packet: int) -> None:
-    """Fetch the rest of that, whose address the first part tells; it has come while another packet was sent."""
-    p = halves(m, packet)
-    if p[P_KIND] == ACK and p[P_HOP] + 1 == p[P_END]:
-        prefetch(m, halves(m, p[P_FLOW])[F_OLDEST])
-
-
-@compiled
 def iteration_of(m: Memory, packet: int) -> int:
     p = halves(m, packet)
     if p[P_KIND] == ADDEND or p[P_KIND] == TOTAL:
@@ -146,7 +138,6 @@ def transmit(m: Memory, log: Memory, port: int) -> None:
     else:
         before = m[port + L_TAIL]
         halves(m, before)[P_NEXT], m[before + P_ARRIVES] = packet, arrives
-        expect_run(m, before)
     m[port + L_TAIL] = packet
     m[port + L_BUSY_UNTIL] = now + occupied
     schedule(m, now + occupied, TRANSMIT * PHASE + port)

@@ -143,7 +143,7 @@ def send_probe(m: Memory, flow: int) -> None:
     message, chunk = r[C_MESSAGE], r[C_CHUNK] + r[C_END] - r[C_FIRST]
     f[F_PROBE] = f[F_TRANSMISSIONS]
     packet = packet_of(m, flow, message, chunk)
-    enter_network(m, flow, message, chunk, f[F_PROBE])
+    start_run(m, flow, message, chunk, f[F_PROBE])
     halves(m, packet)[P_ASKS] = ONE_ACK
     m[RETRANSMISSIONS] += 1
     send_control(m, f[F_SRC], packet)
@@ -188,13 +188,14 @@ def start_message(m: Memory, message: int, deadline: int) -> bool:
         s[M_ITERATION], m[message + M_DEADLINE] = iteration, deadline
         append_work(m, halves(m, node)[N_LANE], node)
         return False
-    for chunk in range(s[M_UNACKNOWLEDGED], s[M_NEXT]):
-        if state_of(m, message, chunk) == IN_FLIGHT:
-            left_network(m, message, chunk)
+    if m[ACKS]:
+        for chunk in range(s[M_UNACKNOWLEDGED], s[M_NEXT]):
+            if state_of(m, message, chunk) == IN_FLIGHT:
+                left_network(m, message, chunk)
     s[M_ITERATION] = iteration
     m[message + M_DEADLINE] = deadline
     m[message + M_KEY] = host_key(m, message)
-    for column in range(M_RECEIVED, M_TOLD + 1):
+    for column in range(M_RECEIVED, M_RUN + 1):
         s[column] = 0
     if m[message + M_OUT] == 0:
         copied(m, message)
@@ -229,7 +230,7 @@ def copied(m: Memory, message: int) -> None:
 @compiled
 def chunks_of(m: Memory, message: int) -> Memory:
     """Return the chunks of a message, a byte each, which are told only if one was out of order."""
-    return octets(m, halves(m, message)[M_STATES])
+    return octets(m, halves(m, message)[M_TOLD])
 
 
 @compiled
@@ -254,10 +255,10 @@ def tell(m: Memory, message: int) -> None:
     s = halves(m, message)
     if s[M_TOLD]:
         return
-    c = chunks_of(m, message)
+    c = octets(m, s[M_STATES])
     for chunk in range(s[M_CHUNKS]):
         c[chunk] = state_of(m, message, chunk) | (HAS if chunk < s[M_EXPECTED] else 0)
-    s[M_TOLD] = 1
+    s[M_TOLD] = s[M_STATES]
 
 
 @compiled
@@ -282,8 +283,14 @@ def send_chunk(m: Memory, flow: int, message: int) -> int:
     packet = packet_of(m, flow, message, chunk)
     p = halves(m, packet)
     if m[ACKS]:
-        size = p[P_SIZE]
-        enter_network(m, flow, message, chunk, p[P_TRANSMISSION])
+        size, transmission = p[P_SIZE], p[P_TRANSMISSION]
+        if s[M_TOLD]:
+            set_state(m, message, chunk, IN_FLIGHT)
+        # Most chunks follow the one before them, and go on with its run.
+        if again or s[M_RUN] != f[F_NEWEST]:
+            start_run(m, flow, message, chunk, transmission)
+        if not again:
+            s[M_RUN] = f[F_NEWEST]
         m[flow + F_DEADLINE] = now + m[flow + F_TIMEOUT]
         if not f[F_ARMED]:
             arm(m, flow, m[flow + F_TIMEOUT])
@@ -329,27 +336,21 @@ def asks_for_acks(m: Memory, flow: int, message: int, chunk: int) -> int:
 
 
 @compiled
-def enter_network(m: Memory, flow: int, message: int, chunk: int, transmission: int) -> None:
-    """Note a chunk as in flight, in what is now the newest transmission of the flow."""
-    s, f = halves(m, message), halves(m, flow)
-    if s[M_TOLD]:
-        set_state(m, message, chunk, IN_FLIGHT)
-    newest = f[F_NEWEST]
-    if newest != NONE:
-        n = halves(m, newest)
-        is_same = n[C_MESSAGE] == message and n[C_ITERATION] == s[M_ITERATION]
-        if is_same and n[C_END] == transmission and chunk - n[C_CHUNK] == transmission - n[C_FIRST]:
-            n[C_END] = transmission + 1
-            return
-    run = new_row(m)
+def start_run(m: Memory, flow: int, message: int, chunk: int, transmission: int) -> None:
+    """Begin a run with what is now the newest transmission of the flow."""
+    f = halves(m, flow)
+    run, newest = new_row(m), f[F_NEWEST]
     r = halves(m, run)
-    r[C_MESSAGE], r[C_ITERATION], r[C_CHUNK] = message, s[M_ITERATION], chunk
-    r[C_FIRST], r[C_END] = transmission, transmission + 1
+    r[C_MESSAGE], r[C_ITERATION], r[C_CHUNK] = message, halves(m, message)[M_ITERATION], chunk
+    r[C_FIRST], r[C_END] = transmission, GOES_ON
     r[C_NEXT], r[C_BEFORE] = NONE, newest
     if newest == NONE:
         f[F_OLDEST] = run
     else:
-        halves(m, newest)[C_NEXT] = run
+        n = halves(m, newest)
+        n[C_NEXT] = run
+        if n[C_END] == GOES_ON:
+            n[C_END] = transmission
     f[F_NEWEST] = run
 
 
@@ -358,7 +359,9 @@ def forget_oldest(m: Memory, flow: int) -> None:
     """Forget the oldest run of a flow."""
     f = halves(m, flow)
     run = f[F_OLDEST]
-    following = halves(m, run)[C_NEXT]
+    following, s = halves(m, run)[C_NEXT], halves(m, halves(m, run)[C_MESSAGE])
+    if s[M_RUN] == run:
+        s[M_RUN] = 0
     f[F_OLDEST] = following
     if following == NONE:
         f[F_NEWEST] = NONE
@@ -373,10 +376,17 @@ def is_in_flight(m: Memory, run: int, transmission: int) -> bool:
 
 
 @compiled
+def end_of(m: Memory, flow: int, run: int) -> int:
+    end = halves(m, run)[C_END]
+    return halves(m, flow)[F_TRANSMISSIONS] if end == GOES_ON else end
+
+
+@compiled
 def newest_in_flight(m: Memory, flow: int) -> int:
     """Return the last run with something in flight, which is its last transmission: all after that is forgotten."""
     run = halves(m, flow)[F_NEWEST]
     r = halves(m, run)
+    r[C_END] = end_of(m, flow, run)
     while r[C_FIRST] == r[C_END] or not is_in_flight(m, run, r[C_END] - 1):
         if r[C_FIRST] < r[C_END]:
             r[C_END] -= 1
@@ -436,7 +446,10 @@ def acknowledge(m: Memory, ack: int) -> None:
         if a[P_TRANSMISSION] >= f[F_PROBE]:
             m[s[M_TIMES] + s[M_ITERATION] * TIMES_COLUMNS + T_TIMED_OUT] += m[flow + F_STOOD]
         m[flow + F_STOOD] = 0
-    found = lose_until(m, flow, lost_up_to(a[P_TRANSMISSION], f[F_PROBE], m[REORDERING]))
+    found = False
+    # If all of a message was sent in order, in the oldest run, nothing was sent before what is acknowledged now.
+    if s[M_TOLD] or s[M_RUN] != f[F_OLDEST]:
+        found = lose_until(m, flow, lost_up_to(a[P_TRANSMISSION], f[F_PROBE], m[REORDERING]))
     if found:
         lost(m, flow)
     if f[F_CURRENT] == message and not has_unsent(m, message):
@@ -454,14 +467,14 @@ def lose_until(m: Memory, flow: int, last_transmission: int) -> bool:
     found = False
     while f[F_OLDEST] != NONE:
         run = f[F_OLDEST]
-        r = halves(m, run)
-        while r[C_FIRST] < r[C_END] and r[C_FIRST] <= last_transmission:
+        r, end = halves(m, run), end_of(m, flow, run)
+        while r[C_FIRST] < end and r[C_FIRST] <= last_transmission:
             if is_in_flight(m, run, r[C_FIRST]):
                 lose(m, r[C_MESSAGE], r[C_CHUNK])
                 found = True
             r[C_FIRST] += 1
             r[C_CHUNK] += 1
-        if r[C_FIRST] < r[C_END]:
+        if r[C_FIRST] < end:
             break
         forget_oldest(m, flow)
     return found
