@@ -60,8 +60,9 @@ S_NODE, S_BUSY, S_IS_OUT, S_TAKEN, S_HEAP, S_WAITING, LANE_COLUMNS = range(7)
 Q_HEAD, Q_TAIL, Q_BYTES, Q_BOUND, QUEUE_COLUMNS = range(5)
 
 # Flows, two cache lines for what sending and acknowledgements touch, and one for the rest. KEY is that of the slice of
-# which it sends next: the CURRENT one, or the first that is pending. OLDEST and NEWEST are the ends of its list of runs. A stream, whose packets switches sum, has no window, and
-# is never UNASKED. SERVED is when it was its turn, times BY_PLACE, plus its place among the flows of all hosts.
+# which it sends next: the CURRENT one, or the first that is pending. OLDEST and NEWEST are the ends of its list of
+# runs. A stream, whose packets switches sum, has no window, and is never UNASKED. SERVED is when it was its turn, times
+# BY_PLACE, plus its place among the flows of all hosts.
 F_SERVED, F_WINDOW, F_IN_FLIGHT, F_DEADLINE, F_TIMEOUT, F_KEY = range(6)
 F_CURRENT, F_SRC, F_TRANSMISSIONS, F_NEWEST = range(12, 16)  # small
 F_SLOW_UNTIL, F_ROUND, F_RTT, F_RTT_DEVIATION = range(LINE, LINE + 4)
@@ -90,9 +91,9 @@ V_NUMBER, V_SEEN, V_ANSWERED, SET_COLUMNS = range(4)
 K_ADDER, K_NUMBER, K_SEEN, K_TAKEN, K_RANK, K_SLACK, CELL_COLUMNS = range(7)
 NOBODY = 0
 
-# Messages, two cache lines: what packets touch, and the rest. RUN is that of the chunk before NEXT. The
-# columns from RECEIVED to RUN start at zero in every iteration. Those that switches sum have a FIRST packet by number, the iteration COPIED whose packets may be sent, and
-# an ANSWER that brings the sum back, where others keep what these do without.
+# Messages, two cache lines: what packets touch, and the rest. RUN is that of the chunk before NEXT. The columns from
+# RECEIVED to RUN start at zero in every iteration. Those that switches sum have a FIRST packet by number, the iteration
+# COPIED whose packets may be sent, and an ANSWER that brings the sum back, where others keep what these do without.
 M_KEY, M_BYTES = range(2)
 (M_ITERATION, M_CHUNKS, M_RECEIVED, M_EXPECTED, M_UNACKNOWLEDGED, M_NEXT, M_LOST, M_LOST_FROM, M_TOLD, M_RUN,
  M_FLOW, M_SWITCH_RANK) = range(4, 16)  # small  # fmt: skip
@@ -101,8 +102,9 @@ M_INDEX, M_NODE, M_SLICES, M_PACKETS, M_FIRED, M_STATES, M_TIMES = range(24, 31)
 M_FIRST, M_COPIED, M_ANSWER, MESSAGE_COLUMNS = M_EXPECTED, M_UNACKNOWLEDGED, M_LOST_FROM, 2 * LINE
 
 # As long as the chunks of a message arrive and are acknowledged in order, its row says all about them: those below
-# UNACKNOWLEDGED are acknowledged, those from there to NEXT in flight, and those below EXPECTED have arrived. When one is
-# out of order, the message is TOLD: from then on every chunk has a byte there, its state and whether the receiver HAS it.
+# UNACKNOWLEDGED are acknowledged, those from there to NEXT in flight, and those below EXPECTED have arrived. Once one
+# is out of order, the message is TOLD, which is then where STATES are: a byte for every chunk, its state and whether
+# the receiver HAS it.
 STATE, HAS = 3, 4
 
 # What a flow has transmitted, from the oldest that may be in flight on, is a list of runs, rows like those of packets:

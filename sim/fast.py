@@ -219,11 +219,12 @@ class _Layout:
             link = np.where(hop < hops, links[np.minimum(start[:-1] + hop, len(links) - 1)], 0)
             number = np.unique(number * len(self.ports.at) + link, return_inverse=True)[1]
         _, first, number = np.unique(number, return_index=True, return_inverse=True)
-        ends = np.cumsum(hops[first])
-        at = ends - hops[first]
-        place = self._layout.place(self.ports.at[links[np.arange(hops[first].sum()) + np.repeat(start[first] - at, hops[first])]])
+        hops = hops[first]
+        ends = np.cumsum(hops)
+        kept = links[np.arange(hops.sum()) + np.repeat(start[first] - (ends - hops), hops)]
+        ends += self._layout.place(self.ports.at[kept])
         for column, own in ((F_PATH, number[:flows]), (F_BACK, number[flows:])):
-            small[:, column], small[:, column + 1] = place + at[own], place + ends[own]
+            small[:, column], small[:, column + 1] = ends[own] - hops[own], ends[own]
 
     def _fill_streams(self) -> None:
         p, memory = self.program, self._layout
@@ -485,6 +486,8 @@ def what_is_not_compiled(program: FlatPlan) -> str | None:
         return f"discipline {program.discipline!r}"
     if HOST_ORDERS[program.host_order].code is None:
         return f"host order {program.host_order!r}"
+    if len(program.flow_src) > BY_PLACE:
+        return f"more than {BY_PLACE:,} flows"
     per_iteration = np.bincount(program.message_flow, program.message_chunks).max(initial=0)
     if per_iteration * program.iterations > MOST_PACKETS or program.chunk_bytes > MOST_PACKETS:
         return f"more than {MOST_PACKETS:,} packets of a flow, or bytes of a train"

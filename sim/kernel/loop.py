@@ -20,7 +20,6 @@ from tensorexpress.sim.flat_plan import (
     WORK,
 )
 from tensorexpress.sim.kernel.events import (
-    bucket_of,
     drop_first_pair,
     free_row,
     new_packet,
@@ -213,21 +212,6 @@ def nothing_is_open(m: Memory) -> bool:
     return m[EVENT_COUNT] == 0 and (m[SLEEPER_COUNT] == 0 or m[m[SLEEPERS]] >= m[OPEN_UNTIL])
 
 
-@compiled
-def foresee(m: Memory) -> None:
-    """Fetch what events of the next buckets will need, first what tells the rest."""
-    event = m[bucket_of(m, m[OPEN_UNTIL] + (1 << m[BUCKET_SHIFT]))]
-    while event != NONE:
-        thing = m[event + Y_PLACE] & (PHASE - 1)
-        prefetch(m, thing)
-        prefetch(m, thing + LINE)
-        event = m[event + Y_NEXT]
-    event = m[bucket_of(m, m[OPEN_UNTIL])]
-    while event != NONE:
-        prefetch(m, m[(m[event + Y_PLACE] & (PHASE - 1)) + L_HEAD])
-        event = m[event + Y_NEXT]
-
-
 def kernel(memory: int, log_memory: int, log_rows: int, budget: int) -> int:
     """Handle events until all workers have finished, a table is full, or the budget is used up."""
     m, log = pointer(memory), pointer(log_memory)
@@ -238,7 +222,6 @@ def kernel(memory: int, log_memory: int, log_rows: int, budget: int) -> int:
             if m[BUCKETED] == 0 and m[SLEEPER_COUNT] == 0:
                 return STUCK
             open_bucket(m)
-            foresee(m)
             continue
         if m[FREE_COUNT] < m[SPARE] or (m[LOGGING] and m[LOGGED] == log_rows):
             return GROW
