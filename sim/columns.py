@@ -15,7 +15,7 @@ NONE = -1
  DISCIPLINE, QUEUES, OWN, COMMON, SLACK_MODE, ECN, LOSS, SEED, HOST_ORDER, CREDIT, PAYLOAD, HEADER, ACK_SIZE, ACKS,
  ACK_EVERY, LARGEST_WINDOW, RTO_MIN, REORDERING, NEWER_SUMS, ROUNDS, OTHER_RANK, OTHER_SLACK, LOGGING,
  TRAINS, QUEUE_SHARE, CHUNK, HEAD_BYTES, SPARE, CELLS, CHECKSUMS, PREEMPTS, SUM_PACKET, SERVER_SUMS, WHOLE_SUMS,
- SERVER_PACKETS, COLLISIONS, EVICTIONS, WEIGHS_TURNS, CHUNKS, HEAD) = range(61)  # fmt: skip
+ SERVER_PACKETS, COLLISIONS, EVICTIONS, WEIGHS_TURNS, FLOWS, PLACES, HEAD) = range(62)  # fmt: skip
 
 # Events that wait in buckets, of each of which the first is known.
 Y_TIME, Y_PLACE, Y_NEXT, EVENT_COLUMNS = range(4)
@@ -48,8 +48,8 @@ LONG_PACKET_COLUMNS = 2 * LINE
 # Ports, one per directed link, a cache line each for the link and for what is sent on it, which is the buffer of a
 # switch or, in the same place, the flows of a host; then the rest. A packet on a link knows when the NEXT one on it
 # ARRIVES. FILLED has a bit for every queue in which something waits.
-(L_HEAD, L_TAIL, L_BUSY_UNTIL, L_IDLE, L_RATE, L_DELAY, L_IS_HOST, L_IS_PACED,
- L_BYTES, L_BUSY, L_QUEUES, L_FILLED, L_COMMON, L_BACKLOG, L_PEAK, L_ROOT,
+(L_HEAD, L_TAIL, L_BUSY_UNTIL, L_BYTES, L_RATE, L_DELAY, L_IS_HOST, L_IS_PACED,
+ L_IDLE, L_BUSY, L_QUEUES, L_FILLED, L_COMMON, L_BACKLOG, L_PEAK, L_ROOT,
  L_INDEX, L_CARRIED, L_DROPS, L_OTHER_DROPS, L_LOSSES, L_MARKS, L_OUT_LANE, L_SERVER_BUSY,
  PORT_COLUMNS) = range(25)  # fmt: skip
 (L_CONTROL, L_CONTROL_TAIL, L_SERVED, L_IN_FLIGHT, L_READY, L_READY_COUNT) = range(L_QUEUES, L_QUEUES + 6)
@@ -59,20 +59,22 @@ S_NODE, S_BUSY, S_IS_OUT, S_TAKEN, S_HEAP, S_WAITING, LANE_COLUMNS = range(7)
 
 Q_HEAD, Q_TAIL, Q_BYTES, Q_BOUND, QUEUE_COLUMNS = range(5)
 
-# Flows, two cache lines for what sending and acknowledgements touch, and one for the rest. OLDEST and NEWEST are the
-# rows of their list of transmissions. A stream, whose packets switches sum, has no window, and is never UNASKED.
-# SERVED is when it was its turn, times BY_PLACE, plus its place among the flows of its host.
-F_SERVED, F_WINDOW, F_IN_FLIGHT, F_DEADLINE, F_TIMEOUT = range(5)
-F_CURRENT, F_AT, F_SRC, F_TRANSMISSIONS, F_NEWEST, F_UNASKED = range(10, 16)  # small
+# Flows, two cache lines for what sending and acknowledgements touch, and one for the rest. KEY is that of the slice of
+# which it sends next: the CURRENT one, or the first that is pending. OLDEST and NEWEST are the ends of its list of
+# runs. A stream, whose packets switches sum, has no window, and is never UNASKED. SERVED is when it was its turn, times
+# BY_PLACE, plus its place among the flows of all hosts.
+F_SERVED, F_WINDOW, F_IN_FLIGHT, F_DEADLINE, F_TIMEOUT, F_KEY = range(6)
+F_CURRENT, F_SRC, F_TRANSMISSIONS, F_NEWEST = range(12, 16)  # small
 F_SLOW_UNTIL, F_ROUND, F_RTT, F_RTT_DEVIATION = range(LINE, LINE + 4)
-F_PATH, F_PATH_END, F_PENDING, F_PENDING_COUNT, F_ARMED, F_OLDEST, F_UNSETTLED, F_PROBE = range(24, 32)  # small
+F_PATH, F_PATH_END, F_PENDING, F_PENDING_COUNT, F_ARMED, F_OLDEST, F_UNASKED, F_PROBE = range(24, 32)  # small
 F_STOOD, F_CUT_AGAIN, F_ALPHA, F_ROUND_MARKED, F_TURN = range(2 * LINE, 2 * LINE + 5)
 F_BACK, F_BACK_END, F_DST, F_INDEX, F_ACK, F_LAST_ACK = range(42, 48)  # small
-F_STREAM, BY_PLACE, FLOW_COLUMNS = F_UNASKED, 1 << 20, 3 * LINE
+F_STREAM, BY_PLACE, FLOW_COLUMNS = F_UNASKED, 1 << 22, 3 * LINE
 
 # A host's flows that may send, an entry each. What is under way has a smaller URGENCY than all that is not: keys are
-# times, and what is NEVER due is 2^60.
-E_URGENCY, E_SERVED, E_FLOW, ENTRY_COLUMNS = 0, 1, 2, 4
+# times, and what is NEVER due is 2^60. SERVED tells the place of the flow; where its entry is stands there, in half a
+# word from PLACES on, so that entries move without a look at the rows of flows.
+E_URGENCY, E_SERVED, ENTRY_COLUMNS = range(3)
 UNDER_WAY_FIRST = 2 * NEVER
 
 # What a flow has beside where it is a stream, whose packets switches sum; its slots, of which those under way are
@@ -89,27 +91,28 @@ V_NUMBER, V_SEEN, V_ANSWERED, SET_COLUMNS = range(4)
 K_ADDER, K_NUMBER, K_SEEN, K_TAKEN, K_RANK, K_SLACK, CELL_COLUMNS = range(7)
 NOBODY = 0
 
-# Messages, two cache lines: what packets touch, and the rest. The columns from RECEIVED to LOST_FROM start at zero in
-# every iteration. Those that switches sum have a FIRST packet by number, the iteration COPIED whose packets may be
-# sent, and an ANSWER that brings the sum back, where others keep what these do without.
+# Messages, two cache lines: what packets touch, and the rest. RUN is that of the chunk before NEXT. The columns from
+# RECEIVED to RUN start at zero in every iteration. Those that switches sum have a FIRST packet by number, the iteration
+# COPIED whose packets may be sent, and an ANSWER that brings the sum back, where others keep what these do without.
 M_KEY, M_BYTES = range(2)
-(M_ITERATION, M_FIRST_CHUNK, M_CHUNKS, M_RECEIVED, M_EXPECTED, M_UNACKNOWLEDGED, M_NEXT, M_LOST, M_LOST_FROM, M_FLOW,
- M_SWITCH_RANK, M_TIMES) = range(4, 16)  # small  # fmt: skip
+(M_ITERATION, M_CHUNKS, M_RECEIVED, M_EXPECTED, M_UNACKNOWLEDGED, M_NEXT, M_LOST, M_LOST_FROM, M_TOLD, M_RUN,
+ M_FLOW, M_SWITCH_RANK) = range(4, 16)  # small  # fmt: skip
 M_DEADLINE, M_LEAD, M_SLACK, M_OUT = range(LINE, LINE + 4)
-M_INDEX, M_NODE, M_SLICES, M_PACKETS, M_FIRED = range(24, 29)  # small
-M_FIRST, M_COPIED, M_ANSWER, MESSAGE_COLUMNS = M_FIRST_CHUNK, M_UNACKNOWLEDGED, M_LOST_FROM, 2 * LINE
+M_INDEX, M_NODE, M_SLICES, M_PACKETS, M_FIRED, M_STATES, M_TIMES = range(24, 31)  # small
+M_FIRST, M_COPIED, M_ANSWER, MESSAGE_COLUMNS = M_EXPECTED, M_UNACKNOWLEDGED, M_LOST_FROM, 2 * LINE
 
-# Chunks are half a word each, because a program has many: the state, HAS (received), and from BY_TRANSMISSION on the
-# number of the transmission that is in flight, of which so many are told apart: more than a flow can have in flight.
-STATE, HAS, BY_TRANSMISSION, TOLD_APART = 3, 4, 8, 1 << 28
+# As long as the chunks of a message arrive and are acknowledged in order, its row says all about them: those below
+# UNACKNOWLEDGED are acknowledged, those from there to NEXT in flight, and those below EXPECTED have arrived. Once one
+# is out of order, the message is TOLD, which is then where STATES are: a byte for every chunk, its state and whether
+# the receiver HAS it.
+STATE, HAS = 3, 4
 
-# What a flow has transmitted, from the oldest that may be in flight on, is a list of rows like those of packets: the
-# rows after and before it, and for some transmissions, whose numbers follow each other, a word: message times
-# BY_MESSAGE, plus chunk. Most are acknowledged in the order of sending; an entry whose chunk has left the network
-# meanwhile, or was sent again, is passed over.
-C_NEXT, C_BEFORE = range(2)  # small
-C_FIRST, BY_MESSAGE = 1, 1 << 28
-C_ENTRIES = PACKET_COLUMNS - C_FIRST
+# What a flow has transmitted, from the oldest that may be in flight on, is a list of runs, rows like those of packets:
+# transmissions from FIRST up to END of chunks of one message, one after the other from CHUNK on. The newest usually
+# GOES_ON up to the newest transmission of its flow. Most are acknowledged in the order of sending; what has left the
+# network meanwhile is passed over.
+C_NEXT, C_BEFORE, C_MESSAGE, C_ITERATION, C_CHUNK, C_FIRST, C_END = range(7)  # small
+GOES_ON = -1
 
 # Nodes, a cache line each.
 N_DEADLINE, N_DELAY, N_WORK = range(3)

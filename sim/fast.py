@@ -123,7 +123,8 @@ class _Layout:
         self.program, self._layout = program, memory
         self.ports = memory.table(len(p.link_source), PORT_COLUMNS)
         self.lanes = memory.table(LANES * p.hosts, LANE_COLUMNS)
-        self.flows = memory.table(len(p.flow_src), FLOW_COLUMNS)
+        flows, place = memory.table(len(p.flow_src), FLOW_COLUMNS), _places(p)
+        self.flows = _Table(np.zeros_like(flows.rows), flows.at[place])
         self.messages = memory.table(p.messages, MESSAGE_COLUMNS)
         self.nodes = memory.table(len(p.need), NODE_COLUMNS)
         self.workers = memory.table(p.workers, WORKER_COLUMNS)
@@ -143,6 +144,7 @@ class _Layout:
         self._fill_workers()
         self._fill_sources()
         self._fill_changes()
+        flows.rows[place] = self.flows.rows
         self.memory = self._start(log_rows)
         self._used = memory.align()
         self.add_packets(FIRST_PACKETS)
@@ -173,7 +175,7 @@ class _Layout:
         ports[p.host_port, L_READY_COUNT] = 0
         ports[:, L_RATE], ports[:, L_DELAY], ports[:, L_IS_PACED] = p.link_rate_bps, p.link_delay_ps, p.link_paced
         ports[:, L_IS_HOST], ports[:, L_IDLE] = p.link_source < p.hosts, 1
-        # The two children of an entry in one cache line, which the first has half of to itself.
+        # The two children of an entry in one cache line, and their four in one.
         words = LINE * -(-ENTRY_COLUMNS * (np.diff(p.host_flows_start) + 1) // LINE)
         ports[p.host_port, L_READY] = memory.align() + ENTRY_COLUMNS + np.cumsum(words) - words
         memory.room(int(words.sum()))
@@ -195,11 +197,9 @@ class _Layout:
         host_port = self.ports.at[p.host_port]
         small[:, F_INDEX] = np.arange(len(flows))
         small[:, F_SRC], small[:, F_DST] = host_port[p.flow_src], host_port[p.flow_dst]
-        first_of_host = np.repeat(p.host_flows_start[:-1], np.diff(p.host_flows_start))
-        flows[p.host_flows, F_SERVED] = np.arange(len(p.host_flows)) - first_of_host
-        memory.place_rows(small, F_PATH, p.path_start, self.ports.at[p.path])
-        memory.place_rows(small, F_BACK, p.back_start, self.ports.at[p.back])
-        for column in (F_OLDEST, F_NEWEST, F_AT, F_CURRENT, F_PROBE, F_ACK):
+        flows[:, F_SERVED] = _places(p)
+        self._place_ways()
+        for column in (F_OLDEST, F_NEWEST, F_CURRENT, F_PROBE, F_ACK):
             small[:, column] = NONE
         # A slice is pending once for its start, and again while an older entry waits to be discarded; room to spare.
         room = 4 * np.bincount(p.message_flow, minlength=len(flows)) + 8 + p.stream_slots
@@ -207,6 +207,24 @@ class _Layout:
         flows[:, F_WINDOW] = min(p.initial_window_bytes or NO_LIMIT, p.window_bytes or NO_LIMIT)
         flows[:, F_SLOW_UNTIL], flows[:, F_ALPHA], flows[:, F_TIMEOUT] = NO_LIMIT, ALPHA_ONE, p.rto_min_ps
         flows[:, F_TURN] = p.stream_turn
+
+    def _place_ways(self) -> None:
+        """Place the ways of flows and their acknowledgements, each once for all that go it: so they stay in a cache."""
+        p, flows, small = self.program, len(self.flows.at), self.flows.halves
+        start = np.concatenate([p.path_start, p.path_start[-1] + p.back_start[1:]])
+        links, hops = np.concatenate([p.path, p.back]), np.diff(start)
+        # Ways that are equal so far have the same number, hop after hop.
+        number = hops
+        for hop in range(hops.max(initial=0)):
+            link = np.where(hop < hops, links[np.minimum(start[:-1] + hop, len(links) - 1)], 0)
+            number = np.unique(number * len(self.ports.at) + link, return_inverse=True)[1]
+        _, first, number = np.unique(number, return_index=True, return_inverse=True)
+        hops = hops[first]
+        ends = np.cumsum(hops)
+        kept = links[np.arange(hops.sum()) + np.repeat(start[first] - (ends - hops), hops)]
+        ends += self._layout.place(self.ports.at[kept])
+        for column, own in ((F_PATH, number[:flows]), (F_BACK, number[flows:])):
+            small[:, column], small[:, column + 1] = ends[own] - hops[own], ends[own]
 
     def _fill_streams(self) -> None:
         p, memory = self.program, self._layout
@@ -262,9 +280,8 @@ class _Layout:
         p, messages, small = self.program, self.messages.rows, self.messages.halves
         # What switches sum is kept by slots.
         summed = p.stream_slots[p.message_flow] > 0
-        kept = np.where(summed, 0, p.message_chunks)
-        self.chunks = self._layout.room(-(-int(kept.sum()) // 2))
-        small[:, M_FIRST_CHUNK] = np.cumsum(kept) - kept
+        words = np.where(summed, 0, -(-p.message_chunks // 8))
+        small[:, M_STATES] = self._layout.room(int(words.sum())) + np.cumsum(words) - words
         small[:, M_INDEX], small[:, M_NODE] = np.arange(p.messages), self.nodes.at[: p.messages]
         small[:, M_FLOW], messages[:, M_BYTES] = self.flows.at[p.message_flow], p.message_bytes
         small[:, M_SWITCH_RANK] = p.message_switch_rank
@@ -346,6 +363,7 @@ class _Layout:
         sleepers_at = memory.room(2 * (len(self.flows.at) + events))
         waiting.rows[:-1, Y_NEXT], waiting.rows[-1, Y_NEXT] = waiting.at[1:], NONE
         buckets_at = memory.place(np.full(BUCKET_COUNT, NONE, dtype=np.int64))
+        places_at = memory.place(np.full(-(-len(self.flows.at) // 2), NONE, dtype=np.int64))
         stack_at = memory.room(2 * (p.messages + p.joins + 1))
         m = memory.filled()
         discipline, host_order = DISCIPLINES[p.discipline].code, HOST_ORDERS[p.host_order].code
@@ -363,7 +381,7 @@ class _Layout:
             OTHER_RANK: p.background_rank, OTHER_SLACK: p.background_slack_ps, LOGGING: log_rows > 0,
             TRAINS: p.grain > 1, CHUNK: p.chunk_bytes, HEAD_BYTES: p.head_bytes, QUEUE_SHARE: p.queue_share,
             SPARE: self.spare_packets, CELLS: p.cells, CHECKSUMS: checksums_at, PREEMPTS: p.preempts,
-            SUM_PACKET: p.sum_packet_bytes, WEIGHS_TURNS: p.weighs_turns, CHUNKS: self.chunks,
+            SUM_PACKET: p.sum_packet_bytes, WEIGHS_TURNS: p.weighs_turns, FLOWS: self.flows.at.min(), PLACES: places_at,
         }.items():  # fmt: skip
             m[field] = value
         # What is sorted is a heap.
@@ -428,7 +446,15 @@ class _Layout:
 
 def _expected_words(p: FlatPlan) -> int:
     """Return about how many words a program takes, rather more than less: what nobody touches needs no memory."""
-    return (1 << 16) + 64 * len(p.need) + 64 * len(p.flow_src) + int(p.message_chunks.sum())
+    return (1 << 16) + 64 * len(p.need) + 64 * len(p.flow_src) + int(p.message_chunks.sum()) // 2
+
+
+def _places(p: FlatPlan) -> Ints:
+    """Return the place of every flow: those of one host lie side by side, in the order in which it serves them."""
+    order = np.concatenate([p.host_flows, np.setdiff1d(np.arange(len(p.flow_src)), p.host_flows)])
+    places = np.empty_like(order)
+    places[order] = np.arange(len(order))
+    return places
 
 
 def _at(addresses: Ints, index: Ints) -> Ints:
@@ -460,6 +486,8 @@ def what_is_not_compiled(program: FlatPlan) -> str | None:
         return f"discipline {program.discipline!r}"
     if HOST_ORDERS[program.host_order].code is None:
         return f"host order {program.host_order!r}"
+    if len(program.flow_src) > BY_PLACE:
+        return f"more than {BY_PLACE:,} flows"
     per_iteration = np.bincount(program.message_flow, program.message_chunks).max(initial=0)
     if per_iteration * program.iterations > MOST_PACKETS or program.chunk_bytes > MOST_PACKETS:
         return f"more than {MOST_PACKETS:,} packets of a flow, or bytes of a train"

@@ -2,8 +2,7 @@
 
 What happens before OPEN_UNTIL is in a binary heap. What happens soon after that waits in buckets of equal length,
 without an order, and all else (timers, layers that compute) in a heap of its own: most of it sleeps while packets come
-and go. When the first heap is empty the next bucket is opened. So that heap stays small however large the cluster is,
-and what events will need can be fetched before it is their turn.
+and go. When the first heap is empty the next bucket is opened. So that heap stays small however large the cluster is.
 """
 
 from __future__ import annotations

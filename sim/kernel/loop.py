@@ -20,7 +20,6 @@ from tensorexpress.sim.flat_plan import (
     WORK,
 )
 from tensorexpress.sim.kernel.events import (
-    bucket_of,
     drop_first_pair,
     free_row,
     new_packet,
@@ -36,7 +35,6 @@ from tensorexpress.sim.kernel.training import computed, take_in, work
 from tensorexpress.sim.kernel.transport import (
     acknowledge,
     acknowledge_beside,
-    chunk_at,
     next_packet_of_host,
     receive,
     timer,
@@ -85,18 +83,6 @@ def expect(m: Memory, packet: int) -> None:
         prefetch(m, flow + LINE)
     elif p[P_ASKS]:
         prefetch(m, flow + 2 * LINE)
-
-
-@compiled
-def expect_chunk(m: Memory, packet: int) -> None:
-    """Fetch the rest of that, whose addresses the first part tells; it has come while another packet was sent."""
-    p = halves(m, packet)
-    message = p[P_MESSAGE]
-    if message == NONE or p[P_HOP] + 1 < p[P_END]:
-        return
-    prefetch(m, m[CHUNKS] + (chunk_at(m, message, p[P_CHUNK]) >> 1))
-    if p[P_KIND] == ACK:
-        prefetch(m, halves(m, p[P_FLOW])[F_OLDEST])
 
 
 @compiled
@@ -151,7 +137,6 @@ def transmit(m: Memory, log: Memory, port: int) -> None:
     else:
         before = m[port + L_TAIL]
         halves(m, before)[P_NEXT], m[before + P_ARRIVES] = packet, arrives
-        expect_chunk(m, before)
     m[port + L_TAIL] = packet
     m[port + L_BUSY_UNTIL] = now + occupied
     schedule(m, now + occupied, TRANSMIT * PHASE + port)
@@ -227,21 +212,6 @@ def nothing_is_open(m: Memory) -> bool:
     return m[EVENT_COUNT] == 0 and (m[SLEEPER_COUNT] == 0 or m[m[SLEEPERS]] >= m[OPEN_UNTIL])
 
 
-@compiled
-def foresee(m: Memory) -> None:
-    """Fetch what events of the next buckets will need, first what tells the rest."""
-    event = m[bucket_of(m, m[OPEN_UNTIL] + (1 << m[BUCKET_SHIFT]))]
-    while event != NONE:
-        thing = m[event + Y_PLACE] & (PHASE - 1)
-        prefetch(m, thing)
-        prefetch(m, thing + LINE)
-        event = m[event + Y_NEXT]
-    event = m[bucket_of(m, m[OPEN_UNTIL])]
-    while event != NONE:
-        prefetch(m, m[(m[event + Y_PLACE] & (PHASE - 1)) + L_HEAD])
-        event = m[event + Y_NEXT]
-
-
 def kernel(memory: int, log_memory: int, log_rows: int, budget: int) -> int:
     """Handle events until all workers have finished, a table is full, or the budget is used up."""
     m, log = pointer(memory), pointer(log_memory)
@@ -252,7 +222,6 @@ def kernel(memory: int, log_memory: int, log_rows: int, budget: int) -> int:
             if m[BUCKETED] == 0 and m[SLEEPER_COUNT] == 0:
                 return STUCK
             open_bucket(m)
-            foresee(m)
             continue
         if m[FREE_COUNT] < m[SPARE] or (m[LOGGING] and m[LOGGED] == log_rows):
             return GROW

@@ -35,34 +35,49 @@ class _Halves(types.CPointer):
     """A pointer to int32, whose values are int64 to all who use it: so no function is compiled twice."""
 
 
-register_model(_Halves)(models.PointerModel)
-HALF = ir.IntType(32)
+class _Octets(types.CPointer):
+    """The same for int8."""
 
 
-def _half_at(builder: Any, arguments: Any) -> Any:
-    return builder.gep(builder.bitcast(arguments[0], HALF.as_pointer()), [arguments[1]])
+def _register(narrow: type, bits: int) -> None:
+    """Let compiled functions get and set the parts of words to which such a pointer points."""
+    part = ir.IntType(bits)
+
+    def at(builder: Any, arguments: Any) -> Any:
+        return builder.gep(builder.bitcast(arguments[0], part.as_pointer()), [arguments[1]])
+
+    def get(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.sext(builder.load(at(builder, arguments)), ir.IntType(64))
+
+    def put(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.store(builder.trunc(arguments[2], part), at(builder, arguments))
+        return context.get_dummy_value()
+
+    register_model(narrow)(models.PointerModel)
+    lower: Any = lower_builtin
+    lower(operator.getitem, narrow, types.Integer)(get)
+    lower(operator.setitem, narrow, types.Integer, types.Integer)(put)
 
 
-@lower_builtin(operator.getitem, _Halves, types.Integer)  # type: ignore[no-untyped-call, untyped-decorator]
-def _get_half(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    return builder.sext(builder.load(_half_at(builder, arguments)), ir.IntType(64))
+_register(_Halves, 32)
+_register(_Octets, 8)
 
 
-@lower_builtin(operator.setitem, _Halves, types.Integer, types.Integer)  # type: ignore[no-untyped-call, untyped-decorator]
-def _set_half(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    builder.store(builder.trunc(arguments[2], HALF), _half_at(builder, arguments))
-    return context.get_dummy_value()
+def _narrowed(narrow: type) -> Any:
+    def from_row_on(context: Any, memory: Any, row: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.gep(arguments[0], [arguments[1]])
 
+        return narrow(types.int64)(memory, types.int64), generate
 
-def _halves(context: Any, memory: Any, row: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.gep(arguments[0], [arguments[1]])
-
-    return _Halves(types.int64)(memory, types.int64), generate  # type: ignore[no-untyped-call]
+    return intrinsic(from_row_on)
 
 
 #: Returns the memory from a row on as int32, two for every word: what has half a word there.
-halves: Callable[[Memory, int], Memory] = cast(Any, intrinsic(_halves))
+halves: Callable[[Memory, int], Memory] = _narrowed(_Halves)
+
+#: Returns the memory from a row on as int8, eight for every word.
+octets: Callable[[Memory, int], Memory] = _narrowed(_Octets)
 
 
 def _prefetch(context: Any, memory: Any, at: Any) -> Any:

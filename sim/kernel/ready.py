@@ -8,7 +8,7 @@ from tensorexpress.sim.kernel.events import drop_first_pair, sift_up
 from tensorexpress.sim.kernel.memory import Memory, halves
 
 # A host's flows that may send: a binary heap whose entries have all that they are sorted by, so that no flow has to be
-# looked at to find another's place. A flow knows where its entry is (F_AT).
+# looked at to find another's place, nor when entries move: where the entry of a flow is stands beside, by its place.
 
 
 @compiled
@@ -26,14 +26,19 @@ def goes_before(m: Memory, urgency: int, served: int, other: int) -> bool:
 
 
 @compiled
-def move_entry(m: Memory, entry: int, to: int) -> None:
-    flow = m[entry + E_FLOW]
-    m[to + E_URGENCY], m[to + E_SERVED], m[to + E_FLOW] = m[entry + E_URGENCY], m[entry + E_SERVED], flow
-    halves(m, flow)[F_AT] = to
+def first_ready(m: Memory, port: int) -> int:
+    """Return the flow of a host that is served next, of those that may send. Flows lie in the order of places."""
+    return m[FLOWS] + m[m[port + L_READY] + E_SERVED] % BY_PLACE * FLOW_COLUMNS
 
 
 @compiled
-def settle(m: Memory, heap: int, n: int, at: int, flow: int, urgency: int, served: int) -> None:
+def write_entry(m: Memory, entry: int, urgency: int, served: int) -> None:
+    m[entry + E_URGENCY], m[entry + E_SERVED] = urgency, served
+    halves(m, m[PLACES])[served % BY_PLACE] = entry
+
+
+@compiled
+def settle(m: Memory, heap: int, n: int, at: int, urgency: int, served: int) -> None:
     """Put a flow into the heap of n entries of which the one at an address is free, wherever it belongs."""
     i = (at - heap) // ENTRY_COLUMNS
     while i > 0:
@@ -41,7 +46,7 @@ def settle(m: Memory, heap: int, n: int, at: int, flow: int, urgency: int, serve
         parent = heap + above * ENTRY_COLUMNS
         if not goes_before(m, urgency, served, parent):
             break
-        move_entry(m, parent, heap + i * ENTRY_COLUMNS)
+        write_entry(m, heap + i * ENTRY_COLUMNS, m[parent + E_URGENCY], m[parent + E_SERVED])
         i = above
     while True:
         child = 2 * i + 1
@@ -54,47 +59,49 @@ def settle(m: Memory, heap: int, n: int, at: int, flow: int, urgency: int, serve
             below = right
         if goes_before(m, urgency, served, below):
             break
-        move_entry(m, below, heap + i * ENTRY_COLUMNS)
+        write_entry(m, heap + i * ENTRY_COLUMNS, m[below + E_URGENCY], m[below + E_SERVED])
         i = child
-    entry = heap + i * ENTRY_COLUMNS
-    m[entry + E_URGENCY], m[entry + E_SERVED], m[entry + E_FLOW] = urgency, served, flow
-    halves(m, flow)[F_AT] = entry
+    write_entry(m, heap + i * ENTRY_COLUMNS, urgency, served)
 
 
 @compiled
 def refresh(m: Memory, flow: int) -> None:
     """Enter, move or remove a flow among those that may send, after anything about it has changed."""
-    full = m[PAYLOAD] + m[HEADER]
-    in_flight, current = m[flow + F_IN_FLIGHT], halves(m, flow)[F_CURRENT]
-    key = NEVER
-    if in_flight == 0 or in_flight + full <= m[flow + F_WINDOW]:
-        key = m[current + M_KEY] if current != NONE else first_pending_key(m, flow)
-    place_ready(m, flow, key)
+    full, in_flight = m[PAYLOAD] + m[HEADER], m[flow + F_IN_FLIGHT]
+    is_open = in_flight == 0 or in_flight + full <= m[flow + F_WINDOW]
+    place_ready(m, flow, m[flow + F_KEY] if is_open else NEVER)
+
+
+@compiled
+def find_next(m: Memory, flow: int) -> None:
+    """Find out anew of which slice a flow sends next, after anything about its slices has changed."""
+    current = halves(m, flow)[F_CURRENT]
+    m[flow + F_KEY] = m[current + M_KEY] if current != NONE else first_pending_key(m, flow)
 
 
 @compiled
 def place_ready(m: Memory, flow: int, key: int) -> None:
     """Enter, move or remove a flow among those that may send, by the key of what it sends next; NEVER is nothing."""
-    f = halves(m, flow)
-    at = f[F_AT]
+    f, served = halves(m, flow), m[flow + F_SERVED]
+    place, places = served % BY_PLACE, halves(m, m[PLACES])
+    at = places[place]
     if key == NEVER and at == NONE:
         return
-    port, served = f[F_SRC], m[flow + F_SERVED]
+    port = f[F_SRC]
     heap, n = m[port + L_READY], m[port + L_READY_COUNT]
     if key != NEVER:
         urgency = key if f[F_CURRENT] == NONE else key - UNDER_WAY_FIRST
         if at == NONE:
             m[port + L_READY_COUNT] = n + 1
-            settle(m, heap, n + 1, heap + n * ENTRY_COLUMNS, flow, urgency, served)
+            settle(m, heap, n + 1, heap + n * ENTRY_COLUMNS, urgency, served)
         elif m[at + E_URGENCY] != urgency or m[at + E_SERVED] != served:
-            settle(m, heap, n, at, flow, urgency, served)
+            settle(m, heap, n, at, urgency, served)
     else:
-        f[F_AT] = NONE
+        places[place] = NONE
         m[port + L_READY_COUNT] = n - 1
         last = heap + (n - 1) * ENTRY_COLUMNS
         if last != at:
-            moved = m[last + E_FLOW]
-            settle(m, heap, n - 1, at, moved, m[last + E_URGENCY], m[last + E_SERVED])
+            settle(m, heap, n - 1, at, m[last + E_URGENCY], m[last + E_SERVED])
 
 
 # A flow's pending slices: a binary heap of (key, message).

@@ -17,9 +17,17 @@ from tensorexpress.sim.kernel.events import (
     slack_of,
 )
 from tensorexpress.sim.kernel.lanes import add_work, append_work
-from tensorexpress.sim.kernel.memory import Memory, halves, prefetch
+from tensorexpress.sim.kernel.memory import Memory, halves, octets, prefetch
 from tensorexpress.sim.kernel.queues import PIFO, SP_PIFO, host_key, slack_now
-from tensorexpress.sim.kernel.ready import has_unsent, is_stream, pop_pending, push_pending, refresh
+from tensorexpress.sim.kernel.ready import (
+    find_next,
+    first_ready,
+    has_unsent,
+    is_stream,
+    pop_pending,
+    push_pending,
+    refresh,
+)
 from tensorexpress.sim.kernel.sums import copied_sum, next_addend, start_stream, stream_timer
 from tensorexpress.sim.kernel.timers import arm, backed_off, lost_up_to, measured_round_trip
 from tensorexpress.sim.model import ACKED, IN_FLIGHT, LOST, UNSENT
@@ -40,7 +48,7 @@ def next_packet_of_host(m: Memory, port: int) -> int:
         return NONE
     if m[port + L_READY_COUNT] == 0:
         return NONE
-    flow = m[m[port + L_READY] + E_FLOW]
+    flow = first_ready(m, port)
     f = halves(m, flow)
     if m[WEIGHS_TURNS]:
         m[port + L_SERVED] = max(m[port + L_SERVED], m[flow + F_SERVED] // BY_PLACE)
@@ -57,8 +65,10 @@ def next_packet_of_host(m: Memory, port: int) -> int:
     packet = send_chunk(m, flow, message)
     if not has_unsent(m, message):
         f[F_CURRENT] = NONE
+        find_next(m, flow)
     refresh(m, flow)
-    expect_flow(m, m[m[port + L_READY] + E_FLOW])
+    if m[port + L_READY_COUNT]:
+        expect_flow(m, first_ready(m, port))
     return packet
 
 
@@ -126,11 +136,14 @@ def timer(m: Memory, flow: int) -> None:
 @compiled
 def send_probe(m: Memory, flow: int) -> None:
     f = halves(m, flow)
-    newest = newest_in_flight(m, flow)
-    message, chunk = newest // BY_MESSAGE, newest % BY_MESSAGE
+    run = newest_in_flight(m, flow)
+    r = halves(m, run)
+    # From now on the probe is the transmission of this chunk, and nothing after it is in flight.
+    r[C_END] -= 1
+    message, chunk = r[C_MESSAGE], r[C_CHUNK] + r[C_END] - r[C_FIRST]
     f[F_PROBE] = f[F_TRANSMISSIONS]
     packet = packet_of(m, flow, message, chunk)
-    enter_network(m, flow, message, chunk, f[F_PROBE])
+    start_run(m, flow, message, chunk, f[F_PROBE])
     halves(m, packet)[P_ASKS] = ONE_ACK
     m[RETRANSMISSIONS] += 1
     send_control(m, f[F_SRC], packet)
@@ -175,15 +188,14 @@ def start_message(m: Memory, message: int, deadline: int) -> bool:
         s[M_ITERATION], m[message + M_DEADLINE] = iteration, deadline
         append_work(m, halves(m, node)[N_LANE], node)
         return False
-    for chunk in range(s[M_UNACKNOWLEDGED], s[M_NEXT]):
-        if halves(m, m[CHUNKS])[chunk_at(m, message, chunk)] & STATE == IN_FLIGHT:
-            left_network(m, message, chunk)
-    for chunk in range(chunks):
-        halves(m, m[CHUNKS])[chunk_at(m, message, chunk)] = UNSENT
+    if m[ACKS]:
+        for chunk in range(s[M_UNACKNOWLEDGED], s[M_NEXT]):
+            if state_of(m, message, chunk) == IN_FLIGHT:
+                left_network(m, message, chunk)
     s[M_ITERATION] = iteration
     m[message + M_DEADLINE] = deadline
     m[message + M_KEY] = host_key(m, message)
-    for column in range(M_RECEIVED, M_LOST_FROM + 1):
+    for column in range(M_RECEIVED, M_RUN + 1):
         s[column] = 0
     if m[message + M_OUT] == 0:
         copied(m, message)
@@ -191,6 +203,7 @@ def start_message(m: Memory, message: int, deadline: int) -> bool:
     s[M_NEXT] = chunks
     if f[F_CURRENT] == message:
         f[F_CURRENT] = NONE
+    find_next(m, flow)
     refresh(m, flow)
     add_work(m, m[f[F_SRC] + L_OUT_LANE], m[message + M_KEY], node)
     return False
@@ -206,14 +219,46 @@ def copied(m: Memory, message: int) -> None:
         return
     s[M_NEXT] = 0
     push_pending(m, flow, m[message + M_KEY], message)
+    find_next(m, flow)
     refresh(m, flow)
     kick(m, f[F_SRC])
 
 
+# Chunks
+
+
 @compiled
-def chunk_at(m: Memory, message: int, chunk: int) -> int:
-    """Return where a chunk is, by half words."""
-    return halves(m, message)[M_FIRST_CHUNK] + chunk
+def chunks_of(m: Memory, message: int) -> Memory:
+    """Return the chunks of a message, a byte each, which are told only if one was out of order."""
+    return octets(m, halves(m, message)[M_TOLD])
+
+
+@compiled
+def state_of(m: Memory, message: int, chunk: int) -> int:
+    s = halves(m, message)
+    if s[M_TOLD]:
+        return chunks_of(m, message)[chunk] & STATE
+    if chunk < s[M_UNACKNOWLEDGED]:
+        return ACKED
+    return IN_FLIGHT if chunk < s[M_NEXT] else UNSENT
+
+
+@compiled
+def set_state(m: Memory, message: int, chunk: int, state: int) -> None:
+    c = chunks_of(m, message)
+    c[chunk] = c[chunk] & HAS | state
+
+
+@compiled
+def tell(m: Memory, message: int) -> None:
+    """Write down for every chunk of a message what its row has said so far, because one is out of order."""
+    s = halves(m, message)
+    if s[M_TOLD]:
+        return
+    c = octets(m, s[M_STATES])
+    for chunk in range(s[M_CHUNKS]):
+        c[chunk] = state_of(m, message, chunk) | (HAS if chunk < s[M_EXPECTED] else 0)
+    s[M_TOLD] = s[M_STATES]
 
 
 @compiled
@@ -225,7 +270,7 @@ def send_chunk(m: Memory, flow: int, message: int) -> int:
     again = s[M_LOST] > 0
     if again:
         chunk = s[M_LOST_FROM]
-        while halves(m, m[CHUNKS])[chunk_at(m, message, chunk)] & STATE != LOST:
+        while state_of(m, message, chunk) != LOST:
             chunk += 1
         s[M_LOST] -= 1
         s[M_LOST_FROM] = chunk + 1
@@ -238,8 +283,14 @@ def send_chunk(m: Memory, flow: int, message: int) -> int:
     packet = packet_of(m, flow, message, chunk)
     p = halves(m, packet)
     if m[ACKS]:
-        size = p[P_SIZE]
-        enter_network(m, flow, message, chunk, p[P_TRANSMISSION])
+        size, transmission = p[P_SIZE], p[P_TRANSMISSION]
+        if s[M_TOLD]:
+            set_state(m, message, chunk, IN_FLIGHT)
+        # Most chunks follow the one before them, and go on with its run.
+        if again or s[M_RUN] != f[F_NEWEST]:
+            start_run(m, flow, message, chunk, transmission)
+        if not again:
+            s[M_RUN] = f[F_NEWEST]
         m[flow + F_DEADLINE] = now + m[flow + F_TIMEOUT]
         if not f[F_ARMED]:
             arm(m, flow, m[flow + F_TIMEOUT])
@@ -285,66 +336,70 @@ def asks_for_acks(m: Memory, flow: int, message: int, chunk: int) -> int:
 
 
 @compiled
-def entry_at(row: int, transmission: int) -> int:
-    return row + C_FIRST + transmission % C_ENTRIES
-
-
-@compiled
-def enter_network(m: Memory, flow: int, message: int, chunk: int, transmission: int) -> None:
-    """Note a chunk as in flight, in what is now the newest transmission of the flow."""
+def start_run(m: Memory, flow: int, message: int, chunk: int, transmission: int) -> None:
+    """Begin a run with what is now the newest transmission of the flow."""
     f = halves(m, flow)
-    at, c = chunk_at(m, message, chunk), halves(m, m[CHUNKS])
-    prefetch(m, m[CHUNKS] + (at >> 1) + LINE)
-    c[at] = (c[at] & HAS) | IN_FLIGHT | transmission % TOLD_APART * BY_TRANSMISSION
-    if transmission % C_ENTRIES == 0:
-        row, newest = new_row(m), f[F_NEWEST]
-        r = halves(m, row)
-        r[C_NEXT], r[C_BEFORE] = NONE, newest
-        if newest == NONE:
-            f[F_OLDEST] = row
-        else:
-            halves(m, newest)[C_NEXT] = row
-        f[F_NEWEST] = row
-    m[entry_at(f[F_NEWEST], transmission)] = message * BY_MESSAGE + chunk
+    run, newest = new_row(m), f[F_NEWEST]
+    r = halves(m, run)
+    r[C_MESSAGE], r[C_ITERATION], r[C_CHUNK] = message, halves(m, message)[M_ITERATION], chunk
+    r[C_FIRST], r[C_END] = transmission, GOES_ON
+    r[C_NEXT], r[C_BEFORE] = NONE, newest
+    if newest == NONE:
+        f[F_OLDEST] = run
+    else:
+        n = halves(m, newest)
+        n[C_NEXT] = run
+        if n[C_END] == GOES_ON:
+            n[C_END] = transmission
+    f[F_NEWEST] = run
 
 
 @compiled
-def settle_oldest(m: Memory, flow: int) -> None:
-    """Forget the oldest transmission of a flow."""
+def forget_oldest(m: Memory, flow: int) -> None:
+    """Forget the oldest run of a flow."""
     f = halves(m, flow)
-    f[F_UNSETTLED] += 1
-    if f[F_UNSETTLED] % C_ENTRIES == 0:
-        row = f[F_OLDEST]
-        r = halves(m, row)
-        f[F_OLDEST] = r[C_NEXT]
-        if r[C_NEXT] == NONE:
-            f[F_NEWEST] = NONE
-        free_row(m, row)
+    run = f[F_OLDEST]
+    following, s = halves(m, run)[C_NEXT], halves(m, halves(m, run)[C_MESSAGE])
+    if s[M_RUN] == run:
+        s[M_RUN] = 0
+    f[F_OLDEST] = following
+    if following == NONE:
+        f[F_NEWEST] = NONE
+    free_row(m, run)
 
 
 @compiled
-def is_in_flight(m: Memory, entry: int, transmission: int) -> bool:
-    half = halves(m, m[CHUNKS])[chunk_at(m, entry // BY_MESSAGE, entry % BY_MESSAGE)]
-    return half & STATE == IN_FLIGHT and half // BY_TRANSMISSION == transmission % TOLD_APART
+def is_in_flight(m: Memory, run: int, transmission: int) -> bool:
+    r = halves(m, run)
+    message, chunk = r[C_MESSAGE], r[C_CHUNK] + transmission - r[C_FIRST]
+    return halves(m, message)[M_ITERATION] == r[C_ITERATION] and state_of(m, message, chunk) == IN_FLIGHT
+
+
+@compiled
+def end_of(m: Memory, flow: int, run: int) -> int:
+    end = halves(m, run)[C_END]
+    return halves(m, flow)[F_TRANSMISSIONS] if end == GOES_ON else end
 
 
 @compiled
 def newest_in_flight(m: Memory, flow: int) -> int:
-    """Return the entry of the last transmission that is in flight."""
-    f = halves(m, flow)
-    row, transmission = f[F_NEWEST], f[F_TRANSMISSIONS] - 1
-    while not is_in_flight(m, m[entry_at(row, transmission)], transmission):
-        if transmission % C_ENTRIES == 0:
-            row = halves(m, row)[C_BEFORE]
-        transmission -= 1
-    return m[entry_at(row, transmission)]
+    """Return the last run with something in flight, which is its last transmission: all after that is forgotten."""
+    run = halves(m, flow)[F_NEWEST]
+    r = halves(m, run)
+    r[C_END] = end_of(m, flow, run)
+    while r[C_FIRST] == r[C_END] or not is_in_flight(m, run, r[C_END] - 1):
+        if r[C_FIRST] < r[C_END]:
+            r[C_END] -= 1
+        else:
+            run = r[C_BEFORE]
+            r = halves(m, run)
+    return run
 
 
 @compiled
 def left_network(m: Memory, message: int, chunk: int) -> None:
     """Account for a chunk that is acknowledged or given up."""
-    at, flow = chunk_at(m, message, chunk), halves(m, message)[M_FLOW]
-    halves(m, m[CHUNKS])[at] &= STATE | HAS
+    flow = halves(m, message)[M_FLOW]
     size = wire_bytes(m, message, chunk)
     m[flow + F_IN_FLIGHT] -= size
     m[halves(m, flow)[F_SRC] + L_IN_FLIGHT] -= size
@@ -353,15 +408,16 @@ def left_network(m: Memory, message: int, chunk: int) -> None:
 @compiled
 def acknowledge_chunk(m: Memory, message: int, chunk: int) -> int:
     """Note a chunk as acknowledged; return its bytes if that is news."""
-    at, c = chunk_at(m, message, chunk), halves(m, m[CHUNKS])
-    state = c[at] & STATE
+    s = halves(m, message)
+    state = state_of(m, message, chunk)
     if state == ACKED:
         return 0
     if state == IN_FLIGHT:
         left_network(m, message, chunk)
     elif state == LOST:
-        halves(m, message)[M_LOST] -= 1
-    c[at] |= ACKED
+        s[M_LOST] -= 1
+    if s[M_TOLD]:
+        set_state(m, message, chunk, ACKED)
     return wire_bytes(m, message, chunk)
 
 
@@ -374,14 +430,15 @@ def acknowledge(m: Memory, ack: int) -> None:
         return
     flow = a[P_FLOW]
     f = halves(m, flow)
-    prefetch(m, entry_at(f[F_OLDEST], f[F_UNSETTLED]))
     acked_to, is_marked = a[P_ACKED_TO] // ONE_ACK, a[P_ACKED_TO] & MARKED
+    if a[P_CHUNK] >= acked_to:
+        tell(m, message)
     newly = 0
     for below in range(s[M_UNACKNOWLEDGED], acked_to):
         newly += acknowledge_chunk(m, message, below)
-    newly += acknowledge_chunk(m, message, a[P_CHUNK])
     if acked_to > s[M_UNACKNOWLEDGED]:
         s[M_UNACKNOWLEDGED] = acked_to
+    newly += acknowledge_chunk(m, message, a[P_CHUNK])
     measured_round_trip(m, flow, m[NOW] - m[ack + P_SENT])
     if newly:
         acknowledged(m, flow, newly, is_marked)
@@ -389,10 +446,17 @@ def acknowledge(m: Memory, ack: int) -> None:
         if a[P_TRANSMISSION] >= f[F_PROBE]:
             m[s[M_TIMES] + s[M_ITERATION] * TIMES_COLUMNS + T_TIMED_OUT] += m[flow + F_STOOD]
         m[flow + F_STOOD] = 0
-    if lose_until(m, flow, lost_up_to(a[P_TRANSMISSION], f[F_PROBE], m[REORDERING])):
+    found = False
+    # If all of a message was sent in order, in the oldest run, nothing was sent before what is acknowledged now.
+    if s[M_TOLD] or s[M_RUN] != f[F_OLDEST]:
+        found = lose_until(m, flow, lost_up_to(a[P_TRANSMISSION], f[F_PROBE], m[REORDERING]))
+    if found:
         lost(m, flow)
     if f[F_CURRENT] == message and not has_unsent(m, message):
         f[F_CURRENT] = NONE
+    if found or s[M_TOLD]:
+        # Other acknowledgements say nothing about what is to be sent.
+        find_next(m, flow)
     refresh(m, flow)
     kick(m, f[F_SRC])
 
@@ -401,12 +465,18 @@ def acknowledge(m: Memory, ack: int) -> None:
 def lose_until(m: Memory, flow: int, last_transmission: int) -> bool:
     f = halves(m, flow)
     found = False
-    for transmission in range(f[F_UNSETTLED], last_transmission + 1):
-        entry = m[entry_at(f[F_OLDEST], transmission)]
-        if is_in_flight(m, entry, transmission):
-            lose(m, entry // BY_MESSAGE, entry % BY_MESSAGE)
-            found = True
-        settle_oldest(m, flow)
+    while f[F_OLDEST] != NONE:
+        run = f[F_OLDEST]
+        r, end = halves(m, run), end_of(m, flow, run)
+        while r[C_FIRST] < end and r[C_FIRST] <= last_transmission:
+            if is_in_flight(m, run, r[C_FIRST]):
+                lose(m, r[C_MESSAGE], r[C_CHUNK])
+                found = True
+            r[C_FIRST] += 1
+            r[C_CHUNK] += 1
+        if r[C_FIRST] < end:
+            break
+        forget_oldest(m, flow)
     return found
 
 
@@ -416,8 +486,8 @@ def lose(m: Memory, message: int, chunk: int) -> None:
     if not has_unsent(m, message):
         push_pending(m, s[M_FLOW], m[message + M_KEY], message)
     left_network(m, message, chunk)
-    at, c = chunk_at(m, message, chunk), halves(m, m[CHUNKS])
-    c[at] = (c[at] & HAS) | LOST
+    tell(m, message)
+    set_state(m, message, chunk, LOST)
     if s[M_LOST] == 0 or chunk < s[M_LOST_FROM]:
         s[M_LOST_FROM] = chunk
     s[M_LOST] += 1
@@ -432,21 +502,30 @@ def receive(m: Memory, packet: int) -> bool:
     iteration = p[P_ITERATION]
     if iteration != s[M_ITERATION]:
         return False
-    chunk, chunks = p[P_CHUNK], s[M_CHUNKS]
-    at, c = chunk_at(m, message, chunk), halves(m, m[CHUNKS])
-    duplicate = c[at] & HAS != 0
+    chunk = p[P_CHUNK]
+    if chunk > s[M_EXPECTED]:
+        tell(m, message)
+    duplicate = chunk < s[M_EXPECTED] or (s[M_TOLD] and chunks_of(m, message)[chunk] & HAS != 0)
     complete = False
     if not duplicate:
-        c[at] |= HAS
+        if s[M_TOLD]:
+            take_chunk(m, message, chunk)
+        else:
+            s[M_EXPECTED] += 1
         s[M_RECEIVED] += 1
-        expected = s[M_EXPECTED]
-        while expected < chunks and c[chunk_at(m, message, expected)] & HAS:
-            expected += 1
-        s[M_EXPECTED] = expected
-        complete = s[M_RECEIVED] == chunks
+        complete = s[M_RECEIVED] == s[M_CHUNKS]
     if m[ACKS] and (p[P_ASKS] or duplicate or complete or chunk >= s[M_EXPECTED]):
         send_ack(m, packet, message)
     return complete
+
+
+@compiled
+def take_chunk(m: Memory, message: int, chunk: int) -> None:
+    """Note that the receiver has a chunk of a message that is told."""
+    s, c = halves(m, message), chunks_of(m, message)
+    c[chunk] |= HAS
+    while s[M_EXPECTED] < s[M_CHUNKS] and c[s[M_EXPECTED]] & HAS:
+        s[M_EXPECTED] += 1
 
 
 @compiled
