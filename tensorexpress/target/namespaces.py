@@ -39,7 +39,10 @@ def check_namespaces() -> None:
     if shutil.which("ip") is None:
         raise NetworkError("network namespaces need the program `ip`; install iproute2")
     if os.geteuid() != 0:
-        raise NetworkError("network namespaces need root; run as root, or take the target embedded, which needs none")
+        raise NetworkError(
+            "network namespaces need root; run as root, or in a user namespace (docs/run.md), or take the target "
+            "embedded, which needs none"
+        )
 
 
 def ip(commands: Sequence[str], namespace: str | None = None, *, ipv6: bool = False) -> None:
