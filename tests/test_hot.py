@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.pages import DOCS, run_blocks
 from support.thorough import rest
@@ -100,6 +100,7 @@ def test_one_lookup_is_too_little_to_hold_out_any(tmp_path):
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**4), st.floats(0, 3), st.integers(1, 600), st.integers(2112, 10**7))
+@example(keys=1117, lookups=125, skew=0.05859375, width=225, memory_bytes=2112)
 @settings(max_examples=30, deadline=None)
 def test_the_best_of_a_table_is_in_it_and_within_the_memory(keys, lookups, skew, width, memory_bytes):
     exchange = RowExchange(width, 8, 4)
