@@ -134,7 +134,7 @@ def best_packets(heat: Heat, exchange: RowExchange, most: int) -> int:
     # As many packets as the widest row takes, to both sides.
     around = 2 + exchange.packets_for(1)
     # Where bytes hardly fall, what packets leave empty may cost more than all rows gain: no packet is a choice, too.
-    candidates = (0, *range(max(0, near - around), min(most, near + around) + 1))
+    candidates: list[int] = [0, *range(max(0, near - around), min(most, near + around) + 1)]
     return min(candidates, key=lambda packets: (traffic(heat, exchange, packets).busiest_bytes, packets))
 
 
