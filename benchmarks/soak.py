@@ -47,8 +47,10 @@ DEPLOY_S = 5.0
 SAMPLE_S = 1.0
 #: Until then caches fill; it is no part of the line.
 SETTLED = 0.2
-#: Frames that a sender which was held up sends at once; more would only show how long the kernel's queues are.
-MOST_BEHIND = 8 * FRAMES
+#: A sender that was held up makes good what it owes: some bursts at once, the rest that much faster than the rate. All
+#: at once would only show how long the kernel's queues are; never would count the machine's pauses as the switch's.
+AT_ONCE = 8
+CATCHING_UP = 1.3
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 LAST_FRAMES_S = 1.0
 
@@ -114,17 +116,17 @@ def processes_of(pid: int) -> list[int]:
 def send_steadily(send: Callable[[], None], seconds: float, rate: float, link: Connection) -> None:
     """Send bursts at a rate from the moment that the other end says so; tell it how many frames there were."""
     link.recv()
-    sent, due_from, due_sent = 0, time.monotonic(), 0
-    until = due_from + seconds
-    while (now := time.monotonic()) < until:
-        behind = (now - due_from) * rate - due_sent
-        if behind > MOST_BEHIND:
-            due_from, due_sent = now, 0
-        elif behind >= FRAMES:
-            send()
-            sent, due_sent = sent + FRAMES, due_sent + FRAMES
-        else:
-            time.sleep((FRAMES - behind) / rate)
+    started, sent = time.monotonic(), 0
+    least_s = FRAMES / (CATCHING_UP * rate)  # from burst to burst
+    fastest_s = started
+    while (now := time.monotonic()) < started + seconds:
+        next_s = max(started + sent / rate, fastest_s)
+        if now < next_s:
+            time.sleep(next_s - now)
+            continue
+        send()
+        sent += FRAMES
+        fastest_s = max(fastest_s, now - AT_ONCE * least_s) + least_s
     link.send(sent)
 
 
