@@ -10,6 +10,7 @@ import errno
 import socket
 
 from tensorexpress.compiled_functions import compiled
+from tensorexpress.framing import SEGMENT_HEADER_BYTES, TRANSPORT_BYTES
 from tensorexpress.host.exchange_kernel import exchange_of, go_on_from, let_go_of, memory_for, node_for, take_message
 from tensorexpress.host.flow import SPAN
 from tensorexpress.host.flow_kernel import (
@@ -41,6 +42,23 @@ from tensorexpress.host.layout import (
     FRAME_DATAGRAM,
     FRAME_DATAGRAM_BYTES,
     FRAME_IS_MARKED,
+    H_CHUNK,
+    H_CRC,
+    H_FLAGS,
+    H_FLOW,
+    H_ITERATION,
+    H_JOB,
+    H_KIND,
+    H_LENGTH,
+    H_MESSAGE,
+    H_OFFSET,
+    H_SEQUENCE,
+    H_SESSION,
+    H_SLACK,
+    H_TENSOR,
+    H_TOTAL,
+    H_TRANSMISSION,
+    H_WORKER,
     IP_TOS,
     IPV6_TCLASS,
     NAME,
@@ -66,7 +84,7 @@ from tensorexpress.switch.native.machine import (
     setsockopt,
     words,
 )
-from tensorexpress.wire.header import MAGIC, MOST_SLACK_US, VERSION, Flag, Kind
+from tensorexpress.wire.header import HEADER_BYTES, MAGIC, MOST_SLACK_US, VERSION, Flag, Kind
 from tensorexpress.wire.udp import STAMP_BYTES
 
 _WITHOUT_WAITING = int(socket.MSG_DONTWAIT)
@@ -80,12 +98,7 @@ _MONOTONIC = 1
 #: Bytes of an IPv4 socket address.
 _IPV4_PLACE_BYTES = 16
 
-_HEADER_BYTES, _TENSOR_HEADER_BYTES = 64, 32
 _ETHERNET_BYTES, _IPV4_BYTES, _UDP_BYTES = 14, 20, 8
-
-# Places in the headers of a segment.
-_KIND, _FLAGS, _JOB, _WORKER, _ITERATION, _TENSOR, _CHUNK, _SLACK, _LENGTH, _CRC = 2, 3, 4, 6, 8, 12, 16, 24, 28, 32
-_SESSION, _FLOW, _SEQUENCE, _TRANSMISSION, _MESSAGE, _OFFSET, _TOTAL = 36, 40, 44, 48, 52, 56, 60
 
 _RETRANSMITTED, _LAST_OF_SLICE, _ASKS_ACK, _MARKED = map(
     int, (Flag.RETRANSMITTED, Flag.LAST_OF_SLICE, Flag.ASKS_ACK, Flag.MARKED)
@@ -206,7 +219,7 @@ def send_datagrams(c: Cells, route: int, start: int, stride: int, size: int) -> 
 @compiled
 def send_held(c: Cells) -> bool:
     """Send the rest of a burst for which there was no room; return whether all of it has left."""
-    stride = _HEADER_BYTES + c[PAYLOAD_BYTES]
+    stride = SEGMENT_HEADER_BYTES + c[PAYLOAD_BYTES]
     sent = send_datagrams(c, c[HELD_ROUTE], c[HELD] + c[HELD_AT], stride, c[HELD_BYTES])
     c[HELD_AT] += sent
     c[HELD_BYTES] -= sent
@@ -222,13 +235,13 @@ def send_burst(c: Cells, s: Cells, flags: int, now_ps: int) -> None:
     words(row_of(c[PEERS], s[S_PEER], PEER_WORDS))[P_SENT_PS] = now_ps
     c[N_SENT] += count
     size, run, headers = c[PAYLOAD_BYTES], c[RUN_HEADER], c[FRAME_HEADER_BYTES]
-    stride = _HEADER_BYTES + size
-    copy(run, message + WORD_BYTES * O_HEADER, _HEADER_BYTES)
-    octets(run)[_FLAGS] = flags & _RETRANSMITTED
-    put(run + _CHUNK, get(run + _CHUNK) + first)
-    put(run + _SEQUENCE, b[B_SEQUENCE])
-    put(run + _TRANSMISSION, b[B_TRANSMISSION])
-    put(run + _OFFSET, first * size)
+    stride = SEGMENT_HEADER_BYTES + size
+    copy(run, message + WORD_BYTES * O_HEADER, SEGMENT_HEADER_BYTES)
+    octets(run)[H_FLAGS] = flags & _RETRANSMITTED
+    put(run + H_CHUNK, get(run + H_CHUNK) + first)
+    put(run + H_SEQUENCE, b[B_SEQUENCE])
+    put(run + H_TRANSMISSION, b[B_TRANSMISSION])
+    put(run + H_OFFSET, first * size)
     slack, payload = clamped_us(o[O_DEADLINE_PS] - now_ps), o[O_PAYLOAD] + first * size
     last_flags = flags & (_LAST_OF_SLICE | _ASKS_ACK)
     last_bytes = o[O_LAST_BYTES] if flags & _LAST_OF_SLICE else size
@@ -265,25 +278,25 @@ def send_ack(c: Cells, receiving: int, now_ps: int) -> None:
     c[N_ACKS_SENT] += 1
     c[LEAVES_PS] = now_ps
     start = c[LEAVING] + c[FRAME_HEADER_BYTES]
-    copy(start, c[ACK_HEADER], _HEADER_BYTES)
-    octets(start)[_FLAGS] = _MARKED if r[R_MARKED] else 0
-    put_half(start + _WORKER, r[R_WORKER])
-    put(start + _ITERATION, r[R_ITERATION])
-    put_half(start + _FLOW, r[R_FLOW])
-    put(start + _SEQUENCE, r[R_EXPECTED])
-    put(start + _TRANSMISSION, r[R_TRANSMISSION])
+    copy(start, c[ACK_HEADER], SEGMENT_HEADER_BYTES)
+    octets(start)[H_FLAGS] = _MARKED if r[R_MARKED] else 0
+    put_half(start + H_WORKER, r[R_WORKER])
+    put(start + H_ITERATION, r[R_ITERATION])
+    put_half(start + H_FLOW, r[R_FLOW])
+    put(start + H_SEQUENCE, r[R_EXPECTED])
+    put(start + H_TRANSMISSION, r[R_TRANSMISSION])
     bits = max(0, r[R_END] - r[R_EXPECTED])
     size = (bits + 7) >> 3
-    put_half(start + _LENGTH, _TENSOR_HEADER_BYTES + size)
-    bitmap = octets(start + _HEADER_BYTES)
+    put_half(start + H_LENGTH, TRANSPORT_BYTES + size)
+    bitmap = octets(start + SEGMENT_HEADER_BYTES)
     for at in range(size):
         bitmap[at] = 0
     for at in range(bits):
         if is_set(receiving + WORD_BYTES * R_BITS, r[R_EXPECTED] + at, ARRIVED_BITS):
             bitmap[at >> 3] |= 1 << (at & 7)
-    put(start + _CRC, crc_of(start, _HEADER_BYTES + size))
-    put(start + _SLACK, r[R_SLACK_US])
-    size += _HEADER_BYTES
+    put(start + H_CRC, crc_of(start, SEGMENT_HEADER_BYTES + size))
+    put(start + H_SLACK, r[R_SLACK_US])
+    size += SEGMENT_HEADER_BYTES
     if c[IS_WIRE]:
         copy(c[LEAVING], peer[P_ROUTE], c[FRAME_HEADER_BYTES])
         send_frame(c, size)
@@ -378,15 +391,15 @@ def accept(c: Cells, number: int, receiving: int, start: int, sequence: int, is_
     else:
         r[R_DUPLICATES] += 1
     known = r[R_TRANSMISSION]
-    r[R_TRANSMISSION] = max(known, unwrapped(get(start + _TRANSMISSION), max(known, 0)))
+    r[R_TRANSMISSION] = max(known, unwrapped(get(start + H_TRANSMISSION), max(known, 0)))
     r[R_UNACKNOWLEDGED] += 1
-    if octets(start)[_FLAGS] & _AT_ONCE:
+    if octets(start)[H_FLAGS] & _AT_ONCE:
         r[R_AT_ONCE] = 1
     if marked:
         c[N_MARKED] += 1
         r[R_MARKED] = r[R_AT_ONCE] = 1
-    slack = get(start + _SLACK)
-    r[R_WORKER], r[R_ITERATION], r[R_SLACK_US] = number_at(start + _WORKER), get(start + _ITERATION), slack
+    slack = get(start + H_SLACK)
+    r[R_WORKER], r[R_ITERATION], r[R_SLACK_US] = number_at(start + H_WORKER), get(start + H_ITERATION), slack
     if not r[R_IS_DUE]:
         r[R_IS_DUE] = 1
         words(c[DUE])[c[DUE_COUNT]] = number
@@ -404,8 +417,8 @@ def flow_of(table: int, width: int, first: int, flow: int) -> int:
 @compiled
 def message_of(c: Cells, r: Cells, start: int) -> int:
     """Return the message of a flow that a segment belongs to, if it has begun."""
-    kind, iteration = octets(start)[_KIND] & 15, get(start + _ITERATION)
-    tensor, number, found = number_at(start + _TENSOR), get(start + _MESSAGE), r[R_MESSAGE]
+    kind, iteration = octets(start)[H_KIND] & 15, get(start + H_ITERATION)
+    tensor, number, found = number_at(start + H_TENSOR), get(start + H_MESSAGE), r[R_MESSAGE]
     while found != NONE:
         i = words(row_of(c[INCOMING], found, INCOMING_WORDS))
         if i[I_NUMBER] == number and i[I_ITERATION] == iteration and i[I_TENSOR] == tensor and i[I_KIND] == kind:
@@ -421,26 +434,26 @@ def begin(c: Cells, flow: int, now_ps: int) -> int:
     It is BLOCKED on NOTHING where it is refused. What is not for an exchange is for Python (`Endpoint._begin`).
     """
     start = c[PENDING]
-    exchange = exchange_of(c, number_at(start + _JOB))
+    exchange = exchange_of(c, number_at(start + H_JOB))
     if exchange == 0:
         c[BLOCKED], c[BLOCKED_ON] = NEW_MESSAGE, flow
         return NONE
-    number, iteration, total = get(start + _MESSAGE), get(start + _ITERATION), get(start + _TOTAL)
+    number, iteration, total = get(start + H_MESSAGE), get(start + H_ITERATION), get(start + H_TOTAL)
     node = node_for(words(exchange), number, c[PENDING_PEER], iteration, total)
     if node == NONE:
         return NONE
     if c[FREE_INCOMING_COUNT] == 0:
         c[BLOCKED] = MORE_ROWS
         return NONE
-    memory = memory_for(exchange, node, now_ps + signed(get(start + _SLACK)) * _PS_PER_US)
+    memory = memory_for(exchange, node, now_ps + signed(get(start + H_SLACK)) * _PS_PER_US)
     if memory == 0:
         return NONE
     c[FREE_INCOMING_COUNT] -= 1
     row = words(c[FREE_INCOMING])[c[FREE_INCOMING_COUNT]]
     r = words(row_of(c[RECEIVING], flow, RECEIVING_WORDS))
     i = words(row_of(c[INCOMING], row, INCOMING_WORDS))
-    i[I_FLOW], i[I_KIND], i[I_ITERATION] = flow, octets(start)[_KIND] & 15, iteration
-    i[I_TENSOR], i[I_NUMBER], i[I_MEMORY] = number_at(start + _TENSOR), number, memory
+    i[I_FLOW], i[I_KIND], i[I_ITERATION] = flow, octets(start)[H_KIND] & 15, iteration
+    i[I_TENSOR], i[I_NUMBER], i[I_MEMORY] = number_at(start + H_TENSOR), number, memory
     i[I_LENGTH] = i[I_MISSING] = total
     i[I_NEXT], i[I_EXCHANGE], i[I_NODE] = r[R_MESSAGE], exchange, node
     r[R_MESSAGE] = row
@@ -472,18 +485,18 @@ def finish(core: int, r: Cells, message: int, now_ps: int) -> None:
 def take_data(core: int, now_ps: int) -> bool:
     """Take the segment that is next (`Endpoint._take_data`); False where Python has to do something first."""
     c = words(core)
-    start, size = c[PENDING], c[PENDING_BYTES] - _HEADER_BYTES
+    start, size = c[PENDING], c[PENDING_BYTES] - SEGMENT_HEADER_BYTES
     if c[FREE_OUTGOING_COUNT] < c[MOST_SENT]:
         c[BLOCKED] = MORE_ROWS
         return False
     peer = words(row_of(c[PEERS], c[PENDING_PEER], PEER_WORDS))
-    number = flow_of(c[RECEIVING], RECEIVING_WORDS, peer[P_RECEIVING], number_at(start + _FLOW))
+    number = flow_of(c[RECEIVING], RECEIVING_WORDS, peer[P_RECEIVING], number_at(start + H_FLOW))
     if number == NONE:
         c[BLOCKED] = NEW_FLOW
         return False
     receiving = row_of(c[RECEIVING], number, RECEIVING_WORDS)
     r = words(receiving)
-    sequence = unwrapped(get(start + _SEQUENCE), r[R_EXPECTED])
+    sequence = unwrapped(get(start + H_SEQUENCE), r[R_EXPECTED])
     ahead = sequence - r[R_EXPECTED]
     if ahead > SPAN:
         c[N_RECEIVED] += 1
@@ -501,12 +514,12 @@ def take_data(core: int, now_ps: int) -> bool:
                 c[N_RECEIVED] += 1
                 c[N_REFUSED] += 1
                 return True
-        i, offset = words(row_of(c[INCOMING], message, INCOMING_WORDS)), get(start + _OFFSET)
-        if get(start + _TOTAL) != i[I_LENGTH] or offset + size > i[I_LENGTH]:
+        i, offset = words(row_of(c[INCOMING], message, INCOMING_WORDS)), get(start + H_OFFSET)
+        if get(start + H_TOTAL) != i[I_LENGTH] or offset + size > i[I_LENGTH]:
             c[N_RECEIVED] += 1
             c[N_IMPLAUSIBLE] += 1
             return True
-        copy(i[I_MEMORY] + offset, start + _HEADER_BYTES, size)
+        copy(i[I_MEMORY] + offset, start + SEGMENT_HEADER_BYTES, size)
         i[I_MISSING] -= size
     c[N_RECEIVED] += 1
     accept(c, number, receiving, start, sequence, is_new, c[COME_MARKED] != 0)
@@ -522,13 +535,13 @@ def take_ack(core: int, now_ps: int) -> None:
     start = c[PENDING]
     c[N_ACKS_RECEIVED] += 1
     peer = words(row_of(c[PEERS], c[PENDING_PEER], PEER_WORDS))
-    number = flow_of(c[SENDING], SENDING_WORDS, peer[P_SENDING], number_at(start + _FLOW))
+    number = flow_of(c[SENDING], SENDING_WORDS, peer[P_SENDING], number_at(start + H_FLOW))
     if number == NONE:
         return
     flow = row_of(c[SENDING], number, SENDING_WORDS)
     is_known = acknowledge(
-        c, flow, get(start + _SEQUENCE), get(start + _TRANSMISSION), octets(start)[_FLAGS] & _MARKED != 0,
-        start + _HEADER_BYTES, c[PENDING_BYTES] - _HEADER_BYTES, now_ps,
+        c, flow, get(start + H_SEQUENCE), get(start + H_TRANSMISSION), octets(start)[H_FLAGS] & _MARKED != 0,
+        start + SEGMENT_HEADER_BYTES, c[PENDING_BYTES] - SEGMENT_HEADER_BYTES, now_ps,
     )  # fmt: skip
     if not is_known:
         c[N_IMPLAUSIBLE] += 1
@@ -545,9 +558,9 @@ def take_datagram(core: int, now_ps: int) -> bool:
         c[N_STRANGERS] += 1
         return True
     is_segment = (
-        size >= _HEADER_BYTES
-        and number_at(start) << 4 | octets(start)[_KIND] >> 4 == _MAGIC_AND_VERSION
-        and number_at(start + _LENGTH) == size - _TENSOR_HEADER_BYTES
+        size >= SEGMENT_HEADER_BYTES
+        and number_at(start) << 4 | octets(start)[H_KIND] >> 4 == _MAGIC_AND_VERSION
+        and number_at(start + H_LENGTH) == size - HEADER_BYTES
     )
     if not is_segment:
         c[N_MALFORMED] += 1
@@ -555,18 +568,18 @@ def take_datagram(core: int, now_ps: int) -> bool:
     if not is_right(start, size):
         c[N_CORRUPT] += 1
         return True
-    if get(start + _SESSION) != c[SESSION]:
+    if get(start + H_SESSION) != c[SESSION]:
         c[N_FOREIGN] += 1
         return True
     peer = words(row_of(c[PEERS], c[PENDING_PEER], PEER_WORDS))
     peer[P_HEARD_PS] = now_ps
-    kind = octets(start)[_KIND] & 15
+    kind = octets(start)[H_KIND] & 15
     if kind <= _PARAMETERS:
         return take_data(core, now_ps)
     if kind == _ACK:
         take_ack(core, now_ps)
     elif kind == _CONTROL:
-        if get(start + _MESSAGE) == _GOODBYE and not peer[P_GONE]:
+        if get(start + H_MESSAGE) == _GOODBYE and not peer[P_GONE]:
             peer[P_GONE] = 1
             tell(c, DEPARTED, c[PENDING_PEER])
     else:

@@ -13,15 +13,13 @@ from tensorexpress.host.exchange_layout import *
 from tensorexpress.host.flow_kernel import offer, row_of, tell
 from tensorexpress.host.flow_layout import *
 from tensorexpress.host.kernel import put
+from tensorexpress.host.layout import H_ITERATION
 from tensorexpress.switch.native.machine import Cells, copy, floats, halves, words
 
 _PRIORITY, _RANDOM = queueing.HOST_ORDERS["priority"].code, queueing.HOST_ORDERS["random"].code
 shuffled = compiled(queueing.shuffled)
 
 _FLOAT_BYTES = 4
-
-#: Where an iteration is in the headers of a segment.
-_ITERATION = 8
 
 #: Elements that are summed at a time: all that is added to them stays in the first cache meanwhile.
 _TOGETHER = 2048
@@ -141,7 +139,7 @@ def send(core: int, x: Cells, node: int, iteration: int, deadline_ps: int, now_p
     number = words(c[FREE_OUTGOING])[c[FREE_OUTGOING_COUNT]]
     row = row_of(c[OUTGOING], number, OUTGOING_WORDS)
     copy(row, row_of(x[X_ROWS], n[N_LEAVE], OUTGOING_WORDS), WORD_BYTES * OUTGOING_WORDS)
-    put(row + WORD_BYTES * O_HEADER + _ITERATION, iteration)
+    put(row + WORD_BYTES * O_HEADER + H_ITERATION, iteration)
     o = words(row)
     o[O_KEY], o[O_DEADLINE_PS] = key_of_message(c, n, iteration, deadline_ps, now_ps), deadline_ps
     o[O_PAYLOAD], o[O_BLOCK] = n[N_CONTENT], n[N_BLOCK]

@@ -21,7 +21,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from tensorexpress.compiled_functions import compiled
-from tensorexpress.framing import TRANSPORT_BYTES
+from tensorexpress.framing import SEGMENT_HEADER_BYTES, TRANSPORT_BYTES
 from tensorexpress.host.layout import (
     CE,
     CONTROL,
@@ -32,6 +32,14 @@ from tensorexpress.host.layout import (
     FOUND_MARKED,
     FOUND_NAME_BYTES,
     FOUND_STRIDE,
+    H_CHUNK,
+    H_CRC,
+    H_FLAGS,
+    H_LENGTH,
+    H_OFFSET,
+    H_SEQUENCE,
+    H_SLACK,
+    H_TRANSMISSION,
     IP_TOS,
     IPV6_TCLASS,
     NAME,
@@ -51,21 +59,17 @@ _ABREAST = 4
 
 _WITHOUT_WAITING = int(socket.MSG_DONTWAIT)
 
-#: Places in a segment's headers: what counts up from one segment to the next, and what may differ.
-_HEADER_BYTES, _FLAGS, _SLACK, _CRC = 64, 3, 24, 32
-_CHUNK, _LENGTH, _SEQUENCE, _TRANSMISSION, _OFFSET = 16, 28, 44, 48, 56
-
 #: The polynomial of Ethernet and zlib: x^32 and below, the highest power first.
 _POLYNOMIAL = 0x104C11DB7
 
 
 def _compared() -> tuple[int, ...]:
     """Return the bits of every word of the headers that are the same in all segments of a run."""
-    same = bytearray(b"\xff" * _HEADER_BYTES)
-    same[_FLAGS] = 0
-    for at in (_SLACK, _CRC, _CHUNK, _SEQUENCE, _TRANSMISSION, _OFFSET):
+    same = bytearray(b"\xff" * SEGMENT_HEADER_BYTES)
+    same[H_FLAGS] = 0
+    for at in (H_SLACK, H_CRC, H_CHUNK, H_SEQUENCE, H_TRANSMISSION, H_OFFSET):
         same[at : at + 4] = bytes(4)
-    return tuple(int.from_bytes(same[at : at + 8], "little", signed=True) for at in range(0, _HEADER_BYTES, 8))
+    return tuple(int.from_bytes(same[at : at + 8], "little", signed=True) for at in range(0, SEGMENT_HEADER_BYTES, 8))
 
 
 _COMPARED = _compared()
@@ -280,30 +284,30 @@ def write_rows(
     The one with the number `last` has so many bytes of payload, and these flags beside its own. From the last one on,
     because the header may lie where the first one is written.
     """
-    size = stride - _HEADER_BYTES
-    chunk, sequence = get(header + _CHUNK), get(header + _SEQUENCE)
-    transmission, offset = get(header + _TRANSMISSION), get(header + _OFFSET)
+    size = stride - SEGMENT_HEADER_BYTES
+    chunk, sequence = get(header + H_CHUNK), get(header + H_SEQUENCE)
+    transmission, offset = get(header + H_TRANSMISSION), get(header + H_OFFSET)
     for row in range(count - 1, -1, -1):
         start, number = memory + row * stride, first + row
         if start != header:
-            copy(start, header, _HEADER_BYTES)
-        put(start + _CHUNK, chunk + number)
-        put(start + _SEQUENCE, sequence + number)
-        put(start + _TRANSMISSION, transmission + number)
-        put(start + _OFFSET, offset + number * size)
+            copy(start, header, SEGMENT_HEADER_BYTES)
+        put(start + H_CHUNK, chunk + number)
+        put(start + H_SEQUENCE, sequence + number)
+        put(start + H_TRANSMISSION, transmission + number)
+        put(start + H_OFFSET, offset + number * size)
         length = size
         if number == last:
-            octets(start)[_FLAGS] |= last_flags
+            octets(start)[H_FLAGS] |= last_flags
             length = last_bytes
-            put_half(start + _LENGTH, TRANSPORT_BYTES + length)
-        copy(start + _HEADER_BYTES, payload + number * size, length)
-        put(start + _CRC, crc_of(start, _HEADER_BYTES + length))
-        put(start + _SLACK, slack)
+            put_half(start + H_LENGTH, TRANSPORT_BYTES + length)
+        copy(start + SEGMENT_HEADER_BYTES, payload + number * size, length)
+        put(start + H_CRC, crc_of(start, SEGMENT_HEADER_BYTES + length))
+        put(start + H_SLACK, slack)
 
 
 def fill(memory: int, stride: int, count: int, payload: int, slack: int, last_flags: int) -> int:
     """Make a burst of the headers of its first segment, which are at `memory` with slack and CRC 0."""
-    write_rows(memory, memory, stride, 0, count, payload, slack, count - 1, last_flags, stride - _HEADER_BYTES)
+    write_rows(memory, memory, stride, 0, count, payload, slack, count - 1, last_flags, stride - SEGMENT_HEADER_BYTES)
     return count
 
 
@@ -321,7 +325,7 @@ def send(
         write_rows(header, stage, stride, sent, rows, payload, slack, count - 1, last_flags, last_bytes)
         size = rows * stride
         if sent + rows == count:
-            size += _HEADER_BYTES + last_bytes - stride
+            size += SEGMENT_HEADER_BYTES + last_bytes - stride
         if sendto(descriptor, stage, size, _WITHOUT_WAITING, target, target_bytes) < 0:
             break
         sent += rows
@@ -337,10 +341,10 @@ def follows(memory: int, start: int, row: int, size: int) -> bool:
     mask = 0xFFFFFFFF
     return (
         differs == 0
-        and get(start + _CHUNK) == (get(memory + _CHUNK) + row) & mask
-        and get(start + _SEQUENCE) == (get(memory + _SEQUENCE) + row) & mask
-        and get(start + _TRANSMISSION) == (get(memory + _TRANSMISSION) + row) & mask
-        and get(start + _OFFSET) == (get(memory + _OFFSET) + row * size) & mask
+        and get(start + H_CHUNK) == (get(memory + H_CHUNK) + row) & mask
+        and get(start + H_SEQUENCE) == (get(memory + H_SEQUENCE) + row) & mask
+        and get(start + H_TRANSMISSION) == (get(memory + H_TRANSMISSION) + row) & mask
+        and get(start + H_OFFSET) == (get(memory + H_OFFSET) + row * size) & mask
     )
 
 
@@ -350,14 +354,14 @@ def check(memory: int, stride: int, count: int, right: int) -> int:
     Slack and CRC are set to 0 on the way, if they make one.
     """
     for row in range(1, count):
-        if not follows(memory, memory + row * stride, row, stride - _HEADER_BYTES):
+        if not follows(memory, memory + row * stride, row, stride - SEGMENT_HEADER_BYTES):
             return -1
     found = 0
     for row in range(count):
         start = memory + row * stride
-        said = get(start + _CRC)
-        put(start + _CRC, 0)
-        put(start + _SLACK, 0)
+        said = get(start + H_CRC)
+        put(start + H_CRC, 0)
+        put(start + H_SLACK, 0)
         is_right = int(crc_of(start, stride) == said)
         octets(right)[row] = is_right
         found += is_right
@@ -367,12 +371,12 @@ def check(memory: int, stride: int, count: int, right: int) -> int:
 @compiled
 def is_right(start: int, stride: int) -> bool:
     """Whether a segment has the CRC of its bytes, which stay as they are."""
-    said, slack = get(start + _CRC), get(start + _SLACK)
-    put(start + _CRC, 0)
-    put(start + _SLACK, 0)
+    said, slack = get(start + H_CRC), get(start + H_SLACK)
+    put(start + H_CRC, 0)
+    put(start + H_SLACK, 0)
     found = crc_of(start, stride)
-    put(start + _CRC, said)
-    put(start + _SLACK, slack)
+    put(start + H_CRC, said)
+    put(start + H_SLACK, slack)
     return found == said
 
 
@@ -411,7 +415,7 @@ def receive(
     some header, from one source, not marked. The first datagrams that are something else stay in the memory, and
     `found` says what they are.
     """
-    m, f, size = words(message), words(found), stride - _HEADER_BYTES
+    m, f, size = words(message), words(found), stride - SEGMENT_HEADER_BYTES
     name_bytes, control_bytes = m[NAME_BYTES], m[CONTROL_BYTES]
     f[FOUND_BYTES] = f[FOUND_FLAGS] = 0
     taken = 0
@@ -439,8 +443,8 @@ def receive(
             break
         for row in range(rows):
             start = memory + row * stride
-            f[FOUND_FLAGS] |= octets(start)[_FLAGS]
-            copy(target + (taken + row) * size, start + _HEADER_BYTES, size)
+            f[FOUND_FLAGS] |= octets(start)[H_FLAGS]
+            copy(target + (taken + row) * size, start + SEGMENT_HEADER_BYTES, size)
         taken += rows
     f[FOUND_NAME_BYTES] = m[NAME_BYTES]
     m[NAME_BYTES], m[CONTROL_BYTES] = name_bytes, control_bytes

@@ -28,6 +28,12 @@ FRAME_WORDS = 9
 
 WORD_BYTES = 8
 
+#: Where the fields of a segment's headers begin, which docs/wire.md draws, in bytes.
+H_KIND, H_FLAGS, H_JOB, H_WORKER, H_ITERATION, H_TENSOR, H_CHUNK, H_SLACK, H_LENGTH, H_CRC = (
+    2, 3, 4, 6, 8, 12, 16, 24, 28, 32
+)  # fmt: skip
+H_SESSION, H_FLOW, H_SEQUENCE, H_TRANSMISSION, H_MESSAGE, H_OFFSET, H_TOTAL = 36, 40, 44, 48, 52, 56, 60
+
 #: The length, level and kind before what the kernel says of a message.
 CONTROL_HEADER_BYTES = 16
 

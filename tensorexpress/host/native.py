@@ -28,7 +28,7 @@ _SEGMENTS = Library(
         _HERE / "kernel.py",
         _HERE / "frame_kernel.py",
         _HERE / "layout.py",
-        _HERE.parent / "switch/native/machine.py",
+        *(_HERE.parent / name for name in ("framing.py", "wire/header.py", "switch/native/machine.py")),
     ),
 )
 

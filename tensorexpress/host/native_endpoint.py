@@ -24,9 +24,10 @@ from tensorexpress.host import flow_layout as at
 from tensorexpress.host import native
 from tensorexpress.host.assembly import Incoming
 from tensorexpress.host.endpoint import PLAIN, Counters, Endpoint, EndpointSettings, Peer, view_of
-from tensorexpress.host.layout import ECT
+from tensorexpress.host.layout import ECT, H_CHUNK, H_ITERATION, H_MESSAGE, H_TOTAL
 from tensorexpress.host.links import Address, KernelLink, raise_what_can_be_mended, segments_together
 from tensorexpress.host.segments import SegmentBuffer, SegmentRun
+from tensorexpress.host.tables import SharedTable, Table, Words
 from tensorexpress.host.tagging import Tag, TrafficClass, monotonic_ps
 from tensorexpress.host.wire_link import LONGEST_FRAME_BYTES, WireLink
 from tensorexpress.queueing import HOST_ORDERS, TURN, Slice
@@ -34,8 +35,6 @@ from tensorexpress.recovery import ALPHA_ONE
 from tensorexpress.wire.frame import FrameEnd
 from tensorexpress.wire.header import Kind
 from tensorexpress.wire.udp import STAMP_BYTES
-
-Words = NDArray[np.int64]
 
 _HERE = Path(__file__).parent
 _FLOWS = Library(
@@ -50,8 +49,12 @@ _FLOWS = Library(
                 "kernel", "blocks", "layout", "flow", "scheduler",
             )
         ),
-        *(_HERE.parent / name for name in ("recovery.py", "queueing.py", "wire/header.py", "wire/udp.py")),
-        _HERE.parent / "switch/native/machine.py",
+        *(
+            _HERE.parent / name
+            for name in (
+                "framing.py", "recovery.py", "queueing.py", "wire/header.py", "wire/udp.py", "switch/native/machine.py",
+            )
+        ),
     ),
     waiting=("flows",),
 )  # fmt: skip
@@ -68,95 +71,13 @@ _COUNTERS = {
 #: number, bytes.
 _HEADERS = struct.Struct("!2xBxHHIHB5xIi12xH10xI4xI")
 
-
-#: Where in them is what tells the messages of a tensor apart.
-_CHUNK_AT, _MESSAGE_AT, _TOTAL_AT = 16, 52, 60
-
 #: Where the number of the iteration is in the row of a message that is sent: in the headers of its segments.
-_ITERATION, _ITERATION_AT = struct.Struct("!I"), at.WORD_BYTES * at.O_HEADER + 8
+_ITERATION, _ITERATION_AT = struct.Struct("!I"), at.WORD_BYTES * at.O_HEADER + H_ITERATION
 _OUTGOING_BYTES = at.WORD_BYTES * at.OUTGOING_WORDS
 _INCOMING = struct.Struct(f"={at.INCOMING_WORDS}q")
 
 #: Rows of messages that are kept for when the same is sent again.
 _MOST_TEMPLATES = 2**16
-
-
-class _Table:
-    """Rows of words that machine code works on; it grows as needed."""
-
-    def __init__(self, core: Words, place: int, width: int, rows: int = 16):
-        self._core, self._place = core, place
-        self.words: Words = np.zeros((rows, width), dtype=np.int64)
-        self._used = 0
-        self._publish()
-
-    def _publish(self) -> None:
-        self._core[self._place] = native.address_of(self.words)
-        #: The same as bytes, and as numbers: of single rows and words Python reads and writes these faster.
-        self.bytes = self.words.data.cast("B")
-        self.cells = self.bytes.cast("q")
-
-    def __len__(self) -> int:
-        """Return for how many rows there is room."""
-        return len(self.words)
-
-    def grow(self) -> None:
-        """Have room for twice as many rows."""
-        self.words = np.concatenate((self.words, np.zeros_like(self.words)))
-        self._publish()
-
-    def take(self) -> int:
-        """Return a row for something new."""
-        if self._used == len(self.words):
-            self.grow()
-        self._used += 1
-        return self._used - 1
-
-    @property
-    def used(self) -> Words:
-        """The rows that are used."""
-        return self.words[: self._used]
-
-
-class _Shared(_Table):
-    """Rows that Python and machine code take and give back: a stack has the numbers of those that are free."""
-
-    def __init__(self, core: Words, place: int, width: int, free: int, rows: int = 16):
-        """Keep the address of the stack at word `free` of the core, and its length in the next one."""
-        super().__init__(core, place, width, rows)
-        self._free_at, self._free = free, np.zeros(0, dtype=np.int64)
-        self._add_free(0)
-
-    def _add_free(self, first: int) -> None:
-        count, rows = int(self._core[self._free_at + 1]), len(self.words)
-        free = np.zeros(rows, dtype=np.int64)
-        free[:count] = self._free[:count]
-        free[count : count + rows - first] = np.arange(rows - 1, first - 1, -1)
-        self._free = free
-        self._core[self._free_at : self._free_at + 2] = native.address_of(free), count + rows - first
-
-    def grow(self) -> None:
-        """Have room for twice as many rows."""
-        first = len(self.words)
-        super().grow()
-        self._add_free(first)
-
-    def take(self) -> int:
-        """Return a row for something new."""
-        if self.free_rows == 0:
-            self.grow()
-        self._core[self._free_at + 1] -= 1
-        return int(self._free[self._core[self._free_at + 1]])
-
-    def give_back(self, row: int) -> None:
-        """Let a row be used again."""
-        self._free[self._core[self._free_at + 1]] = row
-        self._core[self._free_at + 1] += 1
-
-    @property
-    def free_rows(self) -> int:
-        """How many rows are free."""
-        return int(self._core[self._free_at + 1])
 
 
 class Told(Protocol):
@@ -228,12 +149,12 @@ class NativeEndpoint(Endpoint):
         self._routes: dict[tuple[Address, TrafficClass], tuple[int, Any]] = {}
         self._header = SegmentBuffer(SEGMENT_HEADER_BYTES)
         self._header_words = np.frombuffer(self._header.memory, dtype=np.int64)
-        self._outgoing = _Shared(self._core_words, at.OUTGOING, at.OUTGOING_WORDS, at.FREE_OUTGOING)
-        self._arriving = _Shared(self._core_words, at.INCOMING, at.INCOMING_WORDS, at.FREE_INCOMING)
+        self._outgoing = SharedTable(self._core_words, at.OUTGOING, at.OUTGOING_WORDS, at.FREE_OUTGOING)
+        self._arriving = SharedTable(self._core_words, at.INCOMING, at.INCOMING_WORDS, at.FREE_INCOMING)
         self._tables = {
-            at.PEERS: _Table(self._core_words, at.PEERS, at.PEER_WORDS),
-            at.SENDING: _Table(self._core_words, at.SENDING, at.SENDING_WORDS),
-            at.RECEIVING: _Table(self._core_words, at.RECEIVING, at.RECEIVING_WORDS),
+            at.PEERS: Table(self._core_words, at.PEERS, at.PEER_WORDS),
+            at.SENDING: Table(self._core_words, at.SENDING, at.SENDING_WORDS),
+            at.RECEIVING: Table(self._core_words, at.RECEIVING, at.RECEIVING_WORDS),
             at.OUTGOING: self._outgoing,
             at.INCOMING: self._arriving,
         }
@@ -467,7 +388,7 @@ class NativeEndpoint(Endpoint):
         rows[:, at.O_LENGTH], rows[:, at.O_LAST_BYTES] = lengths, lengths - (segments - 1) * size
         rows[:, at.O_SEGMENTS] = rows[:, at.O_UNARRIVED] = segments
         headers = rows.view(np.uint8)[:, at.WORD_BYTES * at.O_HEADER :]
-        for place, values in ((_CHUNK_AT, chunks), (_MESSAGE_AT, numbers), (_TOTAL_AT, lengths)):
+        for place, values in ((H_CHUNK, chunks), (H_MESSAGE, numbers), (H_TOTAL, lengths)):
             headers[:, place : place + 4].view(">u4")[:, 0] = values
         return rows
 

@@ -19,8 +19,9 @@ from tensorexpress.host import native
 from tensorexpress.host.exchange import Deliveries, Updated
 from tensorexpress.host.flow_layout import DELAYED, NEVER, NONE, OPENED, OUTGOING_WORDS, UNWANTED, WRONG
 from tensorexpress.host.gradients import DISTANCE, FLOAT_BYTES, Floats, Gradients, gradients_of
-from tensorexpress.host.native_endpoint import NativeEndpoint, Words
+from tensorexpress.host.native_endpoint import NativeEndpoint
 from tensorexpress.host.part import GATES, GRADIENTS, MESSAGES, SUMS, part_of_host
+from tensorexpress.host.tables import Words
 from tensorexpress.host.tagging import Tag, Tagger, leads_of
 from tensorexpress.host.training import Station, slice_tag
 from tensorexpress.plan import Plan
