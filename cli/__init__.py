@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from tensorexpress.cli.signals import INTERRUPTED, stopped_by_signals
-from tensorexpress.errors import StorageError, TensorExpressError, one_line
+from tensorexpress.errors import NotRootError, StorageError, TensorExpressError, one_line
 from tensorexpress.files import failures_kept, of_the_disk
 
 #: What a function that adds options takes and returns.
@@ -76,13 +76,20 @@ class Verbs(click.Group):
             raise _InterruptedVerb from None
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Run a verb and exit; see `tensorexpress.errors` for the exit status."""
+        """Run a verb and exit; see `tensorexpress.errors` for the exit status.
+
+        What takes root begins again as root of a user namespace where that is possible.
+        """
         run: Callable[..., Any] = partial(super().main, *args, **{**extra, "standalone_mode": False})
         if not extra.get("standalone_mode", True):
             return run()
         try:
             with stopped_by_signals(), failures_kept():
                 status = run()
+        except NotRootError as error:
+            if args or extra.get("args") is not None:  # not those of this process
+                _end(f"error: {error}", error.exit_code)
+            _begin_again(error)
         except TensorExpressError as error:
             _end(f"error: {error}", error.exit_code)
         except click.exceptions.NoArgsIsHelpError as error:
@@ -112,6 +119,17 @@ def say(message: str) -> None:
 def _end(message: str, status: int) -> NoReturn:
     say(message)
     sys.exit(status)
+
+
+def _begin_again(refused: NotRootError) -> NoReturn:
+    """Run this command as root of a user namespace of its own; where that cannot be, say so."""
+    from tensorexpress.target.namespaces import as_own_root
+
+    try:
+        command = as_own_root(sys.orig_argv)
+    except TensorExpressError as error:
+        _end(f"error: {refused}; {error}", refused.exit_code)
+    os.execvp(command[0], command)
 
 
 @click.group(

@@ -10,7 +10,7 @@ import click
 
 from tensorexpress.calibration import ITERATIONS
 from tensorexpress.cli.options import check_file, progress, read_inputs, set_option, with_option
-from tensorexpress.cli.run_targets import make_target
+from tensorexpress.cli.run_targets import make_target, wires_option
 from tensorexpress.errors import InputError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _PACED = ("nowhere", "where hosts send", "where hosts and switches send")
     help='Fit the copy rate of hosts to a measured speed, such as "fifo=142 samples/s" or "fifo=350 ms".',
 )
 @click.option("--target", "name", type=click.Choice(TARGETS), default="embedded", show_default=True)
-@click.option("--wires", is_flag=True, help="embedded: UDP wires to hosts, even where namespaces could be made.")
+@wires_option
 @click.option(
     "--rate",
     metavar="RATE",
@@ -59,7 +59,7 @@ def calibrate(
     overrides: tuple[str, ...],
     baseline: str | None,
     name: str,
-    wires: bool,
+    wires: bool | None,
     rate: str | None,
     mtu: int,
     iterations: int,

@@ -31,7 +31,7 @@ from tensorexpress.cli.run_script import (
     training_script,
     with_losses,
 )
-from tensorexpress.cli.run_targets import TARGETS, make_target
+from tensorexpress.cli.run_targets import TARGETS, make_target, wires_option
 from tensorexpress.errors import InputError, PlanError
 from tensorexpress.program_engines import AUTO, ENGINES
 
@@ -61,7 +61,7 @@ _LONG_S = 60
     default="",
     help="embedded: what goes wrong on purpose at switches: loss, duplicate, reorder, corrupt, such as loss=5%.",
 )
-@click.option("--wires", is_flag=True, help="embedded: UDP wires to hosts, even where namespaces could be made.")
+@wires_option
 @click.option(
     "--engine",
     type=click.Choice(ENGINES),
@@ -101,7 +101,7 @@ def run(
     plan_path: str | None,
     scale: str,
     faults: str,
-    wires: bool,
+    wires: bool | None,
     engine: str,
     silence: str,
     attempts: int,
@@ -148,7 +148,8 @@ def run(
                 {option: bool(value) for option, value in unused.items()}
                 | {
                     "--target": name != "embedded",
-                    "--wires": wires,
+                    "--wires": wires is True,
+                    "--veth": wires is False,
                     "--engine": engine != AUTO,
                     "--scale": scale != "1",
                     "--attempts": attempts > 1,

@@ -103,6 +103,10 @@ class NetworkError(TensorExpressError):
     """What the network did: a switch that does not answer or refuses, an address that is taken."""
 
 
+class NotRootError(NetworkError):
+    """What root may do, in a user namespace of its own too: see `target.namespaces.as_own_root`."""
+
+
 def one_line(text: str) -> str:
     r"""Return a text in which characters that do not print are shown as escapes.
 

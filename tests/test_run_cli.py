@@ -146,7 +146,7 @@ def test_a_plan_file_is_run_as_it_is(scenario, tmp_path):
      "Mbps on this machine (MTU 9000, 1 busy link); give --scale 100 or --scale auto"),
     (["--scale", "fast"], 2, "--scale 'fast'; accepted: a whole number of 1 or more, or auto"),
     (["--faults", "loss=5"], 2, "the share '5' is not from 0% to 100%"),
-    (["--faults", "loss=5%", "--target", "linux"], 2, "--faults and --wires are for the target embedded"),
+    (["--faults", "loss=5%", "--target", "linux"], 2, "--faults, --wires and --veth are for the target embedded"),
     (["--policy", "ideal"], 2, "policy 'ideal' wants 'pifo'"),
     (["--set", "transport.acks=false"], 2, "transport.acks"),
 ])  # fmt: skip

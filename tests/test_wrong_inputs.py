@@ -426,7 +426,7 @@ RUN = [
     ("run plan.json --policy fifo", INPUT, "are for scenarios"),
     ("run small.toml --plan missing.json", INPUT, "missing.json: cannot be read"),
     ("run small.toml --plan plan.json --set job.workers=1", INPUT, "is a plan for another scenario"),
-    ("run small.toml --target linux --faults loss=5%", INPUT, "--faults and --wires are for the target embedded"),
+    ("run small.toml --target linux --faults loss=5%", INPUT, "--faults, --wires and --veth are for"),
     ("run small.toml --scale auto -o small.toml", INPUT, "cannot write to 'small.toml'"),
 ]
 
@@ -445,7 +445,7 @@ CALIBRATE = [
     ("calibrate --rate '900 Tbps'", INPUT, "--rate '900 Tbps'; accepted: from"),
     ("calibrate --mtu 100", INPUT, "--mtu: found 100; accepted: a whole number from 576 to 9000"),
     ("calibrate --iterations 0", INPUT, "--iterations: found 0"),
-    ("calibrate --target linux --wires", INPUT, "--faults and --wires are for the target embedded"),
+    ("calibrate --target linux --wires", INPUT, "--faults, --wires and --veth are for the target embedded"),
     ("calibrate -o folder", INPUT, "cannot write 'folder': it is a directory"),
     ("calibrate -o nowhere/c.json", INPUT, "cannot write 'nowhere/c.json'"),
     ("calibrate -o -", INPUT, "--output -: goes to no standard output"),

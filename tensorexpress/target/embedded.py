@@ -42,8 +42,8 @@ NAME = "embedded"
 class EmbeddedTarget:
     """Runs plans on embedded switches."""
 
-    #: UDP wires to hosts even where namespaces could be made.
-    wires: bool = False
+    #: UDP wires to hosts, or, where not, veth and namespaces; None: whatever this process may make.
+    wires: bool | None = None
     faults: Faults = field(default_factory=Faults)
     #: What the program of switches runs in: `program_engines.ENGINES`.
     engine: str = AUTO
@@ -62,8 +62,10 @@ class EmbeddedTarget:
         return f"{self.name} {'veth' if self.in_namespaces else 'wires'} {self.engine}"
 
     def check(self) -> None:
-        """Raise MachineError when P4Runtime is not installed; everything else is always there."""
+        """Raise an error, with what to do, when P4Runtime is not installed, or veth wanted and not to be had."""
         check_p4runtime()
+        if self.wires is False:
+            namespaces.check_namespaces()
 
     def start(self, plan: Plan) -> AbstractContextManager[EmbeddedNetwork]:
         """Start switches and cables, and put the plan on the switches."""

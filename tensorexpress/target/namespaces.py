@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from tensorexpress.addresses import GATEWAY_IPV4, GATEWAY_MAC, HostAddress, format_mac
-from tensorexpress.errors import NetworkError
+from tensorexpress.errors import NetworkError, NotRootError
 from tensorexpress.target.marks import abandoned, mark_of, marked_name
 
 #: The end of a host's cable inside its namespace.
@@ -27,6 +27,10 @@ INTERFACE = "eth0"
 # Linux's sockios.h and ethtool.h: settings of an interface; checksums and segments that are left to it.
 _SIOCETHTOOL = 0x8946
 _SET_OFFLOADS = (0x17, 0x24)
+
+#: What `ip` keeps of namespaces is below /run, where only true root may write.
+_OWN_RUN = 'mount -t tmpfs tmpfs /run && ip link set lo up && exec "$@"'
+_AS_OWN_ROOT = ("unshare", "--user", "--map-root-user", "--net", "--mount", "sh", "-c", _OWN_RUN, "sh")
 
 
 def may_make_namespaces() -> bool:
@@ -39,10 +43,24 @@ def check_namespaces() -> None:
     if shutil.which("ip") is None:
         raise NetworkError("network namespaces need the program `ip`; install iproute2")
     if os.geteuid() != 0:
-        raise NetworkError(
-            "network namespaces need root; run as root, or in a user namespace (docs/run.md), or take the target "
-            "embedded, which needs none"
+        raise NotRootError(
+            "network namespaces need root; run as root, or take the target embedded with --wires, which needs none"
         )
+
+
+def as_own_root(command: Sequence[str]) -> list[str]:
+    """Return how to run a command as root of a user namespace, with a network and a /run of its own.
+
+    NetworkError where users of this machine may not be that.
+    """
+    try:
+        tried = subprocess.run([*_AS_OWN_ROOT, "true"], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise NetworkError("a user namespace needs the program `unshare`; install util-linux") from None
+    if tried.returncode:
+        reason = (tried.stderr.strip().splitlines() or ["no reason given"])[0]
+        raise NetworkError(f"nor may this user be root in a namespace of its own: {reason}")
+    return [*_AS_OWN_ROOT, *command]
 
 
 def ip(commands: Sequence[str], namespace: str | None = None, *, ipv6: bool = False) -> None:
