@@ -134,7 +134,31 @@ def test_who_ignores_the_end_of_the_terminal_goes_on_doing_so():
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_comes_where_python_drops_what_is_raised_comes_again(number):
+    class Ends:
+        def __del__(self):
+            os.kill(os.getpid(), number)
+            sum(range(1000))  # somewhere here Python sees the signal
+
+    passed = []
+
+    def verb():
+        Ends()
+        passed.append("the finalizer")
+        signal.sigtimedwait([], 60)
+
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), stopped_by_signals():
+            verb()
+    finally:
+        signal.signal(number, before)
+    assert passed
+
+
 def test_signals_are_those_of_before_when_a_verb_has_ended():
-    before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)]
+    numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    before = [sys.unraisablehook, *map(signal.getsignal, numbers)]
     CliRunner().invoke(main, ["models"])
-    assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)] == before
+    assert [sys.unraisablehook, *map(signal.getsignal, numbers)] == before
