@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -33,9 +35,14 @@ def stopped_by_signals() -> Iterator[None]:
         came = signal.Signals(number)
         raise KeyboardInterrupt
 
+    def again() -> None:
+        time.sleep(_AGAIN_S)
+        signal.raise_signal(came)
+
     def dropped(what: sys.UnraisableHookArgs) -> None:
         if isinstance(what.exc_value, KeyboardInterrupt):
-            threading.Timer(_AGAIN_S, signal.raise_signal, [came]).start()
+            # Not a Thread, whose start waits for it: nothing may be raised in here, either.
+            _thread.start_new_thread(again, ())
         else:
             report(what)
 

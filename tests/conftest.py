@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -25,6 +26,12 @@ sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path(__fi
 
 # All that is imported stays: whatever looks for garbage among it, until all tests are known, looks for nothing.
 gc.disable()
+
+# Whoever runs the tests may ignore these, as a shell does for what it starts behind itself, and then so would what the
+# tests start and end by them.
+for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, usual)
 
 settings.register_profile(
     "tensorexpress",

@@ -17,15 +17,6 @@ from tensorexpress.cli import main
 from tensorexpress.cli.signals import stopped_by_signals
 from tensorexpress.plan_file import read_plan
 
-#: Whoever runs the tests may ignore SIGINT or SIGHUP, and then so would the verb.
-AS_IF_TYPED = """
-import signal
-signal.signal(signal.SIGINT, signal.default_int_handler)
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
-from tensorexpress.cli import main
-main()
-"""
-
 LAYERS = "layer_index,numel,forward_ns,backward_ns\n0,20000,200000,400000\n1,400000,200000,400000\n"
 
 #: Answered in a moment with packets and slices of the usual size, and in many minutes with tiny ones.
@@ -44,7 +35,7 @@ def watched(folder, *arguments):
     """Start a verb whose standard error is a terminal, and give it with what waits for a piece of text there."""
     ours, theirs = pty.openpty()
     verb = subprocess.Popen(
-        [sys.executable, "-c", AS_IF_TYPED, *map(str, arguments)],
+        [sys.executable, "-c", "from tensorexpress.cli import main; main()", *map(str, arguments)],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=theirs,

@@ -392,9 +392,7 @@ def test_bad_input_is_one_line_and_leaves_no_file(arguments, message, tmp_path, 
 
 def start(arguments: Sequence[str], terminal: int) -> subprocess.Popen[str]:
     """Start a sweep in a process group of its own, as a shell does, with its progress bar on a terminal."""
-    # A shell gives a job in the foreground the default action of SIGINT; whoever runs the tests may ignore it.
-    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    code += "from tensorexpress.cli import main; main(prog_name='tensorexpress')"
+    code = "from tensorexpress.cli import main; main(prog_name='tensorexpress')"
     command_line = [sys.executable, "-c", code, "sweep", *arguments]
     return subprocess.Popen(command_line, stdout=subprocess.PIPE, stderr=terminal, text=True, start_new_session=True)
 
