@@ -87,7 +87,7 @@ class Victim:
 
     def __init__(self, process: Any, address: str, probe: Probe):
         self.process, self.address, self.probe = process, address, probe
-        (self.forwarding,) = children(process)
+        self.forwarding = children(process)[0]
         self.primary = Client(address, 1)
         assert self.primary.join().arbitration.status.code == 0
 

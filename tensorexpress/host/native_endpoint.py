@@ -27,7 +27,7 @@ from tensorexpress.host.endpoint import PLAIN, Counters, Endpoint, EndpointSetti
 from tensorexpress.host.layout import ECT, H_CHUNK, H_ITERATION, H_MESSAGE, H_TOTAL
 from tensorexpress.host.links import Address, KernelLink, raise_what_can_be_mended, segments_together
 from tensorexpress.host.segments import SegmentBuffer, SegmentRun
-from tensorexpress.host.tables import SharedTable, Table, Words
+from tensorexpress.host.tables import SharedTable, Words, WordTable
 from tensorexpress.host.tagging import Tag, TrafficClass, monotonic_ps
 from tensorexpress.host.wire_link import LONGEST_FRAME_BYTES, WireLink
 from tensorexpress.queueing import HOST_ORDERS, TURN, Slice
@@ -152,9 +152,9 @@ class NativeEndpoint(Endpoint):
         self._outgoing = SharedTable(self._core_words, at.OUTGOING, at.OUTGOING_WORDS, at.FREE_OUTGOING)
         self._arriving = SharedTable(self._core_words, at.INCOMING, at.INCOMING_WORDS, at.FREE_INCOMING)
         self._tables = {
-            at.PEERS: Table(self._core_words, at.PEERS, at.PEER_WORDS),
-            at.SENDING: Table(self._core_words, at.SENDING, at.SENDING_WORDS),
-            at.RECEIVING: Table(self._core_words, at.RECEIVING, at.RECEIVING_WORDS),
+            at.PEERS: WordTable(self._core_words, at.PEERS, at.PEER_WORDS),
+            at.SENDING: WordTable(self._core_words, at.SENDING, at.SENDING_WORDS),
+            at.RECEIVING: WordTable(self._core_words, at.RECEIVING, at.RECEIVING_WORDS),
             at.OUTGOING: self._outgoing,
             at.INCOMING: self._arriving,
         }

@@ -10,7 +10,7 @@ from tensorexpress.host import native
 Words = NDArray[np.int64]
 
 
-class Table:
+class WordTable:
     """Rows of words that machine code works on; it grows as needed."""
 
     def __init__(self, core: Words, place: int, width: int, rows: int = 16):
@@ -47,7 +47,7 @@ class Table:
         return self.words[: self._used]
 
 
-class SharedTable(Table):
+class SharedTable(WordTable):
     """Rows that Python and machine code take and give back: a stack has the numbers of those that are free."""
 
     def __init__(self, core: Words, place: int, width: int, free: int, rows: int = 16):
