@@ -216,7 +216,7 @@ class ExpressionCode:
         return found
 
     def _equality(self, left: Expression, right: Expression) -> str:
-        """Return the condition that numbers, booleans, headers or unions are equal."""
+        """Return the condition that numbers, booleans, varbits, headers or unions are equal."""
         if is_boolean(left) or is_boolean(right):
             unequal = self._code.op(f"xor i1 {self.condition(left)}, {self.condition(right)}")
             return self._code.op(f"xor i1 {unequal}, true")
@@ -226,6 +226,8 @@ class ExpressionCode:
             isinstance(left, Operator) and left.op in ("dereference_header_stack", "access_union_header")
         ):
             return self._same_header(left, right)
+        if isinstance(left, FieldRef) and isinstance(right, FieldRef) and self._unit.program.field(left).varbit:
+            return self._headers.same_varbit(left, right)
         return self._numbers.compare("==", self.number(left), self.number(right))
 
     def _same_header(self, left: Expression, right: Expression) -> str:

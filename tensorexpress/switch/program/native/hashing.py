@@ -151,7 +151,16 @@ class HashCode:
 
     def _put_metadata(self, header: str, names: list[str], buffer: str) -> None:
         for name in names:
-            self._put_number(self._headers.read(header, name), self._bits(header, name), buffer)
+            if self._program.field(FieldRef(header, name)).varbit:
+                self._put_varbit(FieldRef(header, name), buffer)
+            else:
+                self._put_number(self._headers.read(header, name), self._bits(header, name), buffer)
+
+    def _put_varbit(self, field: FieldRef, buffer: str) -> None:
+        self._lose_position()
+        pointer, size = self._headers.varbit(field)
+        self._most_bits += self._program.field(field).bits
+        self._put(pointer, self._code.op(f"shl i64 {size}, 3"), buffer)
 
     def _bits(self, header: str, name: str) -> int:
         return self._program.field(FieldRef(header, name)).bits
@@ -163,9 +172,7 @@ class HashCode:
             name = names[position]
             position += 1
             if place.varbit is not None and name == place.varbit.name:
-                pointer, size = self._headers.varbit(header)
-                self._most_bits += 8 * place.varbit_bytes
-                self._put(pointer, self._code.op(f"shl i64 {size}, 3"), buffer)
+                self._put_varbit(FieldRef(header, name), buffer)
                 continue
             first, bits = place.bits[name], self._bits(header, name)
             while position < len(names) and place.bits.get(names[position]) == first + bits:

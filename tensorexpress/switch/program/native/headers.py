@@ -92,23 +92,30 @@ class HeaderCode:
         place = self.place(header)
         self.write_bits(self._code.address(place.offset + BYTES_AT), place.bits[name], info.bits, fitting)
 
+    # Varbits.
+
     def copy_varbit(self, into: FieldRef, source: FieldRef) -> None:
         """Give a varbit the bytes of another one."""
-        target, origin = self.place(into.header), self.place(source.header)
-        if target.varbit_bytes != origin.varbit_bytes:
+        target, origin = self._layout.varbit(into), self._layout.varbit(source)
+        if target.most_bytes != origin.most_bytes:
             raise Unsupported("it copies a varbit to one of another width")
+        pointer, size = self.varbit(source)
+        self._code.store(size, target.size_at)
+        self._code.copy(self._code.address(target.offset), pointer, size)
+
+    def varbit(self, field: FieldRef) -> tuple[str, str]:
+        """Return a pointer to the bytes of a varbit, and how many there are."""
+        place = self._layout.varbit(field)
+        return self._code.address(place.offset), self._code.load(place.size_at)
+
+    def same_varbit(self, left: FieldRef, right: FieldRef) -> str:
+        """Return the condition that two varbits have the same bytes."""
         code = self._code
-        size = code.load(origin.offset + VARBIT_SIZE_AT)
-        code.store(size, target.offset + VARBIT_SIZE_AT)
-        code.copy(self._varbit(target), self._varbit(origin), size)
-
-    def varbit(self, header: str) -> tuple[str, str]:
-        """Return a pointer to the bytes of a header's varbit, and how many there are."""
-        place = self.place(header)
-        return self._varbit(place), self._code.load(place.offset + VARBIT_SIZE_AT)
-
-    def _varbit(self, place: HeaderPlace) -> str:
-        return self._code.address(place.offset + BYTES_AT + place.varbit_at)
+        (one, size), (other, other_size) = self.varbit(left), self.varbit(right)
+        as_long = code.op(f"icmp eq i64 {size}, {other_size}")
+        compared = code.op(f"select i1 {as_long}, i64 {size}, i64 0")
+        same = code.op(f"call i1 @same(ptr {one}, ptr {other}, i64 {compared})")
+        return code.op(f"and i1 {as_long}, {same}")
 
     # Validity.
 
@@ -136,10 +143,7 @@ class HeaderCode:
         conditions = [self.valid(left), self.valid(right)]
         for item in self._program.headers[left].type.fields:
             if item.varbit:
-                (one, size), (other, other_size) = self.varbit(left), self.varbit(right)
-                conditions.append(code.op(f"icmp eq i64 {size}, {other_size}"))
-                shorter = code.op(f"select i1 {conditions[-1]}, i64 {size}, i64 0")
-                conditions.append(code.op(f"call i1 @same(ptr {one}, ptr {other}, i64 {shorter})"))
+                conditions.append(self.same_varbit(FieldRef(left, item.name), FieldRef(right, item.name)))
             else:
                 conditions.append(self._numbers.compare("==", self.read(left, item.name), self.read(right, item.name)))
         found = conditions[0]
@@ -161,7 +165,7 @@ class HeaderCode:
             code.store(size, place.offset + VARBIT_SIZE_AT)
             code.copy(target, source, place.varbit_at)
             source = code.address(place.varbit_at, source)
-            code.copy(self._varbit(place), source, size)
+            code.copy(code.address(place.varbit_at, target), source, size)
             behind = place.varbit_at + place.varbit_bytes
             code.copy(code.address(behind, target), code.address(size, source), place.size - behind)
         self.mark_valid(header)
@@ -175,7 +179,7 @@ class HeaderCode:
             return code.op(f"add i64 {at}, {place.size}")
         code.copy(target, source, place.varbit_at)
         target = code.address(place.varbit_at, target)
-        varbit, size = self.varbit(header)
+        varbit, size = self.varbit(FieldRef(header, place.varbit.name))
         code.copy(target, varbit, size)
         behind = place.varbit_at + place.varbit_bytes
         code.copy(code.address(size, target), code.address(behind, source), place.size - behind)
@@ -195,10 +199,12 @@ class HeaderCode:
 
     def copy_metadata(self, into: str, source: str) -> None:
         """Give all fields of a struct the values of another one of its type."""
-        names = [item.name for item in self._program.headers[into].type.fields]
-        names = [name for name in names if self._unit.is_live(Var(into, name))]
-        for name, number in [(name, self.read(source, name)) for name in names]:
-            self.write(into, name, number)
+        live = [item for item in self._program.headers[into].type.fields if self._unit.is_live(Var(into, item.name))]
+        for item in live:
+            if item.varbit:
+                self.copy_varbit(FieldRef(into, item.name), FieldRef(source, item.name))
+            else:
+                self.write(into, item.name, self.read(source, item.name))
 
     def shift_stack(self, stack: str, distance: int) -> None:
         """Push (to higher indices) or pop (distance below zero) elements of a stack of headers or unions."""

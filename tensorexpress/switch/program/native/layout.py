@@ -90,6 +90,15 @@ class WordCell:
 
 
 @dataclass(frozen=True, slots=True)
+class VarbitPlace:
+    """Where a varbit is in the context: how many bytes it has, the bytes, and how many they may be."""
+
+    size_at: int
+    offset: int
+    most_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class HeaderPlace:
     """Where a header is in the context. Fields are at bits behind the first of its bytes."""
 
@@ -124,6 +133,7 @@ class Layout:
         self.headers = {header.name: self._header(header) for header in program.headers.values() if not header.metadata}
         self.state_metadata = self._end
         self.fields: dict[Var, WordCell] = {}
+        self._varbits: dict[Var, VarbitPlace] = {}
         carried = [var for var in generated.carried if self._is_metadata(var)]
         self._place_fields(carried)
         self.state_end = self.exposed = self._end
@@ -155,6 +165,14 @@ class Layout:
         """Bytes of the context."""
         return self._end
 
+    def varbit(self, field: FieldRef) -> VarbitPlace:
+        """Return where a varbit of a header or of metadata is."""
+        header = self.headers.get(field.header)
+        if header is None:
+            return self._varbits[Var(field.header, field.field)]
+        offset = header.offset + BYTES_AT + header.varbit_at
+        return VarbitPlace(header.offset + VARBIT_SIZE_AT, offset, header.varbit_bytes)
+
     def _take(self, size: int) -> int:
         start = self._end
         self._end += _aligned(size)
@@ -168,11 +186,14 @@ class Layout:
 
     def _place_fields(self, variables: Iterable[Var]) -> None:
         for var in sorted(variables, key=lambda var: (var.header, var.part)):
-            if var not in self.fields:
-                assert isinstance(var.part, str)
-                info = self._program.field(FieldRef(var.header, var.part))
-                if info.varbit:
-                    raise Unsupported(f"metadata {var.header}.{var.part} is a varbit")
+            if var in self.fields or var in self._varbits:
+                continue
+            assert isinstance(var.part, str)
+            info = self._program.field(FieldRef(var.header, var.part))
+            if info.varbit:
+                size_at, offset = self._take(8), self._take(info.bits // 8)
+                self._varbits[var] = VarbitPlace(size_at, offset, info.bits // 8)
+            else:
                 words = words_of(info.bits)
                 self.fields[var] = WordCell(self._take(8 * words), words, info.signed)
 
