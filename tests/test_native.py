@@ -151,6 +151,24 @@ def test_what_cannot_be_native_runs_in_python_and_one_line_says_why(caplog: pyte
     assert caplog.messages == [f"the program runs in Python, not in native code: {WHY}"]
 
 
+def number_for(varbit: list[str]) -> Callable[[Any], None]:
+    """Have a number stand where the program has a varbit."""
+
+    def spoil(node: Any) -> None:
+        if isinstance(node, dict) and node.get("value") == varbit:
+            node["value"] = ["command", "first"]
+        for part in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+            spoil(part)
+
+    return spoil
+
+
+@pytest.mark.parametrize("varbit", [["one", "content"], ["two", "content"], ["aside_0", "field"], ["tmp_1", "field"]])
+def test_native_code_mixes_no_numbers_with_varbits(varbit: list[str]) -> None:
+    with pytest.raises(ProgramError, match=r"native code: \w+\.\w+, a varbit, (is given a|stands where a) number"):
+        VirtualSwitch(changed("varbits", number_for(varbit)), engine=NATIVE)
+
+
 def test_who_asks_for_native_code_is_told_where_there_is_none() -> None:
     with pytest.raises(ProgramError) as refused:
         VirtualSwitch(unsupported(), engine=NATIVE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeGuard
 
 from tensorexpress.errors import ProgramError
 from tensorexpress.switch.program.bmv2.values import (
@@ -226,9 +227,12 @@ class ExpressionCode:
             isinstance(left, Operator) and left.op in ("dereference_header_stack", "access_union_header")
         ):
             return self._same_header(left, right)
-        if isinstance(left, FieldRef) and isinstance(right, FieldRef) and self._unit.program.field(left).varbit:
+        if self._is_varbit(left) and self._is_varbit(right):
             return self._headers.same_varbit(left, right)
         return self._numbers.compare("==", self.number(left), self.number(right))
+
+    def _is_varbit(self, operand: Expression) -> TypeGuard[FieldRef]:
+        return isinstance(operand, FieldRef) and self._unit.program.field(operand).varbit
 
     def _same_header(self, left: Expression, right: Expression) -> str:
         found = "false"

@@ -83,6 +83,8 @@ class HeaderCode:
     def write(self, header: str, name: str, number: Num) -> None:
         """Store a number in a field, cut to its width."""
         info = self._program.field(FieldRef(header, name))
+        if info.varbit:
+            raise Unsupported(f"{header}.{name}, a varbit, is given a number")
         if info.bits == 0:
             return
         fitting = self._numbers.fit(number, info.bits)
@@ -96,6 +98,8 @@ class HeaderCode:
 
     def copy_varbit(self, into: FieldRef, source: FieldRef) -> None:
         """Give a varbit the bytes of another one."""
+        if not self._program.field(source).varbit:
+            raise Unsupported(f"{into.header}.{into.field}, a varbit, is given a number")
         target, origin = self._layout.varbit(into), self._layout.varbit(source)
         if target.most_bytes != origin.most_bytes:
             raise Unsupported("it copies a varbit to one of another width")
