@@ -1,5 +1,7 @@
 """How fast hosts are: headers a second beside scapy, and goodput of the transport beside iperf3 on the same veth.
 
+The transport twice: as hosts of runs have it, all machine code, and `Endpoint`, as whoever uses it as a library.
+
 Run by hand: `python benchmarks/host.py`. The goodput part makes two network namespaces, which needs root, and measures
 in turn; without root or iperf3 it says what is missing and prints the rest. Nothing is asserted about speed.
 """
@@ -19,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +29,7 @@ from tensorexpress.framing import Framing
 from tensorexpress.host.endpoint import Endpoint, EndpointSettings
 from tensorexpress.host.flow import FlowSettings
 from tensorexpress.host.links import KernelLink
+from tensorexpress.host.native_endpoint import NativeEndpoint
 from tensorexpress.host.tagging import Tag
 from tensorexpress.wire.header import Header, pack_many
 
@@ -34,6 +37,7 @@ MANY = 10_000
 MESSAGE_BYTES = 4_000_000
 WINDOW_BYTES = 2_000_000
 ACKS_PER_WINDOW = 8
+ENDPOINTS: dict[str, type[Endpoint]] = {"hosts of runs": NativeEndpoint, "Endpoint": Endpoint}
 SENDER, RECEIVER = ("10.9.8.1", 21592), ("10.9.8.2", 21592)
 
 
@@ -113,7 +117,7 @@ def compare_goodput(rounds: int, seconds: float) -> None:
         print("without iperf3: it is not installed")
     for mtu in (1500, 9000):
         with two_namespaces(mtu) as cable:
-            measures = {"transport": partial(transport, cable, mtu, seconds)}
+            measures = {name: partial(transport, cable, mtu, seconds, name) for name in ENDPOINTS}
             if shutil.which("iperf3") is not None:
                 measures["iperf3 TCP"] = partial(iperf, cable, seconds)
                 measures["iperf3 UDP"] = partial(iperf, cable, seconds, "--udp", "--bitrate", "0")
@@ -126,10 +130,10 @@ def compare_goodput(rounds: int, seconds: float) -> None:
 
 def print_goodput(mtu: int, results: dict[str, list[float]]) -> None:
     reference = results.get("iperf3 TCP")
-    print(f"{f'MTU {mtu}':12} {'Gbit/s':>8} {'least':>8} {'most':>8}" + (f" {'of TCP':>8}" if reference else ""))
+    print(f"{f'MTU {mtu}':14} {'Gbit/s':>8} {'least':>8} {'most':>8}" + (f" {'of TCP':>8}" if reference else ""))
     for name, values in results.items():
         ratio = f" {median(values) / median(reference):>8.2f}" if reference else ""
-        print(f"{name:12} {median(values):>8.2f} {min(values):>8.2f} {max(values):>8.2f}{ratio}")
+        print(f"{name:14} {median(values):>8.2f} {min(values):>8.2f} {max(values):>8.2f}{ratio}")
     print()
 
 
@@ -196,9 +200,9 @@ def iperf(cable: Cable, seconds: float, *options: str) -> float:
     return float(received) / 1e9
 
 
-def transport(cable: Cable, mtu: int, seconds: float) -> float:
+def transport(cable: Cable, mtu: int, seconds: float, endpoint: str) -> float:
     """Return Gbit/s of messages that the transport delivered and acknowledged."""
-    given = json.dumps({"mtu": mtu, "seconds": seconds}) + "\n"
+    given = json.dumps({"mtu": mtu, "seconds": seconds, "endpoint": endpoint}) + "\n"
     with ExitStack() as stack:
         ends = {}
         for role, namespace in (("receive", cable.receiver), ("send", cable.sender)):
@@ -215,8 +219,8 @@ def transport(cable: Cable, mtu: int, seconds: float) -> float:
     return float(json.loads(outputs["send"])) / 1e9
 
 
-def settings(given: dict[str, float]) -> EndpointSettings:
-    framing = Framing(int(given["mtu"]))
+def settings(given: dict[str, Any]) -> EndpointSettings:
+    framing = Framing(given["mtu"])
     full_bytes = framing.payload_bytes + framing.header_bytes
     flow = FlowSettings(
         framing.payload_bytes,
@@ -227,10 +231,11 @@ def settings(given: dict[str, float]) -> EndpointSettings:
     return EndpointSettings(flow, silence_ps=10 * 10**12)
 
 
-def send(given: dict[str, float]) -> float:
+def send(given: dict[str, Any]) -> float:
     """Send messages for some seconds; return the bit/s that were acknowledged."""
     payload = np.random.default_rng(1).bytes(MESSAGE_BYTES)
-    with Endpoint(KernelLink(SENDER), {"receiver": RECEIVER}, settings(given), session=1) as endpoint:
+    make = ENDPOINTS[given["endpoint"]]
+    with make(KernelLink(SENDER), {"receiver": RECEIVER}, settings(given), session=1) as endpoint:
         first = endpoint.send("receiver", Tag(0, 0, 0, 0), payload)
         endpoint.run(until=lambda: first.done)  # the other end is there, and the window is open
         start, sent = time.perf_counter(), 0
@@ -244,7 +249,7 @@ def send(given: dict[str, float]) -> float:
     return sent * MESSAGE_BYTES * 8 / elapsed
 
 
-def receive(given: dict[str, float]) -> int:
+def receive(given: dict[str, Any]) -> int:
     """Take messages until the sender leaves; return how many."""
     buffers = [np.empty(MESSAGE_BYTES, dtype=np.uint8) for _ in range(4)]
     got: list[int] = []
@@ -252,7 +257,7 @@ def receive(given: dict[str, float]) -> int:
     def buffer_for(source: str, tag: Tag, size: int) -> np.ndarray:
         return buffers[tag.iteration % len(buffers)]
 
-    endpoint = Endpoint(
+    endpoint = ENDPOINTS[given["endpoint"]](
         KernelLink(RECEIVER),
         {"sender": SENDER},
         settings(given),
