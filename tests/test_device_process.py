@@ -48,6 +48,10 @@ def frame(port, priority=0, size=60, name=0):
     ).ljust(size, b"\0")
 
 
+#: Of this process alone, so that no other test takes a port between its choice and its use.
+NEAR_HOST = f"127.1.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"
+
+
 def wires(stack, count):
     """Return the far ends of UDP wires, and where the near ends are to be."""
     ends = []
@@ -57,7 +61,7 @@ def wires(stack, count):
         far.settimeout(SECONDS)
         far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**21)
         with socket.socket(type=socket.SOCK_DGRAM) as near:
-            near.bind(("127.0.0.1", 0))
+            near.bind((NEAR_HOST, 0))
             address = near.getsockname()
         far.connect(address)
         ends.append((far, address))
@@ -139,7 +143,7 @@ def test_the_command_forwards_and_stops_in_good_order(stop, tmp_path):
         process, ready = stack.enter_context(
             command(*options, "--no-grpc", "--program", str(PROGRAM), "--rate", "1=1 Gbps", "--pcap", str(tmp_path))
         )
-        assert ready.startswith("switch 1 is ready: no P4Runtime; ports 0@udp:127.0.0.1:")
+        assert ready.startswith(f"switch 1 is ready: no P4Runtime; ports 0@udp:{NEAR_HOST}:")
         assert ready.endswith("8 queues (strict); rate unlimited, 1 Gbps at port 1\n")
         for size in (1, 13, 14, 60, 1514, 9000):
             left.send(frame(1, size=100)[:size].ljust(size, b"\0"))

@@ -169,6 +169,7 @@ def cache_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     shutil.copytree(kept, user_cache.cache_directory("functions"))
     monkeypatch.setattr(compiling, "_kept", {})
+    compile_program.cache_clear()  # what this process has compiled is kept elsewhere
     return tmp_path
 
 
