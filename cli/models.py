@@ -32,17 +32,24 @@ def models(context: click.Context, as_json: bool) -> None:
 @models.command()
 @click.argument("name")
 @click.option("--batch", type=click.IntRange(min=1), help="Samples a worker takes at a time [the model's default].")
-@click.option("--device", default="v100", show_default=True, help=f"One of {', '.join(zoo.DEVICES)}.")
+@click.option("--device", help=f"One of {', '.join(zoo.DEVICES)} [v100; a100 if --dtype is bf16 or tf32].")
 @click.option("--dtype", default="", help="fp32, tf32, bf16 or fp16 [what frameworks use on the device].")
 @click.option("--csv", "csv_file", metavar="FILE", help="Also write the layers as a CSV in SwitchML's format.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.pass_context
 def show(
-    context: click.Context, name: str, batch: int | None, device: str, dtype: str, csv_file: str | None, as_json: bool
+    context: click.Context,
+    name: str,
+    batch: int | None,
+    device: str | None,
+    dtype: str,
+    csv_file: str | None,
+    as_json: bool,
 ) -> None:
     """Print the layers of model NAME in forward order, with their times on a device."""
     check_file("--csv", csv_file)
     model = zoo.architecture(name)
+    device = device or zoo.usual_device(dtype)
     workload = zoo.load(name, batch or 0, device, dtype)
     details = _details(model, workload, zoo.DEVICES[device.lower()])
     if csv_file is not None:

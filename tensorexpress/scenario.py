@@ -707,9 +707,10 @@ def _from_zoo(document: Document, table: Table) -> Workload:
         )
     about = "dtype"
     try:
-        dtype, _ = models.rates_of(table["device"], table["dtype"] or "")
+        device = table["device"] or models.usual_device(table["dtype"] or "")
+        dtype, _ = models.rates_of(device, table["dtype"] or "")
         about = "batch"
-        return models.load(table["model"], table["batch"] or 0, table["device"], dtype)
+        return models.load(table["model"], table["batch"] or 0, device, dtype)
     except InputError as error:
         raise document.error(table.at(about), str(error)) from None
 

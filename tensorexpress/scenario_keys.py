@@ -281,7 +281,9 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = {
             "a PyTorch model, which is profiled once, in place of `model` and `device`; it is run: profile.md",
         ),
         "batch": Key("batch", _whole(1, LARGEST_BATCH), Words("the model's own"), "samples per worker and iteration"),
-        "device": Key("device", _one_of("device", models.DEVICES), "v100", "what computes"),
+        "device": Key(
+            "device", _one_of("device", models.DEVICES), Words("v100; a100 if `dtype` is bf16 or tf32"), "what computes"
+        ),
         "dtype": Key(
             "dtype",
             _one_of("dtype", DTYPE_BYTES),

@@ -3,6 +3,7 @@
 import re
 import shlex
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from click.testing import CliRunner
 from support.thorough import rest
 
 from tensorexpress.cli import main
+from tensorexpress.scenario import read_study
 
 ROOT = Path(__file__).parent.parent
 
@@ -47,3 +49,20 @@ def test_links_between_pages_lead_somewhere():
 def test_python_blocks_of_the_readme_run():
     for block in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL):
         exec(compile(block, "README.md", "exec"), {})
+
+
+def shell_predictions():
+    """Yield the scenario and overrides of every `predict` in a sh block of the README that needs no file of its own."""
+    for block in re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            if words[:2] == ["tensorexpress", "predict"] and "layers.csv" not in line:
+                sets = [word for before, word in pairwise(words) if before == "--set"]
+                scenario = next((word for word in words if word.endswith(".toml")), None)
+                yield pytest.param(scenario, sets, id=line.partition("#")[0].strip())
+
+
+@pytest.mark.parametrize(("scenario", "overrides"), list(shell_predictions()))
+def test_scenarios_that_the_readme_predicts_are_accepted(scenario, overrides, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert read_study(scenario, overrides).scenario.jobs

@@ -66,7 +66,11 @@ PREDICT = [
     ("predict --set cluster.topology=torus", INPUT, "unknown topology 'torus'"),
     ("predict --set cluster.k=4", INPUT, "topology 'star' has no 'k'; accepted: hosts"),
     ("predict --set job.dtype=fp8", INPUT, "--set job.dtype: unknown dtype 'fp8'; "),
-    ("predict --set job.dtype=bf16", INPUT, "job.dtype: device v100 computes in no 'bf16' here; accepted: fp32, fp16"),
+    (
+        "predict --set job.device=v100 --set job.dtype=bf16",
+        INPUT,
+        "job.dtype: device v100 computes in no 'bf16' here; accepted: fp32, fp16; bf16 is on devices a100, h100, h200",
+    ),
     ("predict --set job.samples_per_second=-1", INPUT, "found -1; accepted: a number from 0 to below 1e+09"),
     ("predict --set job.samples_per_second=1e-300", INPUT, "found 1e-300 samples/s; accepted: 1e-06 to"),
     ("predict --set job.samples_per_second=0.00001", INPUT, "--set job.samples_per_second: layer conv1 computes for"),

@@ -31,6 +31,7 @@ __all__ = [
     "load",
     "names",
     "rates_of",
+    "usual_device",
 ]
 
 _ZOO: dict[str, Callable[[], ModelArchitecture]] = {
@@ -66,6 +67,10 @@ _ALIASES = {
 }
 
 
+#: What computes where a scenario names no device: the first of these that has its precision.
+_USUAL_DEVICES = ("v100", "a100")
+
+
 def _plain(name: str) -> str:
     return re.sub(r"[\s_-]+", "", name.lower())
 
@@ -99,6 +104,16 @@ def architecture(name: str) -> ModelArchitecture:
     return _build(found)
 
 
+def usual_device(dtype: str = "") -> str:
+    """Return the name of the device that a scenario without one computes on: the first that has the precision.
+
+    >>> usual_device("fp16"), usual_device("bf16")
+    ('v100', 'a100')
+    """
+    wanted = dtype.lower()
+    return next((name for name in _USUAL_DEVICES if wanted in DEVICES[name].rates), _USUAL_DEVICES[0])
+
+
 def rates_of(device: str, dtype: str = "") -> tuple[str, ComputeRates]:
     """Return the rates of a preset of `DEVICES` in a precision, and its name ("": what frameworks use there).
 
@@ -111,7 +126,11 @@ def rates_of(device: str, dtype: str = "") -> tuple[str, ComputeRates]:
         raise WorkloadError(unknown("device", device, DEVICES))
     chosen = dtype.lower() or preset.usual_dtype
     if chosen not in preset.rates:
-        raise WorkloadError(f"device {preset.name} computes in no {chosen!r} here; accepted: {', '.join(preset.rates)}")
+        having = [name for name, each in DEVICES.items() if chosen in each.rates]
+        elsewhere = f"; {chosen} is on devices {', '.join(having)}" if having else ""
+        raise WorkloadError(
+            f"device {preset.name} computes in no {chosen!r} here; accepted: {', '.join(preset.rates)}{elsewhere}"
+        )
     return chosen, preset.rates[chosen]
 
 
