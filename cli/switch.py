@@ -18,6 +18,8 @@ from tensorexpress.queueing import DISCIPLINES
 from tensorexpress.units import counted, format_rate, parse_rate, parse_size
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tensorexpress.switch.counted import Statistics
     from tensorexpress.switch.p4runtime.listening import ServerTlsFiles
     from tensorexpress.switch.ports import PortSpec
@@ -280,10 +282,12 @@ def statistics_table(statistics: Statistics) -> str:
     """Return what every port saw, one line each, and below it what went wrong."""
     lines = [f"{'port':>6} {'in':>10} {'bytes':>14} {'out':>10} {'bytes':>14}  dropped"]
     for number, port in statistics.ports.items():
-        drops = ", ".join(f"{count} {reason}" for reason, count in sorted(port.drops.items())) or "-"
+        drops = _listed(port.drops) or "-"
         lines.append(
             f"{number:>6} {port.rx_frames:>10} {port.rx_bytes:>14} {port.tx_frames:>10} {port.tx_bytes:>14}  {drops}"
         )
+    if statistics.drops:
+        lines.append(f"ports that do not exist: {_listed(statistics.drops)}")
     if statistics.failures:
         lines.append(f"failed: {', '.join(f'{count} {kind}' for kind, count in statistics.failures.items())}")
     struck = sum(statistics.faults.values(), Counter[str]())
@@ -292,6 +296,10 @@ def statistics_table(statistics: Statistics) -> str:
     if statistics.dropped_notices:
         lines.append(f"not told to the controller: {statistics.dropped_notices}")
     return "\n".join(lines)
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
 
 
 @switch.command(short_help="Run a program over captures, in virtual time.")

@@ -48,6 +48,8 @@ class Statistics:
     """What a switch has seen since it started, by port."""
 
     ports: Mapping[int, PortStatistics] = field(default_factory=dict)
+    #: Reason -> packets that were dropped at numbers that no port has, all of these numbers together.
+    drops: Mapping[str, int] = field(default_factory=dict)
     #: Kind of exception -> packets whose processing raised it: errors of ours, never of the frame's sender.
     failures: Mapping[str, int] = field(default_factory=dict)
     #: Notices that the controlling process was too slow to take.

@@ -59,6 +59,7 @@ from tensorexpress.switch.packet import (
     SwitchPacket,
 )
 from tensorexpress.switch.ports import FramePort
+from tensorexpress.switch.program.budgets import MOST_PORTS
 from tensorexpress.switch.program.compiled import CompiledProgram, compile_program
 from tensorexpress.switch.program.engines import make_pipeline
 from tensorexpress.switch.traffic import PortSettings
@@ -81,13 +82,17 @@ _IDLE_CHECKS = 128
 #: What ports are that nobody says anything of.
 PLAIN = PortSettings()
 
+#: The number of the one port that stands for all numbers that no port has.
+NOWHERE = -1
+
 
 class Switch:
     """A switch without a clock and without sockets; implements `operations.DataPath`, and does everything at once.
 
     `transmit(port, frame, time_ps)` is called for every frame whose last bit leaves, `notify(notice)` for whatever the
     controller is to know. `ports` gives the settings of every port there is; None makes any port exist with the
-    `default` settings. The CPU port is always there, with as many queues as the others and no rate.
+    `default` settings, up to `MOST_PORTS` of them. The CPU port is always there, with as many queues as the others and
+    no rate.
     """
 
     def __init__(
@@ -107,6 +112,8 @@ class Switch:
         self._engine = engine
         self._default = default
         self._any_port = ports is None
+        #: Packets choose numbers of up to 32 bits, so one counter is kept for all that no port has.
+        self._nowhere = CountedPort(NOWHERE, PLAIN, attached=False)
         self._ports = {number: self._attach(number, settings) for number, settings in (ports or {}).items()}
         if cpu_port is not None:
             # Like the other ports, so that a controller can find out with a packet of its own which queues there are.
@@ -245,7 +252,7 @@ class Switch:
     def statistics(self) -> Statistics:
         """Return the counters of every port, as they are now."""
         ports = {number: port.statistics() for number, port in sorted(self._ports.items())}
-        return Statistics(ports, dict(self._failures))
+        return Statistics(ports, dict(self._nowhere.drops), dict(self._failures))
 
     def count_drop(self, number: int, reason: str) -> None:
         """Count a packet that was dropped at a port."""
@@ -493,8 +500,10 @@ class Switch:
         self.is_checking = looked_at == _IDLE_CHECKS
 
     def _new_port(self, number: int) -> CountedPort:
-        port = self._attach(number, self._default) if self._any_port else CountedPort(number, PLAIN, attached=False)
-        self._ports[number] = port
+        """Attach a port where any number is one and return it; else return the port of all other numbers."""
+        if not self._any_port or number < 0 or len(self._ports) >= MOST_PORTS:
+            return self._nowhere
+        port = self._ports[number] = self._attach(number, self._default)
         return port
 
     def _fail(self, number: int, error: Exception) -> None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tensorexpress.switch.native.words import *
 from tensorexpress.switch.ports import LONGEST_FRAME_BYTES
+from tensorexpress.switch.program.budgets import MOST_PORTS
 
 #: Bytes in all, and where the system has not so many; packets for which there is no room left are kept by Python.
 REGION_BYTES, FEWER_BYTES = 2**29, 2**25

@@ -81,8 +81,6 @@ class NativeSwitch(Switch):
     def _attach(self, number: int, settings: PortSettings) -> CountedPort:
         port = NativePort(number, settings, self._arena, self._functions)
         cells, count = self._cells, self._arena[PORT_COUNT]
-        if count == MOST_PORTS:
-            raise MemoryError(f"port {number} is one more than {MOST_PORTS}")
         if 0 <= number < PORTS:
             cells[self._arena.index(self._arena[PORT_AT]) + number] = port.address
         cells[self._arena.index(self._arena[PORT_LIST]) + count] = port.address

@@ -12,8 +12,6 @@ NEVER = 2**62
 
 #: Ports have 9 bits in v1model, groups 16.
 PORTS, GROUPS = 2**9, 2**16
-#: A program that p4c never wrote may have more of them where any port exists; Python handles what they send and get.
-MOST_PORTS = 2**16
 
 #: Frames of a batch from a socket, from a ring, where they stay until they are done, and of what Python hands over at
 #: once; frames that may have left before somebody takes them.

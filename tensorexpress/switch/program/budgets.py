@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from tensorexpress.errors import ProgramError
 
+#: Ports of a switch on which every number is a port; v1model has 511 numbers.
+MOST_PORTS = 4096
+
 #: Bytes of a BMv2 JSON document, and of a P4Info.
 LARGEST_DOCUMENT = 2**22
 
