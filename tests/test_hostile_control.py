@@ -38,7 +38,7 @@ from tensorexpress.p4runtime_messages import P4RuntimeStub, p4info_pb2, p4runtim
 from tensorexpress.switch.p4runtime.answers import LARGEST_DETAILED_BATCH
 from tensorexpress.switch.p4runtime.runtime import LARGEST_NUMBER_OF_READS
 from tensorexpress.switch.p4runtime.service import LARGEST_REQUEST_BYTES
-from tensorexpress.switch.p4runtime.streams import LARGEST_NUMBER_OF_STREAMS
+from tensorexpress.switch.p4runtime.stream_places import LARGEST_NUMBER_OF_STREAMS
 
 SCALE = int(os.environ.get("TENSOREXPRESS_HOSTILE", "1"))
 CONFIGS = 100 * SCALE

@@ -6,7 +6,8 @@ import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ from tensorexpress.switch.p4runtime.listening import ServerTlsFiles
 from tensorexpress.switch.p4runtime.mailbox import LARGEST_ADVICE, LARGEST_NEWS, LARGEST_NEWS_BYTES, Mailbox
 from tensorexpress.switch.p4runtime.runtime import LARGEST_ATOMIC_BATCH
 from tensorexpress.switch.p4runtime.service import RuntimeServer, serve
-from tensorexpress.switch.p4runtime.streams import LARGEST_NUMBER_OF_STREAMS
+from tensorexpress.switch.p4runtime.stream_places import LARGEST_NUMBER_OF_STREAMS, STREAMS_OF_A_PEER, peer_of_address
 
 VERIFY, SAVE, COMMIT_NEW, COMMIT, RECONCILE = 1, 2, 3, 4, 5
 CONTINUE, ROLLBACK, ATOMIC = 0, 1, 2
@@ -737,18 +738,73 @@ def test_a_client_that_does_not_read_holds_up_nobody(server: RuntimeServer, load
     quiet.channel.close()
 
 
-def test_streams_are_limited_and_requests_are_served_all_the_same(server: RuntimeServer, loaded: Client) -> None:
-    clients = [Client(server.address, None) for _ in range(LARGEST_NUMBER_OF_STREAMS)]
-    try:
-        answers = [client.join() for client in clients[:-1]]
-        assert all(answer.HasField("arbitration") for answer in answers)
-        clients[-1].open().claim()
-        assert ended_with(clients[-1]) == grpc.StatusCode.RESOURCE_EXHAUSTED
-        loaded.write(l2(INSERT, 1))
-        assert len(entries(loaded)) == 1
-    finally:
-        for client in clients:
-            client.close()
+@pytest.fixture
+def newcomer() -> Iterator[Callable[..., Client]]:
+    """Opens clients one after the other, and closes all in the end."""
+    with ExitStack() as opened:
+        yield lambda *arguments, **more: opened.enter_context(Client(*arguments, **more))
+
+
+def displaced(client: Client, *said: str) -> None:
+    """Expect that a client's stream ends to make room, with a line that names the limit and the fix."""
+    error = client.next()
+    assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    for words in ("a newer stream needed this place", "close streams that are not needed", *said):
+        assert words in error.details()
+
+
+def test_a_newcomer_displaces_the_oldest_backup_of_a_peer_at_its_limit(
+    server: RuntimeServer, loaded: Client, newcomer: Callable[..., Client]
+) -> None:
+    clients = [newcomer(server.address, None) for _ in range(STREAMS_OF_A_PEER + 1)]
+    for client in clients:
+        assert client.join().arbitration.status.code == EXISTS
+    for client in clients[:2]:
+        displaced(client, f"this machine has {STREAMS_OF_A_PEER} streams, the most of one peer")
+    loaded.write(l2(INSERT, 1))
+    assert len(entries(loaded)) == 1
+    last = newcomer(server.address, 9)
+    assert advice(last.join()) == (OK, 9)
+    assert advice(clients[-1].next()) == (EXISTS, 9)
+
+
+def test_primaries_of_a_peer_at_its_limit_make_no_room(
+    server: RuntimeServer, loaded: Client, newcomer: Callable[..., Client]
+) -> None:
+    clients = [newcomer(server.address, 1, role=f"role {index}") for index in range(STREAMS_OF_A_PEER - 1)]
+    for client in clients:
+        assert client.join().arbitration.status.code == OK
+    refused = newcomer(server.address, 2).open().next()
+    assert refused.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "primaries make no room; close a stream that is not needed" in refused.details()
+    clients[0].close()
+    while True:  # the switch may not have seen the end yet
+        again = newcomer(server.address, 2)
+        answer = again.join()
+        if not isinstance(answer, grpc.RpcError):
+            break
+    assert advice(answer) == (OK, 2)
+
+
+def test_a_client_that_does_not_read_is_displaced_too(
+    server: RuntimeServer, loaded: Client, newcomer: Callable[..., Client]
+) -> None:
+    hold = threading.Event()
+    deaf = newcomer(server.address, None)
+
+    def requests() -> Iterator[Any]:
+        yield p4runtime_pb2.StreamMessageRequest(arbitration={"device_id": 1})
+        for _ in range(200):  # each is answered by an error that repeats it
+            yield p4runtime_pb2.StreamMessageRequest(packet={"payload": bytes(10_000)})
+        hold.wait()
+
+    call = deaf.stub.StreamChannel(requests())
+    assert next(call).arbitration.status.code == EXISTS
+    for _ in range(STREAMS_OF_A_PEER):
+        assert newcomer(server.address, None).join().arbitration.status.code == EXISTS
+    with pytest.raises(grpc.RpcError):
+        list(call)
+    hold.set()
 
 
 def test_a_stream_whose_client_never_says_who_it_is_ends(
@@ -872,17 +928,23 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
     openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=test authority")
-    (directory / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-    for name in ("server", "client"):
+    for name in ("server", "client", "second", "third"):
+        (directory / "names").write_text(f"subjectAltName=DNS:{name},DNS:localhost,IP:127.0.0.1\n")
         openssl("req", *key[:-2], "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
         sign = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names")
         openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.pem", *sign)
     return directory
 
 
+def certified_as(name: str, authority: Path) -> grpc.ChannelCredentials:
+    return grpc.ssl_channel_credentials(
+        *((authority / file).read_bytes() for file in ("ca.pem", f"{name}.key", f"{name}.pem"))
+    )
+
+
 def version_over_tls(server: RuntimeServer, authority: Path, *, certified: bool) -> str:
-    read = [(authority / name).read_bytes() for name in ("ca.pem", "client.key", "client.pem")]
-    credentials = grpc.ssl_channel_credentials(*(read if certified else read[:1]))
+    unknown = grpc.ssl_channel_credentials((authority / "ca.pem").read_bytes())
+    credentials = certified_as("client", authority) if certified else unknown
     with grpc.secure_channel(server.address.replace("127.0.0.1", "localhost"), credentials) as channel:
         stub = P4RuntimeStub(channel)
         response = stub.Capabilities(p4runtime_pb2.CapabilitiesRequest(), timeout=20)
@@ -904,6 +966,42 @@ def test_mutual_tls(authority: Path) -> None:
         with pytest.raises(grpc.RpcError) as error:
             version_over_tls(server, authority, certified=False)
         assert error.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+def test_no_peer_keeps_another_out(authority: Path) -> None:
+    files = ServerTlsFiles(authority / "server.pem", authority / "server.key", client_ca=authority / "ca.pem")
+    with ExitStack() as ends, serve(StrictDataPath(), "127.0.0.1:0", tls=files) as server:
+        address = server.address.replace("127.0.0.1", "localhost")
+
+        def join(name: str, role: str = "") -> tuple[Client, Any]:
+            client = ends.enter_context(Client(address, 1, role=role, credentials=certified_as(name, authority)))
+            return client, client.join()
+
+        first = [join("client", f"role {index}") for index in range(STREAMS_OF_A_PEER)]
+        others = LARGEST_NUMBER_OF_STREAMS - STREAMS_OF_A_PEER
+        second = [join("second", f"other {index}") for index in range(others)]
+        assert {answer.arbitration.status.code for _, answer in first + second} == {OK}
+        assert join("client", "more")[1].code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert advice(join("third")[1]) == (OK, 1)
+        displaced(first[0][0], f"{LARGEST_NUMBER_OF_STREAMS} streams are open, the most of all peers")
+        assert all(client.incoming.empty() for client, _ in second)
+
+
+@pytest.mark.parametrize(
+    ("text", "peer"),
+    [
+        ("ipv4:127.9.8.7:1", "this machine"),
+        ("ipv6:%5B::1%5D:1", "this machine"),
+        ("ipv6:%5B::ffff:127.0.0.1%5D:1", "this machine"),
+        ("unix:", "this machine"),
+        ("unix:/run/a:b.sock", "this machine"),
+        ("ipv6:%5B::ffff:192.0.2.7%5D:1", "192.0.2.7"),
+        ("ipv6:%5B2001:db8:0:1:2::3%5D:1", "2001:db8:0:1::/64"),
+        ("ipv6:%5Bfe80::3%25eth0%5D:1", "fe80::/64"),
+    ],
+)
+def test_addresses_that_a_client_chooses_freely_are_one_peer(text: str, peer: str) -> None:
+    assert peer_of_address(text) == peer
 
 
 def test_files_that_are_no_certificates_are_named(authority: Path, tmp_path: Path) -> None:

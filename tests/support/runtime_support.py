@@ -203,9 +203,22 @@ def unpacked(detail: Any) -> Any:
 class Client:
     """A client with one stream, for tests that look at every message."""
 
-    def __init__(self, address: str, election_id: int | None = 1, *, device_id: int = 1, role: str = ""):
+    def __init__(
+        self,
+        address: str,
+        election_id: int | None = 1,
+        *,
+        device_id: int = 1,
+        role: str = "",
+        credentials: grpc.ChannelCredentials | None = None,
+    ):
         # A status for every update of a large batch does not fit the 8 KiB that a client takes by default.
-        self.channel = grpc.insecure_channel(address, options=[("grpc.max_metadata_size", 1 << 20)])
+        options = [("grpc.max_metadata_size", 1 << 20)]
+        self.channel = (
+            grpc.secure_channel(address, credentials, options)
+            if credentials
+            else grpc.insecure_channel(address, options=options)
+        )
         self.stub = P4RuntimeStub(self.channel)
         self.device_id, self.election_id, self.role = device_id, election_id, role
         self._outgoing: queue.Queue[Any] = queue.Queue()

@@ -82,6 +82,10 @@ class Arbitration(Generic[Client]):
         """Whether a client has ever joined under that role; the default role, "", is always known."""
         return role in self._roles
 
+    def role_of(self, client: Client) -> str | None:
+        """Return the role that a client has joined; None when it has joined none."""
+        return self._role_of.get(client)
+
     def primary(self, role: str) -> Client | None:
         """Return the primary of a role."""
         state = self._roles.get(role)

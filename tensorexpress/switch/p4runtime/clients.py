@@ -9,6 +9,7 @@ from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.p4runtime.arbitration import Advice, Arbitration
 from tensorexpress.switch.p4runtime.mailbox import Mailbox
 from tensorexpress.switch.p4runtime.status import Code, Refused, invalid
+from tensorexpress.switch.p4runtime.stream_places import Standing
 
 #: What a client is told about its role, in words.
 _ADVICE = {
@@ -19,7 +20,7 @@ _ADVICE = {
 
 
 class Clients:
-    """The clients that have said who they are; but for `put_news`, all is for those who hold the device's lock."""
+    """The clients that have said who they are; call all but `put_news` and `standing` with the device's lock."""
 
     def __init__(self, device_id: int, lock: threading.RLock):
         self._device_id = device_id
@@ -34,6 +35,15 @@ class Clients:
     def is_primary(self, mailbox: Mailbox) -> bool:
         """Whether a client is the primary of its role."""
         return self._arbitration.is_primary_client(mailbox)
+
+    def standing(self, mailbox: Mailbox) -> Standing:
+        """Return the standing of a client's stream; may be called without the device's lock."""
+        role = self._arbitration.role_of(mailbox)
+        if role is None:
+            return Standing.SILENT
+        if self._arbitration.primary(role) != mailbox:
+            return Standing.BACKUP
+        return Standing.ROLE_PRIMARY if role else Standing.PRIMARY
 
     def check_device(self, request: Any) -> None:
         """Refuse a request for another device."""

@@ -26,6 +26,7 @@ class Mailbox:
         self._news: deque[bytes] = deque()
         self._news_bytes = 0
         self._closed = False
+        self._awaited = False
         #: Why the stream ends; None when the client ended it.
         self.refusal: Refused | None = None
 
@@ -61,6 +62,16 @@ class Mailbox:
         with self._ready:
             self._end(refusal)
 
+    def evict(self, refusal: Refused) -> None:
+        """End the stream now, without the messages that wait; a client that does not read is cut off."""
+        with self._ready:
+            self._advice.clear()
+            self._news.clear()
+            self._news_bytes = 0
+            self._end(refusal)
+            if not self._awaited:
+                self.cut()
+
     @property
     def is_closed(self) -> bool:
         """Whether nothing more will be put."""
@@ -74,7 +85,9 @@ class Mailbox:
     def take(self, timeout_s: float | None = None) -> bytes | None:
         """Return what is to be sent next, None when nothing has come in that time or nothing will any more."""
         with self._ready:
+            self._awaited = True
             self._ready.wait_for(lambda: self._advice or self._news or self._closed, timeout_s)
+            self._awaited = False
             if self._advice:
                 return self._advice.popleft()
             if not self._news:

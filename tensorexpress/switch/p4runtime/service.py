@@ -20,7 +20,7 @@ from tensorexpress.switch.p4runtime.runtime import (
     LARGEST_NUMBER_OF_REQUESTS,
     RuntimeService,
 )
-from tensorexpress.switch.p4runtime.streams import LARGEST_NUMBER_OF_STREAMS
+from tensorexpress.switch.p4runtime.stream_places import LARGEST_NUMBER_OF_STREAMS
 
 #: Threads beside those of all calls that have a place: for calls that look for one.
 _SPARE_THREADS = 16

@@ -16,12 +16,10 @@ from tensorexpress.switch.p4runtime.mailbox import Mailbox
 from tensorexpress.switch.p4runtime.notices import Notices
 from tensorexpress.switch.p4runtime.packet_io import encode_header
 from tensorexpress.switch.p4runtime.pipelines import Pipelines
-from tensorexpress.switch.p4runtime.places import Place, Places
 from tensorexpress.switch.p4runtime.status import Code, Refused, invalid, unimplemented
+from tensorexpress.switch.p4runtime.stream_places import StreamPlaces, peer_of
 from tensorexpress.switch.p4runtime.wire_format import parse
 
-#: Every stream holds two threads, so that their number is limited.
-LARGEST_NUMBER_OF_STREAMS = 32
 #: How long a stream may stay open without its client saying who it is.
 ARBITRATION_S = 10.0
 #: The longest frame that a controller may send: more than any link takes.
@@ -40,30 +38,32 @@ class Streams:
         self._clients = clients
         self._notices = notices
         self._lock = lock
-        self._places = Places(LARGEST_NUMBER_OF_STREAMS, "streams are open")
+        self._places = StreamPlaces()
 
     def keep(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         """Keep a client's session: arbitration, packets, digests, idle entries."""
         mailbox = Mailbox(context.cancel)
-        with refusing(context), self._places.take(lambda: _push_out(mailbox)) as place:
+        place = self._places.take(peer_of(context), lambda: self._clients.standing(mailbox), mailbox.evict)
+        with refusing(context), place:
             if not context.add_callback(mailbox.close):
                 return
             threading.Thread(
-                target=self._listen, args=(requests, mailbox, place), name="p4runtime stream", daemon=True
+                target=self._listen, args=(requests, mailbox), name="p4runtime stream", daemon=True
             ).start()
             deadline = time.monotonic() + ARBITRATION_S
             while True:
-                message = mailbox.take(max(0.0, deadline - time.monotonic()) if place.is_idle else None)
+                silent = mailbox not in self._clients
+                message = mailbox.take(max(0.0, deadline - time.monotonic()) if silent else None)
                 if message is not None:
                     yield message
                 elif mailbox.is_closed:
                     break
-                elif place.is_idle and time.monotonic() >= deadline:
+                elif mailbox not in self._clients and time.monotonic() >= deadline:
                     mailbox.close(Refused(Code.ABORTED, f"no arbitration within {ARBITRATION_S:g} s"))
             if mailbox.refusal:
                 abort(context, mailbox.refusal)
 
-    def _listen(self, requests: Iterator[bytes], mailbox: Mailbox, place: Place) -> None:
+    def _listen(self, requests: Iterator[bytes], mailbox: Mailbox) -> None:
         """Work on what a client sends, until it ends the stream or has to be refused."""
         refusal: Refused | None = Refused(Code.INTERNAL, "the switch could not work on a message of the stream")
         try:
@@ -71,8 +71,6 @@ class Streams:
                 if len(data) > _LARGEST_STREAM_MESSAGE:
                     raise Refused(Code.RESOURCE_EXHAUSTED, f"a stream message of {len(data)} bytes; send less")
                 self._handle(parse(p4runtime_pb2.StreamMessageRequest, data), mailbox)
-                if mailbox in self._clients:
-                    place.keep()
             refusal = None
         except Refused as reason:
             refusal = reason
@@ -129,9 +127,3 @@ def _until_lost(requests: Iterator[bytes]) -> Iterator[bytes]:
         yield from requests
     except Exception:
         return
-
-
-def _push_out(mailbox: Mailbox) -> None:
-    """End the stream of a client that has not said who it is."""
-    mailbox.close(Refused(Code.RESOURCE_EXHAUSTED, "another client needed the place of this stream"))
-    mailbox.cut()
