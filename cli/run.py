@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -37,7 +38,6 @@ from tensorexpress.program_engines import AUTO, ENGINES
 
 if TYPE_CHECKING:
     from tensorexpress.plan import Plan
-    from tensorexpress.policy import Policy
     from tensorexpress.scenario import Scenario
     from tensorexpress.target import Target
     from tensorexpress.target.runner import Run
@@ -51,7 +51,7 @@ _LONG_S = 60
 @set_option
 @policy_option
 @click.option("--target", "name", type=click.Choice(TARGETS), default="embedded", show_default=True)
-@click.option("--plan", "plan_path", metavar="FILE", help="Run this plan, which must be of the scenario.")
+@click.option("--plan", "plan_path", metavar="FILE", help="Run this plan; a scenario given with it must be the plan's.")
 @click.option(
     "--scale", metavar="FACTOR|auto", default="1", help="Slow motion: divide rates and multiply times by this factor."
 )
@@ -122,6 +122,7 @@ def run(
     \b
       tensorexpress run --set job.model=alexnet --set job.workers=2 --set job.servers=1 --scale auto -o runs
       tensorexpress run small.toml --faults loss=5%,duplicate=2%,reorder=5%,corrupt=0.1%
+      tensorexpress run plan.json --scale auto
       tensorexpress run plan.json --target linux
       tensorexpress run plan.json --replan 10
       tensorexpress run examples/asynchronous-run.toml
@@ -164,14 +165,14 @@ def run(
     target.check()
     if replan is not None and directory is not None:
         raise InputError("--replan goes without -o: a trace file has one plan; leave one of them out")
-    plans = _plans(scenario, overrides, policies, plan_path, scale, target)
+    plans, factor = _plans(scenario, overrides, policies, plan_path, scale, target)
     for plan in plans:
         _check_possible(plan, target)
         if replan is not None:
             check_replan(plan, target)
         if script is not None:
             check_trainable(plan, target, [each.policy for each in plans])
-        check_speed(plan.scenario, target, [each.policy for each in plans])
+        check_speed(plan.scenario, target, [each.policy for each in plans], scaled_by=factor)
     silence_s = with_option("--silence", parse_time, silence) / PS_PER_SECOND
     watched = None if replan is None else watch_settings(replan, every)
 
@@ -182,7 +183,7 @@ def run(
     runs = []
     expected = reference_losses(plans[0], script) if script is not None and reference else None
     with locked_directory(directory) if directory is not None else nullcontext():
-        _announce_long(plans)
+        _announce_long(plans, of_file=plan_path is not None or (scenario or "").endswith(".json"))
         for plan in plans:
             runs.append(run_calmly(partial(run_once, plan), attempts))
             if directory is not None:
@@ -206,29 +207,41 @@ def _plans(
     plan_path: str | None,
     scale: str,
     target: Target,
-) -> list[Plan]:
-    """Return what to run: a plan that is there, or one for each policy of a scenario."""
+) -> tuple[list[Plan], int]:
+    """Return the plans to run, that of a file or one for each policy of a scenario, and the factor of their scale."""
     from tensorexpress.plan import make_plan
     from tensorexpress.plan_file import read_plan
     from tensorexpress.policy import parse_policy
+    from tensorexpress.scaling import scale_plan, scale_scenario
     from tensorexpress.scenario_keys import USUAL_IN_RUNS
 
     if path is not None and path.endswith(".json"):
-        if plan_path is not None or overrides or policies or scale != "1":
-            raise InputError(
-                f"{path} is a plan, in which all is decided; --plan, --set, --policy, --scale are for scenarios"
-            )
-        return [read_plan(path)]
-    inputs, chosen = read_inputs(path, overrides, policies)
+        if plan_path is not None:
+            raise InputError(f"--plan {plan_path}: found beside the plan {path}; accepted: one of the two")
+        _refuse_beside_plan(path, {"--set": overrides, "--policy": policies})
+        path, plan_path = None, path
     if plan_path is not None:
-        if policies or scale != "1":
-            raise InputError("--policy and --scale are for scenarios; a plan (--plan) has decided both")
+        _refuse_beside_plan(plan_path, {"--policy": policies})
         plan = read_plan(plan_path)
-        _check_belonging(plan, inputs, plan_path)
-        return [plan]
+        if path is not None or overrides:
+            _check_belonging(plan, read_inputs(path, overrides)[0], plan_path)
+        factor = _factor(scale, target, [plan])
+        return [scale_plan(plan, factor)], factor
+    inputs, chosen = read_inputs(path, overrides, policies)
     compared = chosen or [parse_policy(policy) for policy in USUAL_IN_RUNS]
-    slow = _scaled(inputs, scale, target, compared)
-    return [make_plan(slow, policy) for policy in compared]
+    factor = _factor(scale, target, [make_plan(inputs, policy) for policy in compared] if scale == "auto" else [])
+    slow = scale_scenario(inputs, factor)
+    return [make_plan(slow, policy) for policy in compared], factor
+
+
+def _refuse_beside_plan(path: str, options: dict[str, Sequence[str]]) -> None:
+    """Refuse options that a plan has decided."""
+    for option, values in options.items():
+        if values:
+            raise InputError(
+                f"{option}: found with the plan {path}, which has decided it; leave it out, or make another plan of "
+                f"the scenario with `tensorexpress plan {option} {shlex.quote(values[0])}`"
+            )
 
 
 def _check_belonging(plan: Plan, inputs: Scenario, path: str) -> None:
@@ -239,23 +252,25 @@ def _check_belonging(plan: Plan, inputs: Scenario, path: str) -> None:
         if getattr(plan.scenario, field.name) != getattr(inputs, field.name):
             raise PlanError(
                 f"{path}: is a plan for another scenario than {inputs.name}: {field.name} differs; "
-                "accepted: the plan of this scenario; make it again with `tensorexpress plan`"
+                "accepted: the plan of this scenario; leave the scenario out, or make the plan again with "
+                "`tensorexpress plan`"
             )
 
 
-def _scaled(inputs: Scenario, scale: str, target: Target, policies: Sequence[Policy]) -> Scenario:
-    from tensorexpress.plan import make_plan
-    from tensorexpress.scaling import factor_for, scale_scenario
+def _factor(scale: str, target: Target, plans: Sequence[Plan]) -> int:
+    """Return the factor that --scale gives; auto is the least by which the target keeps up with these plans."""
+    from tensorexpress.scaling import factor_for
     from tensorexpress.target.speed import fastest_bps
 
-    if scale != "auto" and not (scale.isascii() and scale.isdigit() and int(scale[:9]) >= 1):
-        raise InputError(f"--scale {scale!r}; accepted: a whole number of 1 or more, or auto")
     if scale != "auto":
-        return scale_scenario(inputs, int(scale))
-    # What cannot be run is not worth a measurement of this machine.
-    for policy in policies:
-        _check_possible(make_plan(inputs, policy), target)
-    return scale_scenario(inputs, factor_for(inputs, fastest_bps(inputs, target, policies)))
+        if not (scale.isascii() and scale.isdigit() and int(scale[:9]) >= 1):
+            raise InputError(f"--scale {scale!r}; accepted: a whole number of 1 or more, or auto")
+        return int(scale)
+    # A plan that cannot be run is not worth a measurement of this machine.
+    for plan in plans:
+        _check_possible(plan, target)
+    inputs = plans[0].scenario
+    return factor_for(inputs, fastest_bps(inputs, target, [plan.policy for plan in plans]))
 
 
 def _check_possible(plan: Plan, target: Target) -> None:
@@ -269,8 +284,8 @@ def _check_possible(plan: Plan, target: Target) -> None:
     check_loss(plan, target)
 
 
-def _announce_long(plans: Sequence[Plan]) -> None:
-    """Tell who will wait for long how long that is at least."""
+def _announce_long(plans: Sequence[Plan], of_file: bool) -> None:
+    """Print the least duration of a long run, and how to make it shorter."""
     from tensorexpress.target.runner import least_duration_ps
     from tensorexpress.units import PS_PER_SECOND, counted
 
@@ -280,6 +295,6 @@ def _announce_long(plans: Sequence[Plan]) -> None:
         names = ", ".join(plan.policy.name for plan in plans)
         click.echo(
             f"This takes {least_s // 60} min {least_s % 60} s or more: {rounds} under {names}; fewer take less "
-            "(--set iterations=N).",
+            f"({'plan them with ' if of_file else ''}--set iterations=N).",
             err=True,
         )

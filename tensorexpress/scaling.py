@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from tensorexpress.cluster import Cluster, with_rates
 from tensorexpress.errors import ScenarioError
+from tensorexpress.plan import Plan, check_duration
 from tensorexpress.scenario import Background, Change, Job, Scenario, Transport
 from tensorexpress.units import format_rate, format_time
 from tensorexpress.workload import LONGEST_PS, Workload
@@ -42,14 +43,33 @@ def scale_scenario(scenario: Scenario, factor: int) -> Scenario:
     )
 
 
-def factor_for(scenario: Scenario, fastest_bps: int) -> int:
+def scale_plan(plan: Plan, factor: int) -> Plan:
+    """Return the plan of the scenario `factor` times slower: the same decisions, their times multiplied."""
+    scenario = scale_scenario(plan.scenario, factor)
+    check_duration(scenario)
+    jobs = (
+        replace(
+            decided,
+            job=job,
+            slack_ps=tuple(slack_ps * factor for slack_ps in decided.slack_ps),
+            transfer_ps=tuple(transfer_ps * factor for transfer_ps in decided.transfer_ps),
+            regret_ps=decided.regret_ps * factor,
+        )
+        for decided, job in zip(plan.jobs, scenario.jobs, strict=True)
+    )
+    return replace(plan, scenario=scenario, jobs=tuple(jobs))
+
+
+def factor_for(scenario: Scenario, fastest_bps: int, scaled_by: int = 1) -> int:
     """Return the least nice factor (1, 2, ... 10, 12, 15, 20, ...) by which no link is faster than `fastest_bps`.
+
+    The factor is from a scenario `scaled_by` times as fast as this one.
 
     >>> from tensorexpress.scenario import read_scenario
     >>> factor_for(read_scenario(overrides=["cluster.bandwidth=10 Gbps"]), fastest_bps=60_000_000)
     200
     """
-    needed = -(-scenario.greatest_rate_bps // fastest_bps)
+    needed = -(-scenario.greatest_rate_bps * scaled_by // fastest_bps)
     length = len(str(needed))
     factors = (digits * int(10**zeros) // 10 for zeros in (length - 1, length) for digits in _NICE)
     return next(factor for factor in factors if factor >= needed)

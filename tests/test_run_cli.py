@@ -141,6 +141,35 @@ def test_a_plan_file_is_run_as_it_is(scenario, tmp_path):
     assert "is a plan for another scenario than small: cluster differs" in other.output
 
 
+@rest(but=1)
+def test_a_plan_that_tune_wrote_is_run_by_the_advised_command(tmp_path, monkeypatch):
+    monkeypatch.setattr(speed, "known_bps", lambda target, load: 300 * 10**6)
+    write_workload(tmp_path, scale=0.2)
+    keys = ["job.csv=layers.csv", "job.workers=2", "job.servers=1", "iterations=1"]
+    given = [word for key in keys for word in ("--set", key)]
+    monkeypatch.chdir(tmp_path)
+    tuned = CliRunner().invoke(main, ["tune", *given, "--budget", "2", "--processes", "1", "-o", "plan.json"])
+    assert tuned.exit_code == 0, tuned.output
+    refused = [invoke("--plan", "plan.json"), invoke("plan.json"), invoke("plan.json", "--scale", "3")]
+    advised = {re.search(r"give --scale (\d+) or --scale auto", result.output)[1] for result in refused}
+    assert len(advised) == 1
+    for arguments in (["plan.json", "--scale", *advised], ["--plan", "plan.json", "--scale", "auto"]):
+        result = invoke(*arguments, "--wires", "--json", "-")
+        assert result.exit_code == 0, result.output
+        assert len(json.loads(result.output)["policies"]) == 1
+
+
+@pytest.mark.parametrize("arguments", [["--set", "iterations=2"], ["--policy", "fifo"]])
+def test_options_that_a_plan_has_decided_are_refused(arguments, scenario, tmp_path):
+    plan = tmp_path / "plan.json"
+    assert CliRunner().invoke(main, ["plan", str(scenario), "-o", str(plan)]).exit_code == 0
+    result = invoke(plan, *arguments)
+    assert result.exit_code == 2
+    option = arguments[0]
+    assert result.output.startswith(f"tensorexpress: error: {option}: found with the plan {plan}, which has decided it")
+    assert result.output.endswith(f"with `tensorexpress plan {' '.join(arguments)}`\n")
+
+
 @pytest.mark.parametrize(("arguments", "status", "message"), [
     (["--set", "cluster.bandwidth=10 Gbps"], 2, "small: a link runs at 10 Gbps; the target embedded keeps up with 120 "
      "Mbps on this machine (MTU 9000, 1 busy link); give --scale 100 or --scale auto"),

@@ -16,7 +16,7 @@ from tensorexpress import scaling
 from tensorexpress.errors import ScenarioError
 from tensorexpress.plan import make_plan
 from tensorexpress.policy import POLICIES, Policy
-from tensorexpress.scaling import factor_for, scale_scenario
+from tensorexpress.scaling import factor_for, scale_plan, scale_scenario
 from tensorexpress.scenario import Scenario, read_scenario
 from tensorexpress.sim import simulate
 from tensorexpress.trace import measure_job
@@ -68,6 +68,14 @@ def test_windows_credit_and_acknowledgements_scale_too(architecture: str, policy
     overrides = ["job.model=alexnet", "job.workers=3", f"job.{architecture}", "iterations=1", "transport.rto_min=1 s"]
     scenario = read_scenario(overrides=overrides)
     check_times_scale(scenario, POLICIES[policy], 200)
+
+
+@settings(max_examples=examples(50))
+@given(scenarios(disturbed=False), policies(credit=False), FACTORS)
+def test_a_scaled_plan_is_the_plan_of_the_scaled_scenario(scenario: Scenario, policy: Policy, factor: int) -> None:
+    plan = make_plan(at_rate(scenario, 10**9), policy)
+    again = make_plan(scale_scenario(plan.scenario, factor), policy)
+    assert scale_plan(plan, factor) == again
 
 
 @given(scenarios(), FACTORS)

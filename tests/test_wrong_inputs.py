@@ -427,7 +427,7 @@ RUN = [
     ("run small.toml --scale auto --silence soon", INPUT, "--silence: 'soon' is not a time"),
     ("run small.toml --json nowhere/a.json", INPUT, "cannot write 'nowhere/a.json'"),
     ("run small.toml --policy fifoo", INPUT, "--policy: unknown policy 'fifoo'"),
-    ("run plan.json --policy fifo", INPUT, "are for scenarios"),
+    ("run plan.json --policy fifo", INPUT, "--policy: found with the plan plan.json, which has decided it"),
     ("run small.toml --plan missing.json", INPUT, "missing.json: cannot be read"),
     ("run small.toml --plan plan.json --set job.workers=1", INPUT, "is a plan for another scenario"),
     ("run small.toml --target linux --faults loss=5%", INPUT, "--faults, --wires and --veth are for"),

@@ -127,16 +127,21 @@ def fastest_under(load: Load, target: Target, asked_bps: int = LARGEST, measure:
 
 
 def check_speed(
-    scenario: Scenario, target: Target, policies: Iterable[Policy] = (), measure: Measure | None = None
+    scenario: Scenario,
+    target: Target,
+    policies: Iterable[Policy] = (),
+    measure: Measure | None = None,
+    scaled_by: int = 1,
 ) -> None:
-    """Refuse a scenario whose links are too fast for the target, with the factor that helps."""
+    """Refuse a scenario whose links are too fast for the target, with the --scale that replaces the one it has."""
     found_bps, policies = scenario.greatest_rate_bps, tuple(policies)
     accepted_bps = fastest_bps(scenario, target, policies, measure)
     if found_bps > accepted_bps:
         raise InputError(
             f"{scenario.name}: a link runs at {format_rate(found_bps)}; the target {target.name} keeps up with "
             f"{said(accepted_bps)} on this machine ({said_load(load_of(scenario, policies))}); give --scale "
-            f"{factor_for(scenario, accepted_bps)} or --scale auto, which divides rates and multiplies times by that"
+            f"{factor_for(scenario, accepted_bps, scaled_by)} or --scale auto, which divides rates and multiplies times "
+            "by that"
         )
 
 
