@@ -140,8 +140,8 @@ def check_speed(
         raise InputError(
             f"{scenario.name}: a link runs at {format_rate(found_bps)}; the target {target.name} keeps up with "
             f"{said(accepted_bps)} on this machine ({said_load(load_of(scenario, policies))}); give --scale "
-            f"{factor_for(scenario, accepted_bps, scaled_by)} or --scale auto, which divides rates and multiplies times "
-            "by that"
+            f"{factor_for(scenario, accepted_bps, scaled_by)} or --scale auto, which divides rates and multiplies "
+            "times by that"
         )
 
 
