@@ -151,7 +151,7 @@ def set_varbit(value: Any) -> None:
         (changed("headers", set_header), "'ghost'"),
         (changed("hashing", set_algorithm), "unknown hash algorithm 'rot13'"),
         (changed("headers", set_operator), "'<=>'"),
-        (changed("parsing", set_varbit), "a varbit of the header 'mark', which has none"),
+        (changed("parsing", set_varbit), "'extract_VL' into 'mark', which has no varbit"),
     ],
 )
 def test_what_cannot_run_is_refused_by_name_in_one_line(text: bytes, says: str) -> None:

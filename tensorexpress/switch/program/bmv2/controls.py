@@ -59,10 +59,7 @@ class ControlReader:
             )
         if node.get("action_calls", []).value:
             raise node.error("has 'action_calls', which the embedded switch does not support")
-        start = node["init_table"].optional_text()
-        if start is not None and start not in nodes:
-            raise node.error(f"starts with {start!r}, which is not there")
-        return Control(node["name"].text(), start, nodes)
+        return Control(node["name"].text(), node["init_table"].optional_text(), nodes)
 
     def _table(self, node: JsonNode) -> TableInfo:
         name = node["name"].text()

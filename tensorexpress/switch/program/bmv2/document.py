@@ -45,6 +45,11 @@ def parse_document(document: bytes) -> JsonNode:
     return JsonNode(value, "program")
 
 
+def wrong(problem: str) -> ProgramError:
+    """Return the error for a part of a program that breaks a rule."""
+    return ProgramError(f"BMv2 JSON: {problem}; compile the program again with p4c-bm2-ss")
+
+
 class JsonNode:
     """A JSON value and where it stands, so that every complaint names the place."""
 
@@ -111,4 +116,4 @@ class JsonNode:
 
     def error(self, problem: str) -> ProgramError:
         """Return the error that this place is to blame for."""
-        return ProgramError(f"BMv2 JSON: {self.path} {problem}; compile the program again with p4c-bm2-ss")
+        return wrong(f"{self.path} {problem}")

@@ -18,10 +18,13 @@ class HeaderReader:
         self.headers: dict[str, HeaderInfo] = {}
         for node in root["headers"]:
             self._read_header(node)
-        self.stacks = _stacks(root.get("header_stacks", []), "header_ids", self._header_names)
+        self.stack_types: dict[str, str] = {}
+        self.stacks = self._stacks(root.get("header_stacks", []), "header_type", "header_ids", self._header_names)
         self._union_names: dict[int, str] = {}
         self.unions = self._read_unions(root)
-        self.union_stacks = _stacks(root.get("header_union_stacks", []), "header_union_ids", self._union_names)
+        self.union_stacks = self._stacks(
+            root.get("header_union_stacks", []), "union_type", "header_union_ids", self._union_names
+        )
 
     def _read_header(self, node: JsonNode) -> None:
         name, type_name = node["name"].text(), node["header_type"].text()
@@ -36,16 +39,34 @@ class HeaderReader:
 
     def _read_unions(self, root: JsonNode) -> dict[str, UnionInfo]:
         types = {
-            node["name"].text(): tuple(item[0].text() for item in node["headers"])
+            node["name"].text(): [(item[0].text(), item[1].text()) for item in node["headers"]]
             for node in root.get("header_union_types", [])
         }
         unions = {}
         for node in root.get("header_unions", []):
-            name = node["name"].text()
+            name, kind = node["name"].text(), node["union_type"].text()
+            if kind not in types:
+                raise node.error(f"is of type {kind!r}, which the program does not have")
             self._union_names[node["id"].number()] = name
-            members = types.get(node["union_type"].text(), ())
-            unions[name] = UnionInfo(name, _by_id(node["header_ids"], self._header_names), members)
+            unions[name] = UnionInfo(
+                name,
+                kind,
+                _by_id(node["header_ids"], self._header_names),
+                tuple(member for member, _ in types[kind]),
+                tuple(header_type for _, header_type in types[kind]),
+            )
         return unions
+
+    def _stacks(self, nodes: JsonNode, type_key: str, ids: str, names: Mapping[int, str]) -> dict[str, tuple[str, ...]]:
+        """Return the elements of stacks, which are headers or unions with these ids."""
+        stacks = {}
+        for node in nodes:
+            name, elements = node["name"].text(), _by_id(node[ids], names)
+            if len(elements) > LARGEST_STACK:
+                raise beyond(f"header stack {name!r}", len(elements), LARGEST_STACK, "elements")
+            self.stack_types[name] = node[type_key].text()
+            stacks[name] = elements
+        return stacks
 
     def header(self, node: JsonNode) -> str:
         """Return the name of a header that is there."""
@@ -64,14 +85,6 @@ class HeaderReader:
     def field(self, reference: FieldRef) -> FieldInfo:
         """Return what is known of a field that is there."""
         return self.headers[reference.header].type.by_name[reference.field]
-
-
-def _stacks(nodes: JsonNode, ids: str, names: Mapping[int, str]) -> dict[str, tuple[str, ...]]:
-    stacks = {node["name"].text(): _by_id(node[ids], names) for node in nodes}
-    for name, elements in stacks.items():
-        if len(elements) > LARGEST_STACK:
-            raise beyond(f"header stack {name!r}", len(elements), LARGEST_STACK, "elements")
-    return stacks
 
 
 def _by_id(ids: JsonNode, names: Mapping[int, str]) -> tuple[str, ...]:

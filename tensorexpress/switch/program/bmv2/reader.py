@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from tensorexpress.errors import ProgramError
 from tensorexpress.switch.program.bmv2.controls import ControlReader, read_action
 from tensorexpress.switch.program.bmv2.document import CONTRADICTIONS, JsonNode, contradiction, parse_document
@@ -11,8 +9,9 @@ from tensorexpress.switch.program.bmv2.expressions import ExpressionReader
 from tensorexpress.switch.program.bmv2.externs import ExternReader
 from tensorexpress.switch.program.bmv2.headers import HeaderReader
 from tensorexpress.switch.program.bmv2.parsers import ParserReader
-from tensorexpress.switch.program.bmv2.values import Bmv2Program, FieldRef, ParserState
+from tensorexpress.switch.program.bmv2.values import Bmv2Program, FieldRef
 from tensorexpress.switch.program.externs import ARRAYS
+from tensorexpress.switch.program.verify import verify
 
 _JSON_MAJOR_VERSION = 2
 
@@ -22,9 +21,11 @@ def read_program(document: bytes) -> Bmv2Program:
     root = parse_document(document)
     try:
         _check_version(root)
-        return _program(root)
+        program = _program(root)
+        verify(program)
     except CONTRADICTIONS as error:
         raise contradiction(error) from None
+    return program
 
 
 def _check_version(root: JsonNode) -> None:
@@ -46,13 +47,13 @@ def _program(root: JsonNode) -> Bmv2Program:
     profiles = [node for control in controls.values() for node in control.get("action_profiles", [])]
     states = ParserReader(headers, expressions, value_sets).states(parser)
     arrays = externs.arrays(root, ARRAYS)
-    _check_successors(states)
     control_reader = ControlReader(headers, expressions, actions)
     return Bmv2Program(
         headers=headers.headers,
         stacks=headers.stacks,
         unions=headers.unions,
         union_stacks=headers.union_stacks,
+        stack_types=headers.stack_types,
         errors={node[0].text(): node[1].number() for node in root.get("errors", [])},
         states=states,
         first_state=parser["init_state"].optional_text(),
@@ -83,13 +84,3 @@ def _stages(root: JsonNode) -> tuple[JsonNode, JsonNode, dict[str, JsonNode]]:
     if len(parsers) != 1 or len(deparsers) != 1:
         raise ProgramError("the program has not one parser and one deparser; only v1model programs can run")
     return parsers[0], deparsers[0], controls
-
-
-def _check_successors(states: Mapping[str, ParserState]) -> None:
-    for state in states.values():
-        for transition in state.transitions:
-            if transition.next_state is not None and transition.next_state not in states:
-                raise ProgramError(
-                    f"BMv2 JSON: parser state {state.name!r} is followed by {transition.next_state!r}, "
-                    "which is not there; compile the program again with p4c-bm2-ss"
-                )

@@ -47,11 +47,13 @@ class HeaderInfo:
 
 @dataclass(frozen=True, slots=True)
 class UnionInfo:
-    """Headers of which one is valid at most; `members` are their names within the union."""
+    """Headers of which one is valid at most; `members` are their names within the union, by its type."""
 
     name: str
+    type: str
     headers: tuple[str, ...]
     members: tuple[str, ...]
+    member_types: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,6 +336,8 @@ class Bmv2Program:
     stacks: Mapping[str, tuple[str, ...]]
     unions: Mapping[str, UnionInfo]
     union_stacks: Mapping[str, tuple[str, ...]]
+    #: The type of the headers or unions of each stack.
+    stack_types: Mapping[str, str]
     errors: Mapping[str, int]
     states: Mapping[str, ParserState]
     first_state: str | None

@@ -1,0 +1,498 @@
+"""Checks a program that was read from BMv2 JSON, before any code is made of it: one set of rules for both engines.
+
+Every reference has the kind and the type that its place needs. So the code generators (codegen/, native/) may rely on
+this: both sides of a copy have one layout, all elements of a stack have one type. Rules about the form of the JSON
+itself (a list where a list must be, ids that are not there) are in bmv2/, which has the place in the file at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+from tensorexpress.errors import ProgramError
+from tensorexpress.switch.program.bmv2.document import wrong
+from tensorexpress.switch.program.bmv2.values import (
+    ActionInfo,
+    Bmv2Program,
+    Condition,
+    Const,
+    Control,
+    Expression,
+    FieldInfo,
+    FieldRef,
+    HeaderInfo,
+    LastField,
+    Lookahead,
+    Named,
+    Operator,
+    Parameter,
+    Primitive,
+    RegisterCell,
+    Several,
+    TableInfo,
+    Text,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OperandKind:
+    """The kind of an expression. Two that are equal may be copied to each other: `type` decides the layout."""
+
+    word: str
+    type: Hashable = None
+
+    def __str__(self) -> str:
+        match self.word, self.type:
+            case "varbit", bits:
+                return f"a varbit of {bits} bits"
+            case ("header stack" | "header union stack") as word, (kind, size):
+                return f"a {word} of {size} elements of type {kind!r}"
+            case word, None:
+                return f"a {word}"
+            case word, kind:
+                return f"a {word} of type {kind!r}"
+
+
+#: Numbers have no width while they are computed, and a condition is a number that is 0 or 1.
+NUMBER = OperandKind("number")
+
+_DATA = ("number", "varbit")
+_HEADERS = ("header", "struct")
+_STACKS = ("header stack", "header union stack")
+
+#: Kinds that an operand or a parameter may have, by the word of a signature.
+_ACCEPTED: dict[str, tuple[str, ...]] = {
+    "number": ("number",),
+    "data": _DATA,
+    "header": _HEADERS,
+    "union": ("header union",),
+    "stack": _STACKS,
+    "text": ("text",),
+    "list": ("list",),
+    "comparable": (*_DATA, *_HEADERS, "header union"),
+    "counter": ("counter array",),
+    "meter": ("meter array",),
+    "register": ("register array",),
+    "calculation": ("calculation",),
+}
+
+#: The parameters of a primitive; those after "?" may be left out. "field" and "place" are data that may be assigned
+#: to; "constant", "count", "jump" and "digest" are numbers that are known when the program is loaded.
+_PRIMITIVES: dict[str, str] = {
+    **dict.fromkeys(("assign", "modify_field", "set", "assign_VL"), "place data"),
+    **dict.fromkeys(("assign_header", "copy_header"), "header header"),
+    "assign_union": "union union",
+    **dict.fromkeys(("assign_header_stack", "assign_union_stack"), "stack stack"),
+    **dict.fromkeys(("push", "pop"), "stack count"),
+    **dict.fromkeys(("add_header", "remove_header"), "header"),
+    **dict.fromkeys(("add_to_field", "subtract_from_field"), "field number"),
+    **dict.fromkeys(
+        ("add", "subtract", "bit_xor", "bit_or", "bit_and", "shift_left", "shift_right"), "field number number"
+    ),
+    "count": "counter number",
+    "execute_meter": "meter number field",
+    "register_read": "field register number",
+    "register_write": "register number number",
+    "modify_field_with_hash_based_offset": "field number calculation number",
+    "modify_field_rng_uniform": "field number number",
+    **dict.fromkeys(("assert", "assume"), "number"),
+    "log_msg": "text list",
+    **dict.fromkeys(("drop", "mark_to_drop"), "? header"),
+    "generate_digest": "number digest",
+    **dict.fromkeys(("clone_ingress_pkt_to_egress", "clone_egress_pkt_to_egress"), "number number"),
+    **dict.fromkeys(("resubmit", "recirculate", "truncate"), "number"),
+    **dict.fromkeys(("exit", "no_op"), ""),
+    "_jump": "jump",
+    "_jump_if_zero": "number jump",
+    "advance": "number",
+    "verify": "number number",
+}
+
+#: Primitives whose first two parameters are of the same type.
+_COPIES = frozenset(
+    name
+    for name, needed in _PRIMITIVES.items()
+    if needed in ("place data", "header header", "union union", "stack stack")
+)
+
+#: Operands of the operators whose result is a number; a unary operator has one.
+_OPERATORS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("+", "-"), ("number number", "number")),
+    "~": ("number",),
+    **dict.fromkeys(("*", "&", "|", "^", "<<", ">>", "/", "%"), ("number number",)),
+    **dict.fromkeys(("==", "!="), ("comparable comparable",)),
+    **dict.fromkeys(("<", "<=", ">", ">=", "and", "or"), ("number number",)),
+    **dict.fromkeys(("not", "d2b", "b2d"), ("number",)),
+    "valid": ("header",),
+    "valid_union": ("union",),
+    "?": ("number number number",),
+    **dict.fromkeys(("two_comp_mod", "sat_cast", "usat_cast"), ("number constant",)),
+    **dict.fromkeys(("last_stack_index", "size_stack"), ("stack",)),
+    **dict.fromkeys(("dereference_header_stack", "dereference_stack", "dereference_union_stack"), ("stack number",)),
+    "access_field": ("header constant",),
+    "access_union_header": ("union constant",),
+}
+
+
+def verify(program: Bmv2Program) -> None:
+    """Refuse a program that breaks a rule, with a ProgramError that names the place, what was found and accepted."""
+    _Verifier(program).run()
+
+
+class _Verifier:
+    """One run over a program. `_place` is the part that is looked at."""
+
+    def __init__(self, program: Bmv2Program):
+        self._program = program
+        self._place = "the program"
+        #: Parameters of the action that expressions stand in.
+        self._parameters = 0
+        self._steps = 0
+        self._looks_ahead = False
+
+    def run(self) -> None:
+        """Check everything, what others refer to first."""
+        self._header_types()
+        self._stacks_and_unions()
+        self._parser()
+        for action in self._program.actions.values():
+            self._action(action)
+        for control in (self._program.ingress, self._program.egress):
+            self._control(control)
+
+    def _wrong(self, found: str, accepted: str) -> ProgramError:
+        return wrong(f"{self._place} has {found}; accepted: {accepted}")
+
+    # Headers.
+
+    def _header_types(self) -> None:
+        for header in self._program.headers.values():
+            if header.metadata:
+                continue
+            self._place = f"header type {header.type.name!r}"
+            varbits = [item.name for item in header.type.fields if item.varbit]
+            if len(varbits) > 1:
+                raise self._wrong(f"the varbits {', '.join(map(repr, varbits))}", "one varbit in a header")
+
+    def _stacks_and_unions(self) -> None:
+        program = self._program
+        for union in program.unions.values():
+            self._place = f"header union {union.name!r}"
+            found = self._types(union.headers)
+            if found != union.member_types:
+                raise self._wrong(
+                    f"members of the types {_listed(found)}", f"those of its type, {_listed(union.member_types)}"
+                )
+        for stack, elements in program.stacks.items():
+            self._elements(f"header stack {stack!r}", elements, self._types(elements), program.stack_types[stack])
+        for stack, elements in program.union_stacks.items():
+            found = tuple(program.unions[name].type for name in elements)
+            self._elements(f"header union stack {stack!r}", elements, found, program.stack_types[stack])
+
+    def _types(self, headers: Iterable[str]) -> tuple[str, ...]:
+        """Return the types of elements or members, which are headers and no structs."""
+        for name in headers:
+            if self._program.headers[name].metadata:
+                raise self._wrong(f"the struct {name!r}", "headers")
+        return tuple(self._program.headers[name].type.name for name in headers)
+
+    def _elements(self, place: str, elements: Sequence[str], found: Sequence[str], expected: str) -> None:
+        self._place = place
+        if not elements:
+            raise self._wrong("no elements", "at least one")
+        for name, kind in zip(elements, found, strict=True):
+            if kind != expected:
+                raise self._wrong(f"the element {name!r} of type {kind!r}", f"elements of its own type, {expected!r}")
+
+    # Expressions.
+
+    def _kind(self, expression: Expression) -> OperandKind:
+        """Return the kind of an expression, after a check of all that it consists of."""
+        match expression:
+            case Const():
+                return NUMBER
+            case Text():
+                return OperandKind("text")
+            case FieldRef():
+                return _kind_of_field(self._program.field(expression))
+            case LastField(stack, field, member):
+                return _kind_of_field(self._last_field(stack, field, member))
+            case Lookahead():
+                if not self._looks_ahead:
+                    raise self._wrong("a lookahead", "lookahead in the parser alone")
+                return NUMBER
+            case Parameter(index):
+                if not 0 <= index < self._parameters:
+                    raise self._wrong(f"parameter {index}", f"its action's {self._parameters} parameters, from 0")
+                return NUMBER
+            case RegisterCell(register, index):
+                self._array("register", register)
+                self._expect("the index of a register", index, "number")
+                return NUMBER
+            case Several(items):
+                for item in items:
+                    self._expect("a list with", item, "data")
+                return OperandKind("list")
+            case Named(kind, name):
+                return self._named(kind, name)
+            case Operator():
+                return self._operator(expression)
+        raise AssertionError(expression)
+
+    def _last_field(self, stack: str, field: str, member: str | None) -> FieldInfo:
+        """Return a field of the last element of a stack, or of a member of its last union."""
+        header = self._last_header(stack, member)
+        found = self._program.headers[header].type.field(field)
+        if found is None:
+            raise self._wrong(f"the field {field!r} of an element of {stack!r}", "fields of its type")
+        return found
+
+    def _last_header(self, stack: str, member: str | None) -> str:
+        """Return the first of the headers that the last element of a stack may be; all are of one type."""
+        program = self._program
+        if member is None:
+            if stack not in program.stacks:
+                raise self._wrong(f"the header stack {stack!r}, which is not there", "a header stack of the program")
+            return program.stacks[stack][0]
+        if stack not in program.union_stacks:
+            raise self._wrong(
+                f"the header union stack {stack!r}, which is not there", "a header union stack of the program"
+            )
+        union = program.unions[program.union_stacks[stack][0]]
+        if member not in union.members:
+            raise self._wrong(f"the member {member!r} of {union.name!r}", f"its members {_listed(union.members)}")
+        return union.headers[union.members.index(member)]
+
+    def _named(self, kind: str, name: str) -> OperandKind:
+        """Return the kind of what a name stands for."""
+        program = self._program
+        words = kind.replace("_", " ")
+        match kind:
+            case "header":
+                return self._kind_of_header(name)
+            case "header_stack" if name in program.stacks:
+                return OperandKind(words, (program.stack_types[name], len(program.stacks[name])))
+            case "header_union" if name in program.unions:
+                return OperandKind(words, program.unions[name].type)
+            case "header_union_stack" if name in program.union_stacks:
+                return OperandKind(words, (program.stack_types[name], len(program.union_stacks[name])))
+            case "calculation" if name in program.calculations:
+                return OperandKind(words)
+            case "register_array" | "counter_array" | "meter_array":
+                self._array(kind.removesuffix("_array"), name)
+                return OperandKind(words)
+            case _:
+                raise self._wrong(f"the {words} {name!r}, which is not there", f"a {words} of the program")
+
+    def _kind_of_header(self, name: str) -> OperandKind:
+        header = self._program.headers[name]
+        return OperandKind("struct" if header.metadata else "header", header.type.name)
+
+    def _array(self, kind: str, name: str) -> None:
+        """Check that an array is there and has an index; a direct one is used by its table alone."""
+        info = self._program.arrays[kind].get(name)
+        if info is None or info.table is not None:
+            is_there = "which is not there" if info is None else "which is direct"
+            raise self._wrong(
+                f"the {kind} array {name!r}, {is_there}", f"a {kind} array of the program that is not direct"
+            )
+
+    def _operator(self, expression: Operator) -> OperandKind:
+        """Return the kind of a result."""
+        op, operands = expression.op, expression.operands
+        signatures = _OPERATORS.get(op)
+        if signatures is None:
+            raise self._wrong(f"the operator {op!r}", ", ".join(_OPERATORS))
+        signature = next((words for words in signatures if len(words.split()) == len(operands)), None)
+        if signature is None:
+            counts = " or ".join(str(len(words.split())) for words in signatures)
+            raise self._wrong(f"{len(operands)} operands of {op!r}", counts)
+        kinds = [
+            self._expect(f"as operand {number} of {op!r}", operand, word)
+            for number, (operand, word) in enumerate(zip(operands, signature.split(), strict=True), 1)
+        ]
+        match op:
+            case "==" | "!=":
+                self._same(f"operands of {op!r}", kinds)
+                if kinds[0].word == "header union" and not all(isinstance(operand, Named) for operand in operands):
+                    raise self._wrong("a comparison of header unions by index", "unions that are named")
+            case "dereference_header_stack" | "dereference_stack" | "dereference_union_stack":
+                return self._element(op, operands[0])
+            case "access_field":
+                fields = self._program.headers[self._example(operands[0])].type.fields
+                return _kind_of_field(fields[self._offset(op, operands[1], len(fields))])
+            case "access_union_header":
+                union = self._program.unions[self._example_union(operands[0])]
+                return self._kind_of_header(union.headers[self._offset(op, operands[1], len(union.headers))])
+        return NUMBER
+
+    def _element(self, op: str, stack: Expression) -> OperandKind:
+        """Return the kind of an element of a stack."""
+        assert isinstance(stack, Named)
+        of_unions = stack.kind == "header_union_stack"
+        if of_unions != (op == "dereference_union_stack"):
+            raise self._wrong(f"{op!r} of a {stack.kind.replace('_', ' ')}", "an operator for that kind of stack")
+        return OperandKind("header union" if of_unions else "header", self._program.stack_types[stack.name])
+
+    def _example(self, header: Expression) -> str:
+        """Return one of the headers that an expression may stand for; all are of one type."""
+        match header:
+            case Named(_, name):
+                return name
+            case Operator("access_union_header", (union, Const(offset))):
+                return self._program.unions[self._example_union(union)].headers[offset]
+            case Operator(_, (Named(_, stack), _)):
+                return self._program.stacks[stack][0]
+        raise AssertionError(header)
+
+    def _example_union(self, union: Expression) -> str:
+        """Return one of the unions that an expression may stand for; all are of one type."""
+        match union:
+            case Named(_, name):
+                return name
+            case Operator(_, (Named(_, stack), _)):
+                return self._program.union_stacks[stack][0]
+        raise AssertionError(union)
+
+    def _offset(self, op: str, number: Expression, count: int) -> int:
+        assert isinstance(number, Const)
+        if not 0 <= number.value < count:
+            raise self._wrong(f"{number.value} as operand 2 of {op!r}", f"numbers below {count}")
+        return number.value
+
+    def _expect(self, role: str, expression: Expression, word: str) -> OperandKind:
+        """Return the kind of an expression that has to be of the kind that a word stands for."""
+        if word in ("constant", "count", "jump", "digest"):
+            self._constant(role, expression, word)
+            return NUMBER
+        kind = self._kind(expression)
+        if word in ("field", "place"):
+            is_place = isinstance(expression, FieldRef | LastField) or (
+                isinstance(expression, Operator) and expression.op == "access_field"
+            )
+            if not is_place or (word == "field" and kind != NUMBER):
+                raise self._wrong(f"{kind} {role}", "a field" if word == "place" else "a field that is a number")
+        elif kind.word not in _ACCEPTED[word]:
+            raise self._wrong(f"{kind} {role}", f"a {' or '.join(_ACCEPTED[word])}")
+        return kind
+
+    def _constant(self, role: str, expression: Expression, word: str) -> None:
+        """Check a number that has to be known when the program is loaded."""
+        if not isinstance(expression, Const):
+            raise self._wrong(f"{self._kind(expression)} {role}", "a constant")
+        if word == "count" and expression.value < 0:
+            raise self._wrong(f"{expression.value} {role}", "numbers from 0")
+        if word == "jump" and not 0 <= expression.value <= self._steps:
+            raise self._wrong(f"{expression.value} {role}", f"steps 0 to {self._steps}")
+        if word == "digest" and expression.value not in self._program.digests:
+            raise self._wrong(f"{expression.value} {role}", "the id of a learn list")
+
+    def _same(self, what: str, kinds: Sequence[OperandKind]) -> None:
+        if kinds[0] != kinds[1]:
+            raise self._wrong(f"{kinds[0]} and {kinds[1]} as {what}", "two of the same type")
+
+    # Actions and the parser.
+
+    def _primitive(self, step: Primitive) -> None:
+        needed = _PRIMITIVES.get(step.op)
+        if needed is None:  # an action that no packet reaches may use others
+            return
+        must, _, may = needed.partition("?")
+        words = [*must.split(), *may.split()]
+        least, count = len(must.split()), len(step.parameters)
+        if not least <= count <= len(words):
+            accepted = str(len(words)) if least == len(words) else f"{least} to {len(words)}"
+            raise self._wrong(f"{step.op!r} with {count} parameters", accepted)
+        kinds = [
+            self._expect(f"as parameter {number} of {step.op!r}", parameter, word)
+            for number, (parameter, word) in enumerate(zip(step.parameters, words, strict=False), 1)
+        ]
+        if step.op in _COPIES:
+            self._same(f"parameters of {step.op!r}", kinds)
+
+    def _action(self, action: ActionInfo) -> None:
+        self._parameters, self._steps = len(action.parameters), len(action.primitives)
+        for number, step in enumerate(action.primitives):
+            self._place = f"action {action.name!r}, step {number}"
+            self._primitive(step)
+        self._parameters = self._steps = 0
+
+    def _parser(self) -> None:
+        program = self._program
+        self._looks_ahead = True
+        self._place = "the parser"
+        self._successor(program.first_state, program.states)
+        for state in program.states.values():
+            for number, step in enumerate(state.steps):
+                self._place = f"parser state {state.name!r}, step {number}"
+                if step.op in ("extract", "extract_VL"):
+                    self._extraction(step)
+                else:
+                    self._primitive(step)
+            self._place = f"parser state {state.name!r}"
+            for part in state.key:
+                self._expect("in its key", part, "number")
+            for transition in state.transitions:
+                self._successor(transition.next_state, program.states)
+        self._looks_ahead = False
+
+    def _successor(self, name: str | None, known: Iterable[str]) -> None:
+        if name is not None and name not in known:
+            raise self._wrong(
+                f"the successor {name!r}, which is not there", "what is named there, and null for the end"
+            )
+
+    def _extraction(self, step: Primitive) -> None:
+        target, *length = step.parameters
+        header = self._extracted(target)
+        if header.metadata:
+            raise self._wrong(f"an extraction into the struct {header.name!r}", "headers")
+        if step.op == "extract_VL":
+            if len(length) != 1:
+                raise self._wrong(f"{step.op!r} with {len(step.parameters)} parameters", "2")
+            self._expect("as the size of a varbit", length[0], "number")
+            if not any(item.varbit for item in header.type.fields):
+                raise self._wrong(f"{step.op!r} into {header.name!r}, which has no varbit", "headers with one")
+
+    def _extracted(self, target: Expression) -> HeaderInfo:
+        """Return the header that an extraction fills, or one of the stack's; all are of one type."""
+        match target:
+            case Named("header", name):
+                return self._program.headers[name]
+            case Named("header_stack", name):
+                return self._program.headers[self._last_header(name, None)]
+            case LastField(stack, _, member):
+                return self._program.headers[self._last_header(stack, member)]
+        raise AssertionError(target)
+
+    # Controls.
+
+    def _control(self, control: Control) -> None:
+        self._place = f"the control {control.name!r}"
+        self._successor(control.start, control.nodes)
+        for node in control.nodes.values():
+            if isinstance(node, Condition):
+                self._place = f"condition {node.name!r}"
+                self._expect("as its expression", node.expression, "number")
+            else:
+                self._table(node)
+            for successor in node.successors:
+                self._successor(successor, control.nodes)
+
+    def _table(self, table: TableInfo) -> None:
+        program = self._program
+        self._place = f"table {table.name!r}"
+        for part in table.key:
+            if part.target.header not in program.headers:
+                raise self._wrong(
+                    f"the key field {part.name!r} of a header that is not there", "headers of the program"
+                )
+
+
+def _kind_of_field(item: FieldInfo) -> OperandKind:
+    return OperandKind("varbit", item.bits) if item.varbit else NUMBER
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"
