@@ -44,11 +44,13 @@ def explain(
     from tensorexpress.results.explanation_plot import plot_explanation
     from tensorexpress.results.figure import check_suffix
     from tensorexpress.sim import explain as explaining
+    from tensorexpress.sim.run import load_engine
 
     check_outputs(json_path, plot_path)
     if plot_path is not None:
         check_suffix(plot_path)
     inputs, chosen = read_with_one_policy(scenario, overrides, policy)
+    load_engine(engine)
     with progress(explaining.simulations(chosen), "simulating") as advance:
         explanation = explaining.explain(inputs, chosen, engine, progress=lambda _: advance())
     if json_path is not None:

@@ -201,16 +201,15 @@ def progress(length: int, label: str) -> Iterator[Callable[..., None]]:
 
 def say_if_long(scenario: Scenario, policies: Sequence[Policy], packets: int, engine: str) -> None:
     """Say on standard error how long a prediction will take, before it starts, where that is long."""
-    from tensorexpress.sim.predict import expected_seconds
+    from tensorexpress.sim.predict import expected_seconds, format_duration
 
     # How long the readable engine takes nobody has measured here.
     seconds = expected_seconds(scenario, policies, packets) if engine != "simpy" else 0.0
     if seconds >= _SAID_FROM_SECONDS:
         coarse = f" with {packets} packets moved as one" if packets > 1 else ""
-        duration = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
         # Where switches sum, packets move one by one.
         faster = "" if any(policy.in_switches for policy in policies) else "; --grain PACKETS trades accuracy for time"
-        say(f"this takes about {duration}{coarse}{faster}")
+        say(f"this takes about {format_duration(seconds)}{coarse}{faster}")
 
 
 class Grain(click.ParamType):  # type: ignore[type-arg]  # older click's types cannot be subscripted

@@ -118,6 +118,7 @@ def predict(
     from tensorexpress.scenario_keys import USUAL_POLICIES
     from tensorexpress.sim.predict import checked_policies, grain_of
     from tensorexpress.sim.predict import predict as simulate_all
+    from tensorexpress.sim.run import load_engine
 
     check_outputs(json_path, csv_path, plot_path, report_path, trace_path)
     check_file("--report", report_path)
@@ -144,6 +145,7 @@ def predict(
     chosen = checked_policies(inputs, compared)
     packets = grain_of(inputs, chosen, grain)
     say_if_long(inputs, chosen, packets, engine)
+    load_engine(engine)
     with locked_directory(directory) if directory is not None else nullcontext():
         with progress(seeds * len(compared), "simulating") as advance:
             prediction = simulate_all(

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ from tensorexpress.cli.options import (
 )
 from tensorexpress.cli.signals import INTERRUPTED
 from tensorexpress.errors import InputError
+from tensorexpress.units import counted
 
 if TYPE_CHECKING:
     from tensorexpress.results.swept import Point
@@ -101,7 +103,16 @@ def sweep(
             keep(point)
             advance()
 
-        result = run_sweep(scenario, overrides, varied, policies, engine, on_point, executor=executor)
+        result = run_sweep(
+            scenario,
+            overrides,
+            varied,
+            policies,
+            engine,
+            on_point,
+            executor=executor,
+            on_simulation=_noted(advance),
+        )
     if result.points:
         if json_path is not None:
             write_json(json_path, report.as_json(result, threshold))
@@ -114,6 +125,12 @@ def sweep(
     if len(result.points) < total:
         say(f"stopped after {len(result.points)} of {total} points")
         sys.exit(INTERRUPTED)
+
+
+def _noted(advance: Callable[..., None]) -> Callable[[], None]:
+    """Return a function to call after each simulation: it shows their number beside the progress bar."""
+    numbers = count(1)
+    return lambda: advance(0, f"{counted(next(numbers), 'simulation')}")
 
 
 def values_by_key(vary: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -13,6 +14,7 @@ from tensorexpress.errors import InputError, PolicyError
 from tensorexpress.memory import check_memory
 from tensorexpress.plan import make_plan
 from tensorexpress.policy import POLICIES, Policy, parse_policy
+from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS
 from tensorexpress.replan import new_routes
 from tensorexpress.results.side_by_side import Result, SideBySide, side_by_side
 from tensorexpress.scenario import Scenario, policy_problems, read_scenario
@@ -26,8 +28,13 @@ from tensorexpress.sim.grain import (
     usual_seconds,
     why_not_coarse,
 )
-from tensorexpress.sim.run import needed_bytes, simulate, simulate_coarsely
+from tensorexpress.sim.run import load_engine, needed_bytes, simulate, simulate_coarsely
 from tensorexpress.slots import grow_trees
+
+logger = logging.getLogger(__name__)
+
+#: How many times as long SimPy takes for a transmission as the compiled engine of a usual machine.
+_SIMPY_FACTOR = 40
 
 #: From how long on the machine's own pace is worth a look before the start.
 LONG_SECONDS = 5
@@ -59,6 +66,8 @@ def predict(
     """
     compared = checked_policies(scenario, policies or USUAL_POLICIES)
     packets = grain_of(scenario, compared, grain)
+    announce_simpy(scenario, compared, engine, packets)
+    load_engine(engine)
     stop = threading.Event()
     shares = _Shares(len(compared), advanced)
 
@@ -144,6 +153,49 @@ def expected_seconds(scenario: Scenario, policies: Sequence[Policy], grain: int)
     start = time.perf_counter()
     simulate(plan)
     return seconds * (time.perf_counter() - start) / usual_seconds(probe, [plan.policy], 1)
+
+
+def why_simpy(policies: Sequence[Policy]) -> dict[str, str]:
+    """Return {policy: choice} of all policies with a choice that only SimPy can simulate."""
+    reasons = {}
+    for policy in policies:
+        for name, choice, found in (
+            ("discipline", policy.discipline, DISCIPLINES[policy.discipline].code),
+            ("host order", policy.host_order, HOST_ORDERS[policy.host_order].code),
+        ):
+            if found is None:
+                reasons[policy.name] = f"{name} {choice!r}"
+    return reasons
+
+
+def announce_simpy(
+    scenario: Scenario, policies: Sequence[Policy], engine: str, grain: int = 1, *, per_point: bool = False
+) -> None:
+    """Log that SimPy simulates some of the policies in place of the compiled engine, and the time that it takes."""
+    reasons = why_simpy(policies) if engine == "auto" else {}
+    if not reasons:
+        return
+    slow = [policy for policy in policies if policy.name in reasons]
+    seconds = sum(usual_seconds(scenario, [policy], grain) for policy in slow) * _SIMPY_FACTOR
+    logger.warning(
+        "tensorexpress: the compiled engine has no %s: SimPy simulates %s, some %d times slower, in about %s%s",
+        ", ".join(dict.fromkeys(reasons.values())),
+        ", ".join(reasons),
+        _SIMPY_FACTOR,
+        format_duration(seconds),
+        " a point" if per_point else "",
+    )
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration for people.
+
+    >>> [format_duration(seconds) for seconds in (0.2, 86, 300, 40_000)]
+    ['1 s', '86 s', '5 min', '11 h']
+    """
+    if seconds < 120:
+        return f"{max(1, seconds):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
 
 
 def checked_policies(scenario: Scenario, policies: Sequence[Policy | str]) -> list[Policy]:

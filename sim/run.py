@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tensorexpress.errors import InputError, unknown
+from tensorexpress.errors import InputError, MachineError, unknown
 from tensorexpress.graph import ARCHITECTURES
 from tensorexpress.memory import check_memory
 from tensorexpress.observed import ObservedJob, ObservedNetwork, make_trace
@@ -85,6 +85,7 @@ def execute(
         raise InputError(unknown("engine", engine, ENGINES))
     # Only the engine that is used is imported: to load it takes longer than a small simulation takes to run.
     if engine != "simpy":
+        load_engine(engine)
         from tensorexpress.sim import fast
 
         missing = fast.what_is_not_compiled(program)
@@ -95,6 +96,21 @@ def execute(
     from tensorexpress.sim import model
 
     return model.run(program, record_packets, stopped, advanced)
+
+
+def load_engine(engine: str) -> None:
+    """Load the compiled engine unless SimPy is asked for; the first time on a machine, this compiles it."""
+    if engine == "simpy":
+        return
+    try:
+        import tensorexpress.sim.fast  # noqa: F401 - to have it loaded
+    except ImportError as error:
+        if error.name is None or error.name.partition(".")[0] == "tensorexpress":
+            raise
+        raise MachineError(
+            f"the compiled simulator needs {error.name}, which is not installed; pip install {error.name}, or choose "
+            "--engine simpy, which is slower"
+        ) from None
 
 
 def to_trace(plan: Plan, program: FlatPlan, record: Record) -> Trace:

@@ -20,6 +20,7 @@ from tensorexpress.results.swept import Point, Sweep
 from tensorexpress.scenario import Study, chosen_policies, scenario_from, study_from
 from tensorexpress.scenario_document import Override, merge
 from tensorexpress.scenario_keys import USUAL_POLICIES
+from tensorexpress.sim.predict import announce_simpy
 from tensorexpress.sim.processes import LocalProcesses
 from tensorexpress.sim.tasks import Executor, Simulated, SimulationTask, read_base, result_of
 from tensorexpress.units import format_rate
@@ -50,12 +51,14 @@ def sweep(
     on_point: Callable[[Point], None] | None = None,
     processes: int | None = None,
     executor: Executor | None = None,
+    on_simulation: Callable[[], None] = lambda: None,
 ) -> Sweep:
     """Predict a scenario at every combination of the values in `vary`, which maps keys to values.
 
     `base` is a scenario file, or a dict of keys such as `make_scenario` takes, or None for the default scenario.
     `policies` replaces the scenario's own, and fifo is always added: it is what the others are compared with. Every
     point is checked before the first simulation. `on_point` gets each point as soon as it is finished, in any order.
+    `on_simulation` is called after each simulation, one per point and policy.
     Ctrl-C ends the sweep early; what is returned then holds the points that are finished. `executor` says where to
     simulate, if not in `processes` of this machine.
 
@@ -76,12 +79,14 @@ def sweep(
         for index, point in enumerate(points)
         for policy in compared
     ]
+    announce_simpy(first, compared, engine, per_point=True)
     unfinished: dict[int, dict[str, Simulated]] = {index: {} for index in range(len(points))}
     finished: dict[int, Point] = {}
     with suppress(KeyboardInterrupt), executor or LocalProcesses(processes) as running:
         for task, outcome in running.outcomes(tasks):
             simulated, index = result_of(task, outcome), task.number
             unfinished[index][task.policy.name] = simulated
+            on_simulation()
             if len(unfinished[index]) == len(compared):
                 by_policy = unfinished.pop(index)
                 finished[index] = Point(

@@ -23,7 +23,7 @@ from tensorexpress.results.tuned import Trial, Tuned, best_of, bound_ps, decisiv
 from tensorexpress.scenario import Scenario, chosen_policies, scenario_from, study_from
 from tensorexpress.scenario_document import Override
 from tensorexpress.sim.grain import most_packets, usual_seconds, why_not_coarse
-from tensorexpress.sim.predict import checked_policies
+from tensorexpress.sim.predict import announce_simpy, checked_policies
 from tensorexpress.sim.processes import LocalProcesses
 from tensorexpress.sim.tasks import Executor, SimulationTask, read_base
 
@@ -115,6 +115,7 @@ def tune(
     """
     if not 1 <= finest <= most_packets(question.scenario):
         raise InputError(f"grain {finest}; accepted: 1 to {most_packets(question.scenario)}")
+    announce_simpy(question.scenario, question.policies, engine, finest, per_point=True)
     with executor or LocalProcesses() as running:
         search = _Search(question, running, budget, finest, engine, on_trial)
         try:

@@ -7,7 +7,12 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections.abc import Callable, Mapping
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
@@ -16,6 +21,8 @@ import llvmlite.binding as llvm
 
 from tensorexpress.machine_code import compile_module, load, processor_key
 from tensorexpress.user_cache import cached
+
+logger = logging.getLogger(__name__)
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -42,6 +49,8 @@ class Library(NamedTuple):
     sources: tuple[Path, ...]
     #: Those that take long or wait, while other threads of Python go on.
     waiting: tuple[str, ...] = ()
+    #: The part of the program that has these functions, as a notice to users calls it.
+    part: str = "a library"
 
     def functions(self) -> list[Callable[..., int]]:
         """Return the functions; ImportError where they are not compiled yet and numba is not installed."""
@@ -59,7 +68,14 @@ class Library(NamedTuple):
         key = hashlib.sha256(processor_key())
         for path in (*self.sources, Path(__file__)):
             key.update(path.read_bytes())
-        return cached("functions", f"{self.name}-{key.hexdigest()}.o", lambda: compile_module(self._module()))
+        return cached("functions", f"{self.name}-{key.hexdigest()}.o", self._compile)
+
+    def _compile(self) -> bytes:
+        """Return an object file of all functions; notices on standard error tell users of the wait."""
+        import numba  # noqa: F401 - without it there is nothing to wait for
+
+        with _announced(self.part):
+            return compile_module(self._module())
 
     def _module(self) -> Any:
         """Return all functions as one module of LLVM."""
@@ -96,3 +112,29 @@ define i64 @{function.__name__}({numbers}) {{
 """
     text: str = made.library.get_llvm_str()
     return text + wrapper
+
+
+@contextmanager
+def _announced(part: str) -> Iterator[None]:
+    """Log before and after a compilation; on a terminal, count the seconds in between."""
+    logger.warning(
+        "tensorexpress: compiling %s for this machine; it is kept, so this happens once, and takes some 10 CPU seconds",
+        part,
+    )
+    start, done = time.monotonic(), threading.Event()
+
+    def count() -> None:
+        while not done.wait(1):
+            print(f"\rcompiling {part}: {time.monotonic() - start:.0f} s", end="", file=sys.stderr, flush=True)
+
+    counter = threading.Thread(target=count, daemon=True)
+    if sys.stderr is not None and sys.stderr.isatty():
+        counter.start()
+    try:
+        yield
+    finally:
+        done.set()
+        if counter.is_alive():
+            counter.join()
+            print("\r", end="\x1b[K", file=sys.stderr, flush=True)
+    logger.warning("tensorexpress: compiled %s in %.0f s", part, time.monotonic() - start)

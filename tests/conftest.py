@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import sys
@@ -32,6 +33,9 @@ gc.disable()
 for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, usual)
+
+# Which test compiles a library first depends on the machine's cache: the notice of that belongs to no test's log.
+logging.getLogger("tensorexpress.compiled_functions").setLevel(logging.ERROR)
 
 settings.register_profile(
     "tensorexpress",

@@ -126,6 +126,36 @@ def test_a_custom_discipline_is_refused_by_the_compiled_engine_only(small, monke
     assert run("predict", small, "--policy", "fifo:switch=mine").exit_code == 0
 
 
+def test_a_policy_that_only_simpy_simulates_is_announced_with_its_time(small, monkeypatch, caplog):
+    from tensorexpress.queueing import DISCIPLINES, Fifo
+
+    class Mine(Fifo):
+        """One of the user's own, though it does nothing else."""
+
+    monkeypatch.setitem(DISCIPLINES, "mine", Mine)
+    assert run("predict", small, "--policy", "fifo,fifo:switch=mine").exit_code == 0
+    (said,) = [message for message in caplog.messages if "SimPy" in message]
+    assert "no discipline 'mine': SimPy simulates fifo:switch=mine, some 40 times slower, in about 1 s" in said
+    caplog.clear()
+    for asked in (["fifo", "--engine", "fast"], ["fifo:switch=mine", "--engine", "simpy"]):
+        assert run("predict", small, "--policy", *asked).exit_code == 0
+    assert not [message for message in caplog.messages if "SimPy" in message], "chosen, or not used"
+    swept = run("sweep", small, "--vary", "seed=1,2", "--policy", "fifo:switch=mine", "--processes", "1")
+    assert "a point" in " ".join(caplog.messages), swept.output
+
+
+@pytest.mark.parametrize("verb", ["predict", "explain"])
+def test_without_numba_one_line_says_how_to_get_it(verb, tmp_path):
+    code = "import sys; sys.modules['numba'] = None\nfrom tensorexpress.cli import main\nmain()"
+    command = [sys.executable, "-c", code, verb, "--set", "job.workers=2", "--set", "job.servers=1"]
+    ended = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)})
+    assert ended.returncode == 1
+    assert ended.stderr == (
+        "tensorexpress: error: the compiled simulator needs numba, which is not installed; pip install numba, or "
+        "choose --engine simpy, which is slower\n"
+    )
+
+
 def test_the_installed_command_runs_and_imports_nothing_heavy_for_help():
     code = "import sys; from tensorexpress.cli import main\nimport tensorexpress.scenario, tensorexpress.plan\n"
     code += "print({'numba', 'simpy', 'matplotlib'} & set(sys.modules))"

@@ -29,6 +29,7 @@ from test_hostile_programs import endless_action, endless_parser
 from test_pipeline_programs import changed, damage
 
 from tensorexpress import tied, user_cache
+from tensorexpress.compiled_functions import Library
 from tensorexpress.errors import ProgramError
 from tensorexpress.p4 import BUILD as OWN_BUILD
 from tensorexpress.program_engines import AUTO, NATIVE, PYTHON
@@ -295,3 +296,20 @@ def test_without_a_place_to_keep_it_code_is_made_every_time(kept: Path) -> None:
     kept.parent.mkdir()
     kept.write_text("not a directory")
     assert [made(), made()] == [b"made", b"made"]
+
+
+def test_users_are_told_of_a_compilation_and_only_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    source = tmp_path / "doubling.py"
+    source.write_text("def doubled(number: int) -> int:\n    return 2 * number\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    library = Library("doubling", {"doubled": 1}, ("doubling",), (source,), part="an example")
+    with caplog.at_level(logging.WARNING, "tensorexpress.compiled_functions"):
+        for _ in range(2):
+            (doubled,) = library.functions()
+            assert doubled(21) == 42
+    begun, ended = caplog.messages
+    assert "tensorexpress: compiling an example for this machine; it is kept, so this happens once" in begun
+    assert ended.startswith("tensorexpress: compiled an example in ")

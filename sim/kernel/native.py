@@ -18,4 +18,6 @@ def parts() -> tuple[Path, ...]:
 
 #: As `loop.kernel` says, with addresses for memory.
 kernel: Callable[[int, int, int, int], int]
-(kernel,) = Library("kernel", {"kernel": 4}, ("tensorexpress.sim.kernel.loop",), parts(), ("kernel",)).functions()
+(kernel,) = Library(
+    "kernel", {"kernel": 4}, ("tensorexpress.sim.kernel.loop",), parts(), ("kernel",), part="the simulator"
+).functions()

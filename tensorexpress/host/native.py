@@ -30,6 +30,7 @@ _SEGMENTS = Library(
         _HERE / "layout.py",
         *(_HERE.parent / name for name in ("framing.py", "wire/header.py", "switch/native/machine.py")),
     ),
+    part="the segments of hosts",
 )
 
 if not get_host_cpu_features().get("pclmul", False):

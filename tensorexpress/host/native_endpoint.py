@@ -57,6 +57,7 @@ _FLOWS = Library(
         ),
     ),
     waiting=("flows",),
+    part="the transport of hosts",
 )  # fmt: skip
 [_flows] = _FLOWS.functions()
 

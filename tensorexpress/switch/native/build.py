@@ -67,6 +67,7 @@ _LOOP = Library(
         *(_HERE.parent / name for name in ("packet.py", "traffic.py", "program/native/layout.py", "../wire/udp.py")),
     ),
     waiting=("forward",),
+    part="the switch",
 )
 
 
