@@ -70,7 +70,11 @@ _LONG_S = 60
     help="embedded: what switches run their program in: native is machine code, auto that where it can be.",
 )
 @click.option(
-    "--silence", metavar="TIME", default="10 s", show_default=True, help="A host that is silent for so long is gone."
+    "--silence",
+    metavar="TIME",
+    default="10 s",
+    show_default=True,
+    help="Declare a host failed after TIME without packets; --scale multiplies it.",
 )
 @click.option(
     "--attempts",
@@ -135,6 +139,7 @@ def run(
     from tensorexpress.notes_file import write_notes
     from tensorexpress.results import report
     from tensorexpress.results.side_by_side import Result, side_by_side
+    from tensorexpress.scaling import longer_silence_ps
     from tensorexpress.target.runner import check_replan, run_calmly, run_plan
     from tensorexpress.target.speed import check_speed
     from tensorexpress.trace_file import trace_path, write_trace
@@ -165,6 +170,7 @@ def run(
     target.check()
     if replan is not None and directory is not None:
         raise InputError("--replan goes without -o: a trace file has one plan; leave one of them out")
+    allowed_ps = with_option("--silence", parse_time, silence)
     plans, factor = _plans(scenario, overrides, policies, plan_path, scale, target)
     for plan in plans:
         _check_possible(plan, target)
@@ -173,7 +179,7 @@ def run(
         if script is not None:
             check_trainable(plan, target, [each.policy for each in plans])
         check_speed(plan.scenario, target, [each.policy for each in plans], scaled_by=factor)
-    silence_s = with_option("--silence", parse_time, silence) / PS_PER_SECOND
+    silence_s = longer_silence_ps(allowed_ps, factor) / PS_PER_SECOND
     watched = None if replan is None else watch_settings(replan, every)
 
     def run_once(plan: Plan, attempt: str) -> Run:

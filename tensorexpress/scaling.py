@@ -75,6 +75,17 @@ def factor_for(scenario: Scenario, fastest_bps: int, scaled_by: int = 1) -> int:
     return next(factor for factor in factors if factor >= needed)
 
 
+def longer_silence_ps(silence_ps: int, factor: int) -> int:
+    """Return how long a host may be silent in slow motion: as many of the longer time-outs as before.
+
+    It is at most as long as any time of a scenario, which hosts can count in 64 bits.
+
+    >>> longer_silence_ps(10 * 10**12, factor=8), longer_silence_ps(10 * 10**12, factor=10**9)
+    (80000000000000, 10000000000000000)
+    """
+    return min(silence_ps * factor, LONGEST_PS)
+
+
 class _Scale:
     """One factor, and the scenario that errors name."""
 

@@ -97,6 +97,23 @@ def test_who_will_wait_for_long_is_told_so(scenario, calm_run, monkeypatch):
     assert payload_s <= int(told[1]) * 60 + int(told[2]) <= payload_s * 1.05
 
 
+@pytest.mark.parametrize(("scale", "silence_s"), [("1", 3), ("8", 24), ("auto", 30), (str(10**6), 10_000)])
+def test_a_host_may_be_silent_for_longer_in_slow_motion(scale, silence_s, scenario, calm_run, monkeypatch):
+    """As long as the time-outs of the scenario, which slow motion makes longer too."""
+    allowed = []
+
+    def run(plan, target, **options):
+        allowed.append(options["silence_s"])
+        return calm_run
+
+    monkeypatch.setattr(runner, "run_plan", run)
+    monkeypatch.setattr(speed, "known_bps", lambda target, load: 10**9 if scale == "auto" else 10**10)
+    options = ("--policy", "tensorexpress", "--silence", "3 s", "--set", "cluster.bandwidth=4 Gbps")
+    result = invoke(scenario, "--wires", "--scale", scale, *options)
+    assert result.exit_code == 0, result.output
+    assert allowed == [silence_s]
+
+
 def test_no_run_is_shorter_than_was_said(calm_run):
     job = calm_run.trace.jobs[0]
     assert 0 < least_duration_ps(calm_run.plan) <= job.updated_ps.max()

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from tensorexpress.errors import InputError
 from tensorexpress.policy import POLICIES
+from tensorexpress.program_engines import PYTHON
 from tensorexpress.scenario import read_scenario
 from tensorexpress.sim import simulate
+from tensorexpress.switch.faults import parse_faults
 from tensorexpress.target import speed
+from tensorexpress.target.bmv2 import Bmv2Target
 from tensorexpress.target.embedded import EmbeddedTarget
 from tensorexpress.target.linux import LinuxTarget
-from tensorexpress.target.speed import Load, carried_bps, check_speed, fastest_bps, known_bps, load_of, probe_plan
+from tensorexpress.target.speed import Load, carried_bps, check_speed, fastest_bps, known_bps, load_of, measure_bps, probe_plan
 
 WIRES = EmbeddedTarget(wires=True)
 GBPS = 10**9
@@ -89,6 +94,21 @@ def test_a_probe_shows_what_links_carry_both_ways_at_once(mtu, links, sums, monk
     assert load_of(plan.scenario, [plan.policy]) == Load(mtu, links, sums)
     carried = carried_bps(plan, simulate(plan))
     assert 35 * 10**6 < carried < (101 if sums else 51) * 10**6
+
+
+def test_a_probe_runs_without_the_faults_of_the_run_that_asks():
+    probed = []
+
+    def run(plan, target):
+        probed.append(target)
+        return SimpleNamespace(trace=simulate(plan))
+
+    faulty = EmbeddedTarget(wires=True, engine=PYTHON, faults=parse_faults("loss=5%,corrupt=1%"))
+    load = Load(9000, 1, sums=False)
+    assert measure_bps(faulty, load, run) == measure_bps(WIRES, load, run)
+    assert probed == [EmbeddedTarget(wires=True, engine=PYTHON), WIRES]
+    # What other targets are measured by is what they are.
+    assert all(target.faultless is target for target in (LinuxTarget(), Bmv2Target()))
 
 
 def test_the_first_few_who_ask_measure_and_the_most_that_was_found_counts(tmp_path, monkeypatch):

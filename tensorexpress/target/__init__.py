@@ -99,6 +99,11 @@ class Target(Protocol):
         ...
 
     @property
+    def faultless(self) -> Target:
+        """The same target without the faults that its switches make on purpose."""
+        ...
+
+    @property
     def sums(self) -> bool:
         """Whether its switches can sum gradients on their way."""
         ...

@@ -61,6 +61,11 @@ class EmbeddedTarget:
         """The name, how hosts are joined to switches, and what these run their program in."""
         return f"{self.name} {'veth' if self.in_namespaces else 'wires'} {self.engine}"
 
+    @property
+    def faultless(self) -> EmbeddedTarget:
+        """The same target whose switches make no faults."""
+        return replace(self, faults=Faults())
+
     def check(self) -> None:
         """Raise an error, with what to do, when P4Runtime is not installed, or veth wanted and not to be had."""
         check_p4runtime()
