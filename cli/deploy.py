@@ -110,8 +110,8 @@ def deploy(
 
     \b
       tensorexpress plan -o plan.json
-      tensorexpress deploy plan.json --switch s0=127.0.0.1:9559 --dry-run
-      tensorexpress deploy plan.json --switch s0=127.0.0.1:9559 --stay --replan 10
+      tensorexpress deploy plan.json --switch s0 --dry-run
+      tensorexpress deploy plan.json --switch s0 --stay --replan 10
       tensorexpress deploy plan.json --entries entries
       tensorexpress deploy plan.json --target linux --dev eth0 --dry-run
     """

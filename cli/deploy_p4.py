@@ -132,7 +132,7 @@ def _check_switches(plan: Plan, named: Sequence[str], partial: bool) -> None:
     if missing and not partial and not unknown_ones:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise PlanError(
-            f"the plan has a switch {missing[0]}{more} that no --switch names; give --switch {missing[0]}=HOST:PORT, "
+            f"the plan has a switch {missing[0]}{more} that no --switch names; give --switch {missing[0]}=ADDRESS, "
             "or --partial to leave it as it is"
         )
 

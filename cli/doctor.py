@@ -35,7 +35,7 @@ def doctor(
 
     \b
       tensorexpress doctor
-      tensorexpress doctor --switch s0=127.0.0.1:9559
+      tensorexpress doctor --switch s0
     """
     check_outputs(json_path)
     targets = read_targets(switches, device_ids, tls_ca, tls_cert, tls_key) if switches else []

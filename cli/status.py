@@ -36,7 +36,7 @@ def status(
     """Show the tables of switches, packets offered and served by job and queue, exceptions, and longest queues.
 
     \b
-      tensorexpress status --switch s0=127.0.0.1:9559 --plan plan.json --watch 1
+      tensorexpress status --switch s0 --plan plan.json --watch 1
     """
     if watch is not None and json_path is not None:
         raise InputError("--watch does not go with --json; leave one of them out")

@@ -11,6 +11,7 @@ from click.core import ParameterSource
 
 from tensorexpress.cli import Command
 from tensorexpress.cli.options import with_option
+from tensorexpress.control_address import DEFAULT_SHOWN, default_address
 from tensorexpress.errors import InputError, NetworkError
 from tensorexpress.p4.define import CPU_PORT
 from tensorexpress.program_engines import AUTO, ENGINES
@@ -84,9 +85,9 @@ def _engine_option(command: Command) -> Command:
 @click.option(
     "--grpc",
     "address",
-    default="127.0.0.1:9559",
-    show_default=True,
-    help="P4Runtime's address: HOST:PORT, where 0 is any port, [IPV6]:PORT, or unix:PATH for this user alone.",
+    metavar="ADDRESS",
+    help="P4Runtime's address: unix:PATH for this user alone, HOST:PORT, where 0 is any port, or [IPV6]:PORT.  "
+    f"[default: {DEFAULT_SHOWN}]",
 )
 @click.option("--insecure", is_flag=True, help="Let other machines control the switch without TLS.")
 @click.option("--no-grpc", is_flag=True, help="Serve no P4Runtime; run --program alone.")
@@ -121,7 +122,7 @@ def switch(
     buffer: str,
     engine: str,
     lowest_share: str,
-    address: str,
+    address: str | None,
     insecure: bool,
     no_grpc: bool,
     cpu_port: int,
@@ -162,7 +163,11 @@ def switch(
         raise InputError("--no-grpc without a program leaves a switch that forwards nothing; give --program too")
     start_with = _start_with(program, p4info, entries, serves=not no_grpc)
     loop = LoopSettings(opened, cpu_port, pcap, parse_faults(faults), engine)
-    running = RunningSwitch(loop, None if no_grpc else address, device_id=device_id, tls=tls, insecure=insecure)
+    if no_grpc:
+        address = None
+    elif address is None:
+        address = str(default_address(device_id, make=True))
+    running = RunningSwitch(loop, address, device_id=device_id, tls=tls, insecure=insecure)
     try:
         if start_with is not None:
             running.start_with(*start_with)

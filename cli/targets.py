@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from tensorexpress.cli import Command
-from tensorexpress.control_address import DEFAULT_PORT, parse_address
+from tensorexpress.control_address import DEFAULT_PORT, DEFAULT_SHOWN, default_address, parse_address
 from tensorexpress.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,10 +32,10 @@ def target_options(command: Command) -> Command:
         click.option(
             "--switch",
             "switches",
-            metavar="NAME=ADDRESS",
+            metavar="NAME[=ADDRESS]",
             multiple=True,
-            help="Where a switch answers: HOST[:PORT], [IPV6][:PORT] or unix:PATH; may be repeated.  "
-            f"[default port: {DEFAULT_PORT}]",
+            help="A switch, and its address: HOST[:PORT], [IPV6][:PORT] or unix:PATH; may be repeated.  "
+            f"[default address: {DEFAULT_SHOWN}, ID: its device id; default port: {DEFAULT_PORT}]",
         ),
     ):
         command = option(command)
@@ -52,7 +52,7 @@ def read_targets(
 ) -> list[RemoteSwitch]:
     """Return the switches that the options name."""
     if not switches:
-        raise InputError(f"no switch is named; give --switch NAME=HOST:PORT, such as s0=127.0.0.1:{DEFAULT_PORT}")
+        raise InputError(f"no switch is named; give --switch NAME for this user's switch, or {_ACCEPTED}")
     from tensorexpress.target.controlled import check_p4runtime
 
     check_p4runtime()
@@ -62,24 +62,31 @@ def read_targets(
     check_files(tls)
     addresses = _addresses(switches)
     of_all, of_one = _device_ids(device_ids, addresses)
+    ids = {name: of_one.get(name, of_all) for name in addresses}
     return [
-        RemoteSwitch(name, address, of_one.get(name, of_all), election_id, tls) for name, address in addresses.items()
+        RemoteSwitch(name, address or str(default_address(ids[name])), ids[name], election_id, tls)
+        for name, address in addresses.items()
     ]
 
 
-def _addresses(switches: Sequence[str]) -> dict[str, str]:
-    addresses: dict[str, str] = {}
+_ACCEPTED = f"NAME=ADDRESS, such as s0=127.0.0.1:{DEFAULT_PORT} or s0=unix:PATH"
+
+
+def _addresses(switches: Sequence[str]) -> dict[str, str | None]:
+    """Return the address of every switch; None for the default."""
+    addresses: dict[str, str | None] = {}
     for text in switches:
         name, equals, address = text.partition("=")
-        if not (name and equals and address):
-            raise InputError(f"--switch {text!r}; accepted: NAME=HOST:PORT, such as s0=127.0.0.1:{DEFAULT_PORT}")
+        if not name or (equals and not address):
+            raise InputError(f"--switch {text!r}; accepted: NAME for this user's switch, or {_ACCEPTED}")
         if name in addresses:
             raise InputError(f"--switch {name} is given twice; accepted: one address for each switch")
-        addresses[name] = str(parse_address(address, f"--switch {text!r}", default_port=DEFAULT_PORT))
+        said = f"--switch {text!r}"
+        addresses[name] = str(parse_address(address, said, default_port=DEFAULT_PORT)) if equals else None
     return addresses
 
 
-def _device_ids(device_ids: Sequence[str], switches: dict[str, str]) -> tuple[int, dict[str, int]]:
+def _device_ids(device_ids: Sequence[str], switches: Collection[str]) -> tuple[int, dict[str, int]]:
     """Return the device id of all switches, and those of single ones."""
     of_all, of_one = 1, {}
     for text in device_ids:

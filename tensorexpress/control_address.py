@@ -1,4 +1,7 @@
-"""Where P4Runtime is served and reached: HOST:PORT, [IPV6]:PORT or unix:PATH."""
+"""Addresses of P4Runtime: HOST:PORT, [IPV6]:PORT or unix:PATH.
+
+Without one, a switch listens on a Unix socket of its user, and other commands look for it there: `default_address`.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,22 @@ import ipaddress
 import os
 import re
 import socket
+import stat
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import quote
 
 from tensorexpress.errors import InputError
+from tensorexpress.user_cache import is_own
 
 #: P4Runtime's port, as registered.
 DEFAULT_PORT = 9559
 
 #: Linux keeps the path of a socket in 108 bytes, the last of which is zero.
 LONGEST_PATH_BYTES = 107
+
+#: The default address, as help pages show it.
+DEFAULT_SHOWN = "unix:$XDG_RUNTIME_DIR/tensorexpress/switch-ID.sock"
 
 ACCEPTED = "accepted: HOST:PORT, [IPV6]:PORT or unix:PATH"
 
@@ -62,6 +71,45 @@ class UnixAddress:
 
 
 ControlAddress = TcpAddress | UnixAddress
+
+
+def default_address(device_id: int, *, make: bool = False) -> UnixAddress:
+    """Return the socket of this user's switch with a device id; its directory is made when a switch asks.
+
+    The directory is `tensorexpress` in $XDG_RUNTIME_DIR or /run/user/UID, whichever is this user's, or else
+    /tmp/tensorexpress-UID. InputError when another user owns it or may enter it: a client would talk to another
+    user's switch.
+    """
+    directory = _runtime_directory()
+    address = _unix(f"unix:{directory}/switch-{device_id}.sock", f"the default address {str(directory)!r}")
+    try:
+        if make:
+            directory.mkdir(mode=0o700, exist_ok=True)
+        found = os.lstat(directory)
+    except FileNotFoundError:
+        return address
+    except OSError as error:
+        raise InputError(f"{str(directory)!r} cannot be used ({error.strerror}); {_ELSEWHERE}") from None
+    if found.st_uid != os.geteuid():
+        raise InputError(f"{str(directory)!r} belongs to another user (uid {found.st_uid}); {_ELSEWHERE}")
+    if not is_own(found, stat.S_ISDIR):
+        raise InputError(f"{str(directory)!r} is no directory of mode 0700; chmod 0700 or remove it, or {_ELSEWHERE}")
+    return address
+
+
+_ELSEWHERE = "name a socket: `switch --grpc unix:PATH`, other commands `--switch NAME=unix:PATH`"
+
+
+def _runtime_directory() -> Path:
+    user = os.geteuid()
+    for base in (Path(os.environ.get("XDG_RUNTIME_DIR", "")), Path(f"/run/user/{user}")):
+        try:
+            found = base.lstat()
+        except OSError:
+            continue
+        if base.is_absolute() and is_own(found, stat.S_ISDIR):
+            return base / "tensorexpress"
+    return Path(f"/tmp/tensorexpress-{user}")
 
 
 def parse_address(text: str, said: str, *, default_port: int | None = None, any_port: bool = False) -> ControlAddress:

@@ -24,6 +24,7 @@ from typing import Any, Literal
 
 from tensorexpress import p4
 from tensorexpress.buffer import OTHERWISE
+from tensorexpress.control_address import default_address
 from tensorexpress.errors import InputError, MachineError, ProgramError
 from tensorexpress.text import grid
 from tensorexpress.units import PS_PER_SECOND, format_time
@@ -35,7 +36,7 @@ BMV2 = "simple_switch_grpc"
 #: The first simple_switch_grpc with --priority-queues.
 BMV2_NEEDED = (1, 15, 1)
 
-#: Where switches listen unless told otherwise: P4Runtime, and BMv2's own Thrift server.
+#: Where BMv2 listens by default: P4Runtime, and its own Thrift server.
 GRPC_ADDRESS = ("127.0.0.1", 9559)
 THRIFT_ADDRESS = ("0.0.0.0", 9090)
 
@@ -111,7 +112,8 @@ def check_machine() -> list[Finding]:
         *(check_qdisc(kind) for kind in QDISCS),
         *(check_capability(name) for name in CAPABILITIES),
         check_user_namespaces(),
-        check_port("port of P4Runtime", GRPC_ADDRESS, "tensorexpress switch --grpc 127.0.0.1:0"),
+        check_socket(),
+        check_port("port of P4Runtime", GRPC_ADDRESS, f"{BMV2} ... -- --grpc-server-addr HOST:PORT"),
         check_port("port of Thrift", THRIFT_ADDRESS, f"{BMV2} --thrift-port PORT"),
         check_udp_segmentation(),
         check_cores(),
@@ -320,6 +322,19 @@ def check_port(name: str, address: tuple[str, int], otherwise: str) -> Finding:
             remedy = f"look at it with --switch, if it is a switch; start another with {otherwise}"
             return Finding(name, "note", f"{shown}: {os.strerror(error.errno or 0)}", remedy)
     return Finding(name, "ok", f"{shown} is free")
+
+
+def check_socket() -> Finding:
+    """Return whether `tensorexpress switch` can listen at its default address."""
+    name = "socket of P4Runtime"
+    try:
+        address = default_address(1)
+    except InputError as error:
+        found, _, remedy = str(error).partition("; ")
+        return Finding(name, "note", found, remedy)
+    if os.path.lexists(address.path):
+        return Finding(name, "note", f"{address} is there", "look at its switch with --switch s0; others: --device-id")
+    return Finding(name, "ok", f"{address} is free")
 
 
 def check_udp_segmentation() -> Finding:

@@ -61,8 +61,13 @@ def _own_directory(kind: str) -> Path:
     return directory
 
 
+def is_own(found: os.stat_result, is_kind: Callable[[int], bool]) -> bool:
+    """Return whether a file of a kind belongs to this user, and its mode admits no other user."""
+    return is_kind(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+
+
 def _check_own(found: os.stat_result, is_kind: Callable[[int], bool]) -> None:
-    if not is_kind(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+    if not is_own(found, is_kind):
         raise PermissionError("others could have written it")
 
 

@@ -10,9 +10,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ from tensorexpress.control.readings import read_array
 from tensorexpress.control.reconcile import difference, read_entities, reconcile, write_changes
 from tensorexpress.control.report import event_line
 from tensorexpress.control.status import read_status
+from tensorexpress.control_address import default_address
 from tensorexpress.errors import NetworkError, ProgramError
 from tensorexpress.p4 import P4Program
 from tensorexpress.plan import Plan, make_plan
@@ -317,7 +319,7 @@ def test_one_switch_that_fails_does_not_hide_the_others(target_switch: TargetSwi
     ("arguments", "message"),
     [
         (["--switch", "s9=127.0.0.1"], "unknown switch 's9'; Accepted: s0"),
-        (["--switch", "s0"], "--switch 's0'; accepted: NAME=HOST:PORT"),
+        (["--switch", "s0="], "--switch 's0='; accepted: NAME for this user's switch, or NAME=ADDRESS"),
         (["--switch", "s0=a:b"], "--switch 's0=a:b' is no address"),
         (["--switch", "s0=a:99999"], "--switch 's0=a:99999': port 99999 is out of range"),
         (["--switch", "s0=a", "--switch", "s0=b"], "--switch s0 is given twice"),
@@ -410,8 +412,8 @@ def test_a_switch_without_a_program_has_no_status(target_switch: TargetSwitch) -
 
 
 @contextmanager
-def embedded(**options: Any) -> Iterator[str]:
-    with service.serve(Switch(lambda port, frame, time_ps: None), "127.0.0.1:0", **options) as server:
+def embedded(address: str = "127.0.0.1:0", **options: Any) -> Iterator[str]:
+    with service.serve(Switch(lambda port, frame, time_ps: None), address, **options) as server:
         yield server.address
 
 
@@ -659,14 +661,16 @@ def test_the_page_says_what_the_commands_print(tmp_path: Path, monkeypatch: pyte
     blocks = re.findall(r"```(sh|text)\n(.*?)```", (ROOT / "docs" / "deploy.md").read_text(), re.DOTALL)
     monkeypatch.chdir(tmp_path)
     printed, compared = "", 0
-    with embedded(cpu_port=255, lost=dict) as address:
-        port = address.rpartition(":")[2]
+    with ExitStack() as stack:
+        runtime = stack.enter_context(tempfile.TemporaryDirectory())  # a path that is short enough for a socket
+        monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
+        stack.enter_context(embedded(str(default_address(1, make=True)), cpu_port=255, lost=dict))
         for kind, block in blocks[: next(i for i, (_, block) in enumerate(blocks) if "simple_switch_grpc" in block)]:
             if kind == "text":
-                assert printed.replace(port, "9559").rstrip() == block.rstrip()
+                assert printed.replace(runtime, "/run/user/1000").rstrip() == block.rstrip()
                 compared += 1
             elif "tensorexpress switch" not in block:
-                program, *arguments = shlex.split(block.replace("9559", port))
+                program, *arguments = shlex.split(block)
                 result = run(*arguments)
                 assert (program, result.exit_code) == ("tensorexpress", 0), result.output
                 printed = result.stdout

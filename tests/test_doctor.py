@@ -333,9 +333,9 @@ def test_one_bad_switch_does_not_keep_the_others_from_being_looked_at():
 
 
 def test_bad_options_are_one_line_and_status_2(tmp_path):
-    result = run("--switch", "nowhere")
+    result = run("--switch", "nowhere=")
     assert result.exit_code == 2
-    assert result.stderr.startswith("tensorexpress: error: --switch 'nowhere'")
+    assert result.stderr.startswith("tensorexpress: error: --switch 'nowhere='")
     missing = run("--switch", "s0=127.0.0.1", "--tls-ca", str(tmp_path / "missing.pem"))
     assert missing.exit_code == 2
     assert "cannot be read" in missing.stderr

@@ -142,7 +142,7 @@ def test_the_rate_is_that_of_the_plans_hosts(plan_path, tmp_path):
         (["--target", "linux", "--dev", "eth0", "--stay"], "--stay goes with --target p4"),
         (["--dev", "eth0"], "--dev goes with --target linux"),
         (["--remove"], "--remove goes with --target linux"),
-        ([], "give --switch NAME=HOST:PORT"),
+        ([], "give --switch NAME for this user's switch"),
         (["--target", "linux", "--dev", "eth0", "--rate", "fast", "--dry-run"], "'fast' is not a rate"),
         (["--target", "linux", "--dev", "eth0", "--rate", "1 bps", "--dry-run"], "accepted by tc"),
         (["--target", "linux", "--dev", "a b", "--dry-run"], "is no name of an interface"),

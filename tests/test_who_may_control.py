@@ -7,6 +7,8 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,9 +16,10 @@ from click.testing import CliRunner
 from support.runtime_support import Client, StrictDataPath
 from support.switches import EmbeddedSwitch
 from support.thorough import rest
+from test_device_process import command
 
 from tensorexpress.cli import main
-from tensorexpress.control_address import LONGEST_PATH_BYTES, parse_address
+from tensorexpress.control_address import LONGEST_PATH_BYTES, default_address, parse_address
 from tensorexpress.errors import InputError, NetworkError
 from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.p4runtime.service import RuntimeServer, serve
@@ -115,6 +118,78 @@ def test_a_socket_that_is_left_over_is_replaced_and_a_live_one_is_not(tmp_path: 
         with pytest.raises(NetworkError, match="another process does; stop it"):
             served(path)
         assert version(f"unix:{path}") == "1.4.1"
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A runtime directory of this user, with a path that is short enough for a socket."""
+    with tempfile.TemporaryDirectory() as directory:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", directory)
+        yield Path(directory)
+
+
+def test_a_switch_without_an_address_is_its_users_alone_and_commands_find_it(runtime: Path, tmp_path: Path) -> None:
+    plan = str(tmp_path / "plan.json")
+    assert CliRunner().invoke(main, ["plan", "--set", "job.workers=2", "-o", plan]).exit_code == 0
+    with command("--device-id", "7") as (process, ready):
+        path = runtime / "tensorexpress" / "switch-7.sock"
+        assert f"P4Runtime at unix:{path};" in ready
+        assert [stat.S_IMODE(each.lstat().st_mode) for each in (path, path.parent)] == [0o600, 0o700]
+        named = ("--switch", "s0", "--device-id", "7")
+        deployed = CliRunner().invoke(main, ["deploy", plan, *named, "--partial"])
+        assert deployed.stdout.startswith(f"s0 at unix:{path}: program loaded; "), deployed.output
+        for verb in ("status", "doctor"):
+            assert f"s0 at unix:{path}\n" in CliRunner().invoke(main, [verb, *named]).stdout
+        assert connecting_as_nobody(str(path)) == "PermissionError\n"
+        other = CliRunner().invoke(main, ["status", "--switch", "s0"])
+        assert (other.exit_code, other.output.count("\n")) == (1, 1)
+        assert f"s0 at unix:{path.parent}/switch-1.sock: no socket is there; start the switch" in other.output
+        process.terminate()
+        process.wait()
+    assert list(path.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", [("switch",), ("status", "--switch", "s0"), ("deploy", "p", "--switch", "s0")])
+@pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
+def test_a_directory_that_other_users_may_enter_is_refused(runtime: Path, verb: tuple[str, ...], mode: int) -> None:
+    directory = runtime / "tensorexpress"
+    directory.mkdir()
+    directory.chmod(mode)
+    result = CliRunner().invoke(main, verb)
+    assert (result.exit_code, result.output.count("\n")) == (2, 1)
+    assert (
+        f"{str(directory)!r} is no directory of mode 0700; chmod 0700 or remove it, or name a socket" in result.output
+    )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
+def test_a_directory_of_another_user_is_refused(runtime: Path) -> None:
+    directory = runtime / "tensorexpress"
+    directory.mkdir(0o700)
+    os.chown(directory, NOBODY, NOBODY)
+    for make in (False, True):
+        with pytest.raises(InputError, match=f"belongs to another user .uid {NOBODY}.; name a socket"):
+            default_address(1, make=make)
+    # Nor is a runtime directory of another user taken, which sudo may leave in the environment.
+    os.chown(runtime, NOBODY, NOBODY)
+    assert not default_address(1).path.startswith(str(runtime))
+
+
+def test_a_link_is_no_directory_of_its_own(runtime: Path) -> None:
+    (runtime / "elsewhere").mkdir(0o700)
+    (runtime / "tensorexpress").symlink_to("elsewhere")
+    with pytest.raises(InputError, match="is no directory of mode 0700"):
+        default_address(1, make=True)
+
+
+def test_without_a_runtime_directory_the_users_number_names_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("", "relative", "/nonexistent"):
+        monkeypatch.setenv("XDG_RUNTIME_DIR", value)
+        user = os.geteuid()
+        assert default_address(3).path in (
+            f"/run/user/{user}/tensorexpress/switch-3.sock",
+            f"/tmp/tensorexpress-{user}/switch-3.sock",
+        )
 
 
 def test_what_is_no_socket_stays_where_it_is(tmp_path: Path) -> None:

@@ -342,14 +342,14 @@ SWITCH = [
 
 DEPLOY = [
     ("deploy", INPUT, "PLAN.json is missing; see `tensorexpress deploy --help`"),
-    ("deploy plan.json", INPUT, "no switch is named; give --switch NAME=HOST:PORT"),
+    ("deploy plan.json", INPUT, "no switch is named; give --switch NAME for this user's switch, or NAME=ADDRESS"),
     ("deploy missing.json --switch s0=127.0.0.1:1", INPUT, "missing.json: cannot be read"),
     ("deploy folder --switch s0=127.0.0.1:1", INPUT, "folder: cannot be read"),
     ("deploy empty --switch s0=127.0.0.1:1", INPUT, "empty: is not JSON"),
     ("deploy binary --switch s0=127.0.0.1:1", INPUT, "binary: is not JSON"),
     ("deploy calibration.json --switch s0=127.0.0.1:1", INPUT, "format is"),
     ("deploy list.json --switch s0=127.0.0.1:1", INPUT, "list.json: "),
-    ("deploy plan.json --switch s0", INPUT, "--switch 's0'; accepted: NAME=HOST:PORT"),
+    ("deploy plan.json --switch s0=", INPUT, "--switch 's0='; accepted: NAME for this user's switch"),
     ("deploy plan.json --switch s0=127.0.0.1:99999", INPUT, "--switch 's0=127.0.0.1:99999'"),
     ("deploy plan.json --switch s9=127.0.0.1:1", INPUT, "unknown switch 's9'"),
     ("deploy plan.json --switch s0=127.0.0.1:1 --switch s0=127.0.0.1:2", INPUT, "--switch s0 is given twice"),
@@ -384,7 +384,7 @@ DEPLOY = [
 
 STATUS = [
     ("status", INPUT, "no switch is named"),
-    ("status --switch =127.0.0.1:1", INPUT, "--switch '=127.0.0.1:1'; accepted: NAME=HOST:PORT"),
+    ("status --switch =127.0.0.1:1", INPUT, "--switch '=127.0.0.1:1'; accepted: NAME for this user's switch"),
     ("status --switch s0=", INPUT, "--switch 's0='"),
     ("status --switch s0=127.0.0.1:0", INPUT, "--switch 's0=127.0.0.1:0'"),
     ("status --switch s0=::1", INPUT, "--switch 's0=::1'"),
@@ -517,7 +517,7 @@ P4 = [
 ]
 
 DOCTOR = [
-    ("doctor --switch s0", INPUT, "--switch 's0'; accepted: NAME=HOST:PORT"),
+    ("doctor --switch s0=", INPUT, "--switch 's0='; accepted: NAME for this user's switch"),
     ("doctor --switch s0=127.0.0.1:70000", INPUT, "--switch 's0=127.0.0.1:70000'"),
     ("doctor --switch s0=127.0.0.1:1 --device-id -1", INPUT, "--device-id '-1'"),
     ("doctor --switch s0=127.0.0.1:1 --tls-cert binary", INPUT, "--tls-cert 'binary'"),

@@ -19,6 +19,7 @@ from tensorexpress.control.client import CONNECT_S, Connection, ReceivedPacket, 
 from tensorexpress.control.entities import DefaultEntry, decode_entity
 from tensorexpress.control.messages import ProgramSchema
 from tensorexpress.control.reconcile import NONE, OURS, running_program
+from tensorexpress.control_address import default_address
 from tensorexpress.doctor import BMV2, Finding
 from tensorexpress.errors import NetworkError
 from tensorexpress.p4 import P4Program
@@ -72,7 +73,8 @@ def check_switch(target: RemoteSwitch, program: P4Program, *, take_over: bool = 
     try:
         switch = Observer(target)
     except NetworkError as error:
-        start = f"tensorexpress switch --grpc {target.address} --device-id {target.device_id}"
+        grpc_option = "" if target.address == str(default_address(target.device_id)) else f"--grpc {target.address} "
+        start = f"tensorexpress switch {grpc_option}--device-id {target.device_id}"
         return [_failure("connection", target, error, f"; {start} starts one")]
     findings = [Finding("connection", "ok", "P4Runtime answers")]
     with closing(switch):

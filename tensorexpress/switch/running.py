@@ -27,7 +27,7 @@ class RunningSwitch:
     def __init__(
         self,
         settings: LoopSettings,
-        grpc_address: str | None = "127.0.0.1:9559",
+        grpc_address: str | None,
         *,
         device_id: int = 1,
         tls: ServerTlsFiles | None = None,

@@ -9,7 +9,7 @@ from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.p4runtime.arbitration import Advice, Arbitration
 from tensorexpress.switch.p4runtime.mailbox import Mailbox
 from tensorexpress.switch.p4runtime.status import Code, Refused, invalid
-from tensorexpress.switch.p4runtime.stream_places import Standing
+from tensorexpress.switch.p4runtime.stream_places import StreamStanding
 
 #: What a client is told about its role, in words.
 _ADVICE = {
@@ -36,14 +36,14 @@ class Clients:
         """Whether a client is the primary of its role."""
         return self._arbitration.is_primary_client(mailbox)
 
-    def standing(self, mailbox: Mailbox) -> Standing:
+    def standing(self, mailbox: Mailbox) -> StreamStanding:
         """Return the standing of a client's stream; may be called without the device's lock."""
         role = self._arbitration.role_of(mailbox)
         if role is None:
-            return Standing.SILENT
+            return StreamStanding.SILENT
         if self._arbitration.primary(role) != mailbox:
-            return Standing.BACKUP
-        return Standing.ROLE_PRIMARY if role else Standing.PRIMARY
+            return StreamStanding.BACKUP
+        return StreamStanding.ROLE_PRIMARY if role else StreamStanding.PRIMARY
 
     def check_device(self, request: Any) -> None:
         """Refuse a request for another device."""

@@ -76,7 +76,7 @@ class RuntimeServer:
 
 def serve(
     data_path: DataPath,
-    address: str = "127.0.0.1:9559",
+    address: str,
     *,
     device_id: int = 1,
     cpu_port: int | None = None,

@@ -23,7 +23,7 @@ _LOOPBACK = "this machine"
 _IPV6_PREFIX = 64
 
 
-class Standing(IntEnum):
+class StreamStanding(IntEnum):
     """What a stream is to the switch; a lower one makes room before a higher one."""
 
     SILENT = 0
@@ -68,7 +68,7 @@ def peer_of_address(text: str) -> str:
 
 
 class _Place:
-    def __init__(self, peer: str, standing: Callable[[], Standing], end: Callable[[Refused], object]):
+    def __init__(self, peer: str, standing: Callable[[], StreamStanding], end: Callable[[Refused], object]):
         self.peer, self.standing, self.end = peer, standing, end
 
 
@@ -83,7 +83,9 @@ class StreamPlaces:
         self.displaced = 0
 
     @contextmanager
-    def take(self, peer: str, standing: Callable[[], Standing], end: Callable[[Refused], object]) -> Iterator[None]:
+    def take(
+        self, peer: str, standing: Callable[[], StreamStanding], end: Callable[[Refused], object]
+    ) -> Iterator[None]:
         """Have a place while inside; Refused when no stream may make room.
 
         `standing` and `end`, which ends the stream and must not wait, are called from any thread.
@@ -103,12 +105,12 @@ class StreamPlaces:
         held = Counter(place.peer for place in self._taken)
         if held[peer] >= STREAMS_OF_A_PEER:
             limit = f"{peer} has {STREAMS_OF_A_PEER} streams, the most of one peer"
-            among, highest = [peer], Standing.BACKUP
+            among, highest = [peer], StreamStanding.BACKUP
         elif len(self._taken) >= LARGEST_NUMBER_OF_STREAMS:
             limit = f"{LARGEST_NUMBER_OF_STREAMS} streams are open, the most of all peers"
             # Those that hold most come first; none holds fewer than the newcomer will.
             among = [each for each, count in held.most_common() if each == peer or count > held[peer]]
-            highest = Standing.ROLE_PRIMARY
+            highest = StreamStanding.ROLE_PRIMARY
         else:
             return
         found = self._lowest(peer, among, highest)
@@ -125,14 +127,14 @@ class StreamPlaces:
             )
         )
 
-    def _lowest(self, newcomer: str, among: list[str], highest: Standing) -> _Place | None:
+    def _lowest(self, newcomer: str, among: list[str], highest: StreamStanding) -> _Place | None:
         """Return the stream that makes room: a silent one, then a backup, then a role's primary, of the first peer."""
         standings = {place: place.standing() for place in self._taken if place.peer in among}
-        for standing in Standing:
+        for standing in StreamStanding:
             if standing > highest:
                 break
             for peer in among:
-                if standing == Standing.ROLE_PRIMARY and peer == newcomer:
+                if standing == StreamStanding.ROLE_PRIMARY and peer == newcomer:
                     continue
                 for place, its in standings.items():
                     if its == standing and place.peer == peer:
