@@ -16,7 +16,16 @@ from tensorexpress.target import speed
 from tensorexpress.target.bmv2 import Bmv2Target
 from tensorexpress.target.embedded import EmbeddedTarget
 from tensorexpress.target.linux import LinuxTarget
-from tensorexpress.target.speed import Load, carried_bps, check_speed, fastest_bps, known_bps, load_of, measure_bps, probe_plan
+from tensorexpress.target.speed import (
+    Load,
+    carried_bps,
+    check_speed,
+    fastest_bps,
+    known_bps,
+    load_of,
+    measure_bps,
+    probe_plan,
+)
 
 WIRES = EmbeddedTarget(wires=True)
 GBPS = 10**9
