@@ -8,6 +8,8 @@ from tensorexpress.switch.program.codegen.flow import graph
 from tensorexpress.switch.program.native.code import IrFunction
 from tensorexpress.switch.program.native.layout import SLOTS
 from tensorexpress.switch.program.native.primitives import PrimitiveCode
+from tensorexpress.switch.program.native.regions import Extent, Region
+from tensorexpress.switch.program.native.rows import argument_words
 from tensorexpress.switch.program.native.unit import Unit
 from tensorexpress.switch.program.native.unsupported import Unsupported
 
@@ -29,6 +31,7 @@ class ActionCode:
         if info.id not in self._written:
             self._written[info.id] = name = f"@{self._stage}_action{info.id}"
             code = IrFunction(self._unit.module, f"define internal i64 {name}(ptr noalias %c, ptr %args)")
+            code.place("%args", Region("arguments", Extent(8 * argument_words(info))))
             writer = PrimitiveCode(self._unit, code, self._stage)
             writer.where = f"action {info.name!r}"
             writer.expressions.parameters = [bits for _, bits in info.parameters]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tensorexpress.switch.program.native.layout import SLOTS
+from tensorexpress.switch.program.native.regions import FRAME_LENGTH, Extent, Region, Regions, excess, extent
 from tensorexpress.switch.program.native.unsupported import Unsupported
 
 #: What a module may cost: an instruction costs one for each 64 bits that it computes.
@@ -12,9 +14,10 @@ WIDEST_BITS = 2**13
 
 
 class IrModule:
-    """The text of a module, and what it may still cost."""
+    """The text of a module, and what it may still cost. `context` has the pieces of what `%c` points to."""
 
-    def __init__(self) -> None:
+    def __init__(self, context: Regions) -> None:
+        self.context = context
         self._functions: list[str] = []
         self._declarations: dict[str, None] = {}
         self._constants = 0
@@ -48,7 +51,11 @@ class IrModule:
 
 
 class IrFunction:
-    """A function that is being written. Its first parameter `%c` points to the context of the packet."""
+    """A function that is being written. Its first parameter `%c` points to the context of the packet.
+
+    Every pointer is known by the region that it points into and by its offset there, every value that becomes an offset
+    or a size by its bound. An access that does not provably stay inside its region is Unsupported.
+    """
 
     def __init__(self, module: IrModule, head: str):
         self.module = module
@@ -57,6 +64,9 @@ class IrFunction:
         self._lines: list[str] = []
         self._values = self._labels = 0
         self._is_open = True
+        #: The region of every pointer, and its offset there; what values are at most.
+        self._places: dict[str, tuple[Region, Extent]] = {}
+        self._bounds = {"%length": Extent(0, {FRAME_LENGTH: 1})}
 
     def text(self) -> str:
         """Return the text of the function."""
@@ -80,6 +90,7 @@ class IrFunction:
         self._values += 1
         name = f"%v{self._values}"
         self._entry.append(f"  {name} = alloca [{max(size, 1)} x i8], align 8")
+        self.place(name, Region(f"room {name}", Extent(max(size, 1))))
         return name
 
     def label(self) -> str:
@@ -130,32 +141,111 @@ class IrFunction:
 
     # Memory. Addresses are offsets in the context, or names of pointers.
 
+    def place(self, pointer: str, region: Region) -> str:
+        """Note that a pointer is to the start of a region; return the pointer."""
+        self._places[pointer] = region, Extent()
+        return pointer
+
+    def bound(self, value: str, most: int | str | Extent) -> str:
+        """Note that a value is not negative and at most so large, as what is written makes sure; return the value."""
+        self._bounds[value] = extent(most)
+        return value
+
+    def at_most(self, value: str, most: int | str) -> str:
+        """Write that a value is no larger than another one, and return it."""
+        self.module.declare("declare i64 @llvm.umin.i64(i64, i64)")
+        return self.bound(self.op(f"call i64 @llvm.umin.i64(i64 {value}, i64 {most})"), most)
+
+    def _place(self, offset: int | str, base: str) -> tuple[Region, Extent]:
+        """Return the region of an offset behind a pointer, and where that is in it."""
+        if base == "%c":
+            found = self.module.context.at(offset) if isinstance(offset, int) else None
+            if found is None:
+                raise Unsupported(f"it uses byte {offset} of a context that has no such byte")
+            region, inside = found
+            return region, Extent(inside)
+        if base not in self._places:
+            raise Unsupported(f"it uses memory behind {base}, of which nothing is known")
+        region, start = self._places[base]
+        return region, start + extent(offset)
+
+    def inside(self, offset: int | str, size: int | str | Extent, base: str = "%c") -> Region:
+        """Return the region of some bytes; Unsupported if they may be outside of it."""
+        region, start = self._place(offset, base)
+        end = start + extent(size)
+        beyond = excess(end, region.size or Extent(0, {FRAME_LENGTH: 1}), self._bounds)
+        if beyond is None or (region.size is not None and beyond > 0):
+            raise Unsupported(f"it uses {end} bytes of {region}, which has {region.size}")
+        region.used = max(region.used, beyond)
+        return region
+
     def address(self, offset: int | str, base: str = "%c") -> str:
         """Return a pointer to an offset behind another one."""
-        return base if offset == 0 else self.op(f"getelementptr i8, ptr {base}, i64 {offset}")
+        if offset == 0:
+            return base
+        place = self._place(offset, base)
+        pointer = self.op(f"getelementptr i8, ptr {base}, i64 {offset}")
+        self._places[pointer] = place
+        return pointer
+
+    def element(self, offset: str, base: str, region: Region) -> str:
+        """Return a pointer to one of equal elements of an array, the one at an offset."""
+        return self.place(self.op(f"getelementptr i8, ptr {base}, i64 {offset}"), region)
 
     def load(self, offset: int | str, bits: int = 64, base: str = "%c") -> str:
         """Return a number of whole bytes."""
+        self.inside(offset, bits // 8, base)
         return self.op(f"load i{bits}, ptr {self.address(offset, base)}, align 1", bits)
 
     def store(self, value: int | str, offset: int | str, bits: int = 64, base: str = "%c") -> None:
         """Store a number of whole bytes."""
+        self.inside(offset, bits // 8, base)
         self.do(f"store i{bits} {value}, ptr {self.address(offset, base)}, align 1", bits)
 
-    def pointer(self, offset: int) -> str:
-        """Return a pointer that stands in the context."""
-        return self.op(f"load ptr, ptr {self.address(offset)}, align 8")
+    def pointer(self, offset: int, region: Region, base: str = "%c") -> str:
+        """Return a pointer that stands in memory, to the start of a region."""
+        self.inside(offset, 8, base)
+        return self.place(self.op(f"load ptr, ptr {self.address(offset, base)}, align 8"), region)
+
+    def store_pointer(self, pointer: str, offset: int, base: str = "%c") -> None:
+        """Store a pointer."""
+        self.inside(offset, 8, base)
+        self.do(f"store ptr {pointer}, ptr {self.address(offset, base)}, align 8")
+
+    def frame_length(self) -> str:
+        """Return how many bytes the frame has."""
+        return self.bound(self.load(SLOTS["frame_length"]), FRAME_LENGTH)
 
     def copy(self, into: str, source: str, size: int | str) -> None:
         """Copy bytes that do not overlap, or are the same."""
+        self.inside(0, size, into)
+        self.inside(0, size, source)
+        self._copy(into, source, size)
+
+    def copy_pieces(self, into: int, source: int, size: int) -> None:
+        """Copy several whole pieces of the context into one that has room for them."""
+        if size:
+            self.inside(into, size)
+            self._whole(source, size)
+            self._copy(self.address(into), self.address(source), size)
+
+    def _copy(self, into: str, source: str, size: int | str) -> None:
         self.module.declare("declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)")
         self.do(f"call void @llvm.memmove.p0.p0.i64(ptr {into}, ptr {source}, i64 {size}, i1 false)")
 
     def clear(self, offset: int, size: int) -> None:
-        """Fill part of the context with zeros."""
-        if size:
-            self.module.declare("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
-            self.do(f"call void @llvm.memset.p0.i64(ptr {self.address(offset)}, i8 0, i64 {size}, i1 false)")
+        """Fill part of a piece of the context, or several whole pieces, with zeros."""
+        if not size:
+            return
+        place = self.module.context.at(offset)
+        if place is None or place[0].size is None or place[1] + size > place[0].size.constant:
+            self._whole(offset, size)
+        self.module.declare("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
+        self.do(f"call void @llvm.memset.p0.i64(ptr {self.address(offset)}, i8 0, i64 {size}, i1 false)")
+
+    def _whole(self, offset: int, size: int) -> None:
+        if not self.module.context.is_whole(offset, size):
+            raise Unsupported(f"it uses {size} bytes at byte {offset} of its context, which are no whole pieces")
 
     def swapped(self, value: str, size: int) -> str:
         """Return a number of `size` bytes with its bytes in the opposite order."""

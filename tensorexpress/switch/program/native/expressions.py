@@ -23,6 +23,7 @@ from tensorexpress.switch.program.native.code import IrFunction
 from tensorexpress.switch.program.native.headers import HeaderCode
 from tensorexpress.switch.program.native.layout import WordCell, words_of
 from tensorexpress.switch.program.native.numbers import Arithmetic, Num, constant, truth
+from tensorexpress.switch.program.native.regions import Extent, Region
 from tensorexpress.switch.program.native.unit import Unit
 from tensorexpress.switch.program.native.unsupported import Unsupported
 
@@ -95,22 +96,25 @@ class ExpressionCode:
         info = self._unit.program.arrays["register"][name]
         if info.bits == 0 or info.size == 0:
             return constant(0)
-        cell, is_there = self.cell(self._unit.layout.registers[name], index, info.size, 8 * words_of(info.bits))
+        region = Region(f"register {name!r}", Extent(8 * words_of(info.bits)))
+        cell, is_there = self.cell(self._unit.layout.registers[name], index, info.size, region)
         found = self._headers.read_cell(WordCell(0, words_of(info.bits)), info.bits, cell)
         return self._numbers.choose(is_there, found, constant(0))
 
-    def cell(self, pointer: int, index: Num, size: int, cell_bytes: int) -> tuple[str, str]:
+    def cell(self, pointer: int, index: Num, size: int, region: Region) -> tuple[str, str]:
         """Return a pointer to a cell of an array, and the condition that it is the one meant.
 
-        Where the index is beyond the array, the pointer is to its first cell.
+        Where the index is beyond the array, the pointer is to its first cell. The region is that of one cell.
         """
+        assert size
+        assert region.size
         code = self._code
         is_there = self._numbers.compare("<", index, constant(size))
         if index.signed:
             is_there = code.op(f"and i1 {is_there}, {self._numbers.compare('>=', index, constant(0))}")
         safe = code.op(f"select i1 {is_there}, i64 {self._numbers.fit(index, 64)}, i64 0")
-        offset = code.op(f"mul i64 {safe}, {cell_bytes}")
-        return code.address(offset, code.pointer(pointer)), is_there
+        offset = code.op(f"mul i64 {safe}, {region.size.constant}")
+        return code.element(offset, code.pointer(pointer, region), region), is_there
 
     def operation(self, expression: Operator, low: int | None = None) -> Num:
         """Return the result of an operator."""

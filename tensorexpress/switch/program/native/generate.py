@@ -30,6 +30,7 @@ from tensorexpress.switch.program.native.layout import SLOTS, Layout, WordCell
 from tensorexpress.switch.program.native.numbers import Num, constant
 from tensorexpress.switch.program.native.parser import ParserCode
 from tensorexpress.switch.program.native.primitives import PrimitiveCode
+from tensorexpress.switch.program.native.regions import FRAME_LENGTH, Extent, Region
 from tensorexpress.switch.program.native.rows import RowLayout, member_words, row_layout
 from tensorexpress.switch.program.native.tables import ControlCode
 from tensorexpress.switch.program.native.unit import Unit, Upcall
@@ -69,9 +70,11 @@ def generate_native(program: Bmv2Program, generated: Generated) -> tuple[str, Na
     """Return the IR of a program; Unsupported says what of it cannot be native code."""
     if sys.byteorder != "little":
         raise Unsupported("this processor has the high bytes of a number first")
-    unit = Unit(program, generated, IrModule(), Layout(program, generated))
+    layout = Layout(program, generated)
+    unit = Unit(program, generated, IrModule(layout.regions), layout)
     digests = _Generation(unit).run()
-    layout = unit.layout
+    if unit.scratch.used > unit.scratch_bytes:
+        raise Unsupported(f"the inputs of its hashes take {unit.scratch.used} bytes of {unit.scratch_bytes}")
     native = NativeLayout(
         size=layout.size,
         state=(layout.state, layout.state_end),
@@ -91,10 +94,15 @@ def generate_native(program: Bmv2Program, generated: Generated) -> tuple[str, Na
         parameters={info.id: tuple(bits for _, bits in info.parameters) for info in program.actions.values()},
         calls=tuple(unit.calls),
         scratch_bytes=unit.scratch_bytes,
-        header_bytes=sum(layout.headers[name].size for name in program.emitted),
+        header_bytes=header_bytes(program, layout),
     )
     runtime = resources.files(__package__).joinpath("runtime.ll").read_text()
     return unit.module.text() + runtime, native
+
+
+def header_bytes(program: Bmv2Program, layout: Layout) -> int:
+    """Return how many bytes the headers that leave may take."""
+    return sum(layout.headers[name].size for name in program.emitted if not program.headers[name].metadata)
 
 
 def _span(cells: list[WordCell]) -> tuple[int, int]:
@@ -126,7 +134,8 @@ class _Generation:
         """Return a stage that has begun: what starts with nothing does, and loops have their steps."""
         head = f"define i64 @{stage}(ptr noalias %c, ptr %frame, i64 %length)"
         code = IrFunction(self._unit.module, head)
-        code.do(f"store ptr %frame, ptr {code.address(SLOTS['frame'])}")
+        code.place("%frame", Region("frame", Extent(0, {FRAME_LENGTH: 1})))
+        code.store_pointer("%frame", SLOTS["frame"])
         code.store("%length", SLOTS["frame_length"])
         code.store(self._unit.generated.steps.get(stage, 0), SLOTS["steps"])
         return code, PrimitiveCode(self._unit, code, stage)
@@ -317,24 +326,27 @@ class _Generation:
         """Write the state that a clone made in egress enters egress with: headers as they are now, no metadata."""
         after = code.when(code.op(f"icmp sge i64 {code.load(SLOTS['clone_session'])}, 0"))
         size = self._layout.state_end - self._layout.state
-        code.copy(code.address(self._layout.clone), code.address(self._layout.state), size)
+        code.copy_pieces(self._layout.clone, self._layout.state, size)
         metadata = self._layout.state_metadata - self._layout.state
         code.clear(self._layout.clone + metadata, size - metadata)
         code.start(after)
 
     def _deparse(self, code: IrFunction, writer: PrimitiveCode) -> None:
         """Write the headers that are valid and the payload into the output."""
-        output = code.pointer(SLOTS["output"])
-        size_at = code.room(8)
+        room = Extent(header_bytes(self._program, self._layout), {FRAME_LENGTH: 1})
+        output = code.pointer(SLOTS["output"], Region("output", room))
+        size_at, most = code.room(8), 0
         code.store(0, 0, base=size_at)
         for header in self._program.emitted:
             if self._program.headers[header].metadata:
                 continue
             after = code.when(writer.headers.valid(header))
-            code.store(writer.headers.emit(header, output, code.load(0, base=size_at)), 0, base=size_at)
+            at = code.bound(code.load(0, base=size_at), most)
+            code.store(writer.headers.emit(header, output, at), 0, base=size_at)
             code.start(after)
-        at, size = code.load(self._layout.at), code.load(0, base=size_at)
-        rest = code.op(f"sub i64 %length, {at}")
-        code.copy(code.address(size, output), code.address(at, "%frame"), rest)
+            most += self._layout.headers[header].size
+        size = code.bound(code.load(0, base=size_at), most)
+        payload, rest = writer.headers.payload("%frame", "%length")
+        code.copy(code.address(size, output), payload, rest)
         whole = code.op(f"add i64 {size}, {rest}")
         code.give_back(code.op(f"or i64 {code.op(f'shl i64 {whole}, 1')}, {self._unusual(code)}"))

@@ -12,6 +12,7 @@ from tensorexpress.switch.program.native.expressions import ExpressionCode
 from tensorexpress.switch.program.native.headers import HeaderCode
 from tensorexpress.switch.program.native.layout import BYTES_AT, SLOTS
 from tensorexpress.switch.program.native.numbers import Arithmetic, Num, constant, truth
+from tensorexpress.switch.program.native.regions import Extent, Region, extent
 from tensorexpress.switch.program.native.unit import Unit
 from tensorexpress.switch.program.native.unsupported import Unsupported
 
@@ -50,8 +51,9 @@ class HashCode:
             count = code.load(SLOTS["round_robin"])
             code.store(code.op(f"add i64 {count}, 1"), SLOTS["round_robin"])
             return Num(count, 64)
-        buffer = code.pointer(SLOTS["scratch"])
+        buffer = code.pointer(SLOTS["scratch"], self._unit.scratch)
         size = self._fill(calculation, buffer)
+        code.inside(0, size, buffer)
         return self._computed(algorithm, buffer, size)
 
     def _computed(self, algorithm: str, data: str, size: str) -> Num:
@@ -110,6 +112,7 @@ class HashCode:
         self._put_fields(references, buffer)
         self._unit.scratch_bytes = max(self._unit.scratch_bytes, self._most_bits // 8 + 8)
         size = self._filled_bytes()
+        code.bound(size, -(-self._most_bits // 8))
         return self._with_payload(buffer, size) if with_payload else size
 
     def _filled_bytes(self) -> str:
@@ -126,10 +129,10 @@ class HashCode:
 
     def _with_payload(self, buffer: str, size: str) -> str:
         code = self._code
-        at = code.load(self._unit.layout.at)
-        rest = code.op(f"sub i64 {code.load(SLOTS['frame_length'])}, {at}")
-        code.copy(code.address(size, buffer), code.address(at, code.pointer(SLOTS["frame"])), rest)
-        return code.op(f"add i64 {size}, {rest}")
+        frame, length = code.pointer(SLOTS["frame"], Region("frame", None)), code.frame_length()
+        payload, rest = self._headers.payload(frame, length)
+        code.copy(code.address(size, buffer), payload, rest)
+        return code.bound(code.op(f"add i64 {size}, {rest}"), extent(size) + extent(rest))
 
     def _put_fields(self, references: list[tuple[str, str]], buffer: str) -> None:
         """Append fields in a row, those of a header that is valid, as few pieces as they are."""
@@ -160,6 +163,7 @@ class HashCode:
         self._lose_position()
         pointer, size = self._headers.varbit(field)
         self._most_bits += self._program.field(field).bits
+        self._code.inside(0, size, pointer)
         self._put(pointer, self._code.op(f"shl i64 {size}, 3"), buffer)
 
     def _bits(self, header: str, name: str) -> int:
@@ -219,6 +223,10 @@ class HashCode:
 
     def _put(self, source: str, bits: int | str, buffer: str) -> None:
         code = self._code
+        # All that is put is counted in `_most_bits` first.
+        code.inside(0, -(-self._most_bits // 8), buffer)
+        if isinstance(bits, int):
+            code.inside(0, -(-bits // 8), source)
         at = code.load(0, base=self._at)
         code.store(code.op(f"call i64 @put(ptr {buffer}, i64 {at}, ptr {source}, i64 {bits})"), 0, base=self._at)
 
@@ -259,7 +267,8 @@ def call_python(code: IrFunction, number: int) -> str:
 
     It is handed the context, so that LLVM knows who else reads what is stored there.
     """
-    return code.op(f"call i64 {code.pointer(SLOTS['upcall'])}(i64 {number}, ptr %c)")
+    function = code.pointer(SLOTS["upcall"], Region("function", Extent()))
+    return code.op(f"call i64 {function}(i64 {number}, ptr %c)")
 
 
 def _ccitt_table() -> list[int]:

@@ -7,13 +7,13 @@ from tensorexpress.switch.program.codegen.variables import Var
 from tensorexpress.switch.program.native.code import IrFunction
 from tensorexpress.switch.program.native.layout import (
     BYTES_AT,
-    SLOTS,
     VALID_AT,
     VARBIT_SIZE_AT,
     HeaderPlace,
     WordCell,
 )
 from tensorexpress.switch.program.native.numbers import Arithmetic, Num, constant
+from tensorexpress.switch.program.native.regions import FRAME_LENGTH, Region, extent
 from tensorexpress.switch.program.native.unit import Unit
 from tensorexpress.switch.program.native.unsupported import Unsupported
 
@@ -108,16 +108,19 @@ class HeaderCode:
         self._code.copy(self._code.address(target.offset), pointer, size)
 
     def varbit(self, field: FieldRef) -> tuple[str, str]:
-        """Return a pointer to the bytes of a varbit, and how many there are."""
+        """Return a pointer to the bytes of a varbit, and how many there are: no more than it has room for."""
         place = self._layout.varbit(field)
-        return self._code.address(place.offset), self._code.load(place.size_at)
+        return self._code.address(place.offset), self._code.at_most(self._code.load(place.size_at), place.most_bytes)
 
     def same_varbit(self, left: FieldRef, right: FieldRef) -> str:
         """Return the condition that two varbits have the same bytes."""
         code = self._code
         (one, size), (other, other_size) = self.varbit(left), self.varbit(right)
         as_long = code.op(f"icmp eq i64 {size}, {other_size}")
-        compared = code.op(f"select i1 {as_long}, i64 {size}, i64 0")
+        compared = code.bound(code.op(f"select i1 {as_long}, i64 {size}, i64 0"), size)
+        code.bound(compared, min(self._layout.varbit(field).most_bytes for field in (left, right)))
+        for pointer in (one, other):
+            code.inside(0, compared, pointer)
         same = code.op(f"call i1 @same(ptr {one}, ptr {other}, i64 {compared})")
         return code.op(f"and i1 {as_long}, {same}")
 
@@ -155,12 +158,18 @@ class HeaderCode:
             found = code.op(f"and i1 {found}, {condition}")
         return found
 
+    def payload(self, frame: str, length: str) -> tuple[str, str]:
+        """Return a pointer to the bytes of the frame that the parser has left, and how many there are."""
+        code = self._code
+        at = code.at_most(code.load(self._layout.at), length)
+        rest = code.bound(code.op(f"sub i64 {length}, {at}"), FRAME_LENGTH)
+        return code.element(at, frame, Region("frame", extent(rest))), rest
+
     # Whole headers.
 
-    def extract(self, header: str, at: str, varbit_size: str | None = None) -> None:
-        """Take a header out of the frame, where it is known to be."""
+    def extract(self, header: str, source: str, varbit_size: str | None = None) -> None:
+        """Take a header out of bytes of the frame."""
         code, place = self._code, self.place(header)
-        source = code.address(at, code.pointer(SLOTS["frame"]))
         target = code.address(place.offset + BYTES_AT)
         if place.varbit is None:
             code.copy(target, source, place.size)
@@ -175,7 +184,7 @@ class HeaderCode:
         self.mark_valid(header)
 
     def emit(self, header: str, into: str, at: str) -> str:
-        """Append a header that is valid to bytes that have `at` already; return how many then."""
+        """Append a header that is valid to bytes, `at` of which are there; return how many are there then."""
         code, place = self._code, self.place(header)
         source, target = code.address(place.offset + BYTES_AT), code.address(at, into)
         if place.varbit is None:
@@ -197,8 +206,8 @@ class HeaderCode:
     def copy(self, into: str, source: str) -> None:
         """Give a header the contents and validity of another one of its type."""
         target, origin = self.place(into), self.place(source)
-        if target.size != origin.size:
-            raise Unsupported(f"header {into!r} takes the contents of {source!r}, which is of another size")
+        if target.shape != origin.shape:
+            raise Unsupported(f"header {into!r} takes the contents of {source!r}, which is of another type")
         self._code.copy(self._code.address(target.offset), self._code.address(origin.offset), target.block_bytes)
 
     def copy_metadata(self, into: str, source: str) -> None:

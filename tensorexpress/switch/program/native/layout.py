@@ -18,6 +18,7 @@ from tensorexpress.switch.program.bmv2.values import Bmv2Program, FieldInfo, Fie
 from tensorexpress.switch.program.codegen.generate import Generated
 from tensorexpress.switch.program.codegen.layout import groups_of
 from tensorexpress.switch.program.codegen.variables import Var
+from tensorexpress.switch.program.native.regions import Regions
 from tensorexpress.switch.program.native.unsupported import Unsupported
 
 #: Bytes of a context at most.
@@ -116,6 +117,11 @@ class HeaderPlace:
         return self.size - self.varbit_bytes
 
     @property
+    def shape(self) -> tuple[int, int, int]:
+        """Bytes, start and size of the varbit: headers of one shape may take each other's bytes."""
+        return self.size, self.varbit_at, self.varbit_bytes
+
+    @property
     def block_bytes(self) -> int:
         """Bytes of the whole block."""
         return _aligned(BYTES_AT + self.size)
@@ -127,9 +133,13 @@ class Layout:
     def __init__(self, program: Bmv2Program, generated: Generated):
         self._program = program
         live = {var for stage in generated.usage.live.values() for var in stage}
-        self._end = 8 * len(SLOT_NAMES)
-        self.state = self.at = self._take(8)
-        self.next = {name: self._take(8) for name in (*program.stacks, *program.union_stacks)}
+        #: The pieces that the context consists of.
+        self.regions = Regions()
+        self._end = 0
+        self._take(8 * len(SLOT_NAMES), "slots")
+        self.state = self.at = self._take(8, "start of the payload")
+        stacks = (*program.stacks, *program.union_stacks)
+        self.next = {name: self._take(8, f"elements of stack {name!r}") for name in stacks}
         self.headers = {header.name: self._header(header) for header in program.headers.values() if not header.metadata}
         self.state_metadata = self._end
         self.fields: dict[Var, WordCell] = {}
@@ -142,21 +152,24 @@ class Layout:
         self.exposed_end = self._end
         written = generated.usage.written["ingress"] | generated.usage.written["egress"]
         self._place_fields(var for var in live | written if self._is_metadata(var))
-        self.clone = self._take(self.state_end - self.state)
+        self.clone = self._take(self.state_end - self.state, "state of a clone")
         self.preserved = self._end
-        self.kept = {number: self._cells(fields) for number, fields in program.field_lists.items()}
+        self.kept = {number: self._cells(number, fields) for number, fields in program.field_lists.items()}
         self.kept_end = self._end
-        self.registers = {name: self._take(8) for name in program.arrays["register"]}
-        self.counters = {name: self._take(16) for name in program.arrays["counter"]}
+        arrays = program.arrays
+        self.registers = {name: self._take(8, f"address of register {name!r}") for name in arrays["register"]}
+        self.counters = {name: self._take(16, f"addresses of counter {name!r}") for name in arrays["counter"]}
         #: Those that are small enough to have memory for every cell.
         self.meters = {
-            name: self._take(8)
-            for name, info in program.arrays["meter"].items()
+            name: self._take(8, f"address of meter {name!r}")
+            for name, info in arrays["meter"].items()
             if info.table is None and 0 < info.size <= MOST_METERS
         }
-        self.tables = {name: self._take(8 * len(DESCRIPTOR)) for name in program.tables}
+        self.tables = {
+            name: self._take(8 * len(DESCRIPTOR), f"descriptor of table {name!r}") for name in program.tables
+        }
         #: Pointers to members and to groups; a group is a pointer to numbers of members, and how many there are.
-        self.profiles = {name: self._take(16) for name in program.profiles}
+        self.profiles = {name: self._take(16, f"addresses of profile {name!r}") for name in program.profiles}
         #: Arguments of calls to Python, and the values of a digest, stand at the end.
         self.arguments = self._end
 
@@ -173,12 +186,16 @@ class Layout:
         offset = header.offset + BYTES_AT + header.varbit_at
         return VarbitPlace(header.offset + VARBIT_SIZE_AT, offset, header.varbit_bytes)
 
-    def _take(self, size: int) -> int:
+    def _take(self, size: int, name: str) -> int:
         start = self._end
-        self._end += _aligned(size)
-        if self._end > LARGEST_CONTEXT:
-            raise Unsupported(f"its headers, metadata and tables take more than {LARGEST_CONTEXT} bytes for a packet")
+        self._advance(start + _aligned(size))
+        self.regions.add(name, start, _aligned(size))
         return start
+
+    def _advance(self, end: int) -> None:
+        self._end = end
+        if end > LARGEST_CONTEXT:
+            raise Unsupported(f"its headers, metadata and tables take more than {LARGEST_CONTEXT} bytes for a packet")
 
     def _is_metadata(self, var: Var) -> bool:
         header = self._program.headers.get(var.header)
@@ -191,11 +208,13 @@ class Layout:
             assert isinstance(var.part, str)
             info = self._program.field(FieldRef(var.header, var.part))
             if info.varbit:
-                size_at, offset = self._take(8), self._take(info.bits // 8)
+                name = f"{var.header}.{var.part}"
+                size_at, offset = self._take(8, f"size of {name!r}"), self._take(info.bits // 8, f"varbit {name!r}")
                 self._varbits[var] = VarbitPlace(size_at, offset, info.bits // 8)
             else:
                 words = words_of(info.bits)
-                self.fields[var] = WordCell(self._take(8 * words), words, info.signed)
+                at = self._take(8 * words, f"field '{var.header}.{var.part}'")
+                self.fields[var] = WordCell(at, words, info.signed)
 
     def _header(self, header: HeaderInfo) -> HeaderPlace:
         bits: dict[str, int] = {}
@@ -213,9 +232,10 @@ class Layout:
                 bits[item.name] = at
                 at += item.bits
         size = at // 8
-        return HeaderPlace(self._take(BYTES_AT + size), size, bits, varbit, varbit_at, varbit_bytes)
+        at = self._take(BYTES_AT + size, f"header {header.name!r}")
+        return HeaderPlace(at, size, bits, varbit, varbit_at, varbit_bytes)
 
-    def _cells(self, fields: FieldList) -> dict[FieldRef, WordCell]:
+    def _cells(self, number: int, fields: FieldList) -> dict[FieldRef, WordCell]:
         """Return where the fields of a list are kept; only fields can be given back."""
         cells = {}
         for item in fields.fields:
@@ -224,7 +244,8 @@ class Layout:
                 if info.varbit:
                     raise Unsupported(f"{item.header}.{item.field}, a varbit, is preserved")
                 words = words_of(info.bits)
-                cells[item] = WordCell(self._take(8 * words), words, info.signed)
+                at = self._take(8 * words, f"'{item.header}.{item.field}', kept in list {number}")
+                cells[item] = WordCell(at, words, info.signed)
         return cells
 
     def argument_cells(self, widths: Iterable[tuple[int, bool]]) -> tuple[WordCell, ...]:
@@ -234,7 +255,8 @@ class Layout:
             cells.append(WordCell(at, words_of(bits), signed))
             at += 8 * words_of(bits)
         if at > self._end:
-            self._take(at - self._end)
+            self._advance(_aligned(at))
+            self.regions.grow("arguments of calls", self._end)
         return tuple(cells)
 
 

@@ -18,6 +18,7 @@ from tensorexpress.switch.program.native.code import IrFunction
 from tensorexpress.switch.program.native.layout import SLOTS
 from tensorexpress.switch.program.native.numbers import Num, constant
 from tensorexpress.switch.program.native.primitives import PrimitiveCode
+from tensorexpress.switch.program.native.regions import Extent, Region, extent
 from tensorexpress.switch.program.native.unit import Unit
 from tensorexpress.switch.program.native.unsupported import Unsupported
 
@@ -84,6 +85,11 @@ class ParserCode:
         left = self._code.op(f"sub i64 {self._code.load(SLOTS['frame_length'])}, {self._at()}")
         self._fail_if(self._code.op(f"icmp slt i64 {left}, {size}"), self._error("PacketTooShort"))
 
+    def _window(self, size: Extent) -> str:
+        """Return a pointer to the next bytes of the frame, of which so many are required."""
+        frame = self._code.pointer(SLOTS["frame"], Region("frame", None))
+        return self._code.element(self._at(), frame, Region("frame", size))
+
     def _step(self, step: Primitive) -> None:
         """Write one operation of a state."""
         match step.op:
@@ -120,18 +126,22 @@ class ParserCode:
         """Write an extraction into a header or the next element of a stack."""
         headers = self._references.extractable(target)
         place = self._writer.headers.place(headers[0])
+        for header in headers:
+            if self._writer.headers.place(header).shape != place.shape:
+                raise Unsupported(f"headers {headers[0]!r} and {header!r} of one stack are of different types")
         varbit_size = None if varbit_bits is None else self._varbit_size(varbit_bits, headers[0])
+        size = Extent(place.fixed_bytes) + (Extent() if varbit_size is None else extent(varbit_size))
         if isinstance(target, Named) and target.kind == "header":
             if varbit_size is None:
                 self._require(place.fixed_bytes)
-            self._writer.headers.extract(headers[0], self._at(), varbit_size)
+            self._writer.headers.extract(headers[0], self._window(size), varbit_size)
         else:
-            self._extract_element(target, headers, varbit_size)
+            self._extract_element(target, headers, varbit_size, size)
         self._forward(place.fixed_bytes)
         if varbit_size is not None:
             self._forward(varbit_size)
 
-    def _extract_element(self, target: Expression, headers: list[str], varbit_size: str | None) -> None:
+    def _extract_element(self, target: Expression, headers: list[str], varbit_size: str | None, size: Extent) -> None:
         """Write an extraction into the next element of a stack, whichever that is."""
         assert isinstance(target, Named | LastField)
         code = self._code
@@ -146,7 +156,7 @@ class ParserCode:
         code.switch(count, list(enumerate(labels)), done)
         for header, label in zip(headers, labels, strict=True):
             code.start(label)
-            self._writer.headers.extract(header, self._at(), varbit_size)
+            self._writer.headers.extract(header, self._window(size), varbit_size)
             code.go(done)
         code.start(done)
         code.store(code.op(f"add i64 {count}, 1"), next_at)
@@ -159,14 +169,15 @@ class ParserCode:
         size = self._whole_bytes(bits)
         self._require(code.op(f"add i64 {size}, {place.fixed_bytes}"))
         self._fail_if(code.op(f"icmp ugt i64 {size}, {place.varbit_bytes}"), self._error("HeaderTooShort"))
-        return size
+        return code.bound(size, place.varbit_bytes)
 
     def _lookahead(self, expression: Lookahead) -> Num:
         """Write the check that the bits are there and return them."""
         if expression.bits == 0:
             return constant(0)
-        self._require(-(-(expression.offset_bits + expression.bits) // 8))
-        base = self._code.address(self._at(), self._code.pointer(SLOTS["frame"]))
+        size = -(-(expression.offset_bits + expression.bits) // 8)
+        self._require(size)
+        base = self._window(Extent(size))
         return Num(self._writer.headers.read_bits(base, expression.offset_bits, expression.bits), expression.bits)
 
     def _select(self, state: ParserState, labels: dict[str | None, str]) -> None:

@@ -25,6 +25,7 @@ from tensorexpress.switch.program.native.hashing import HashCode, call_python
 from tensorexpress.switch.program.native.headers import HeaderCode
 from tensorexpress.switch.program.native.layout import METER_BYTES, SLOTS, words_of
 from tensorexpress.switch.program.native.numbers import Arithmetic, Num, constant
+from tensorexpress.switch.program.native.regions import Extent, Region
 from tensorexpress.switch.program.native.unit import Unit
 from tensorexpress.switch.program.native.unsupported import Unsupported
 
@@ -246,8 +247,12 @@ class PrimitiveCode:
         if info.size == 0:
             return
         code, pointers = self._code, self._layout.counters[counter.name]
-        for pointer, amount in ((pointers, "1"), (pointers + 8, code.load(SLOTS["frame_length"]))):
-            cell, is_there = self.expressions.cell(pointer, number, info.size, 8)
+        for what, pointer, amount in (
+            ("packets", pointers, "1"),
+            ("bytes", pointers + 8, code.load(SLOTS["frame_length"])),
+        ):
+            region = Region(f"{what} of counter {counter.name!r}", Extent(8))
+            cell, is_there = self.expressions.cell(pointer, number, info.size, region)
             counted = code.op(f"select i1 {is_there}, i64 {amount}, i64 0")
             code.store(code.op(f"add i64 {code.load(0, base=cell)}, {counted}"), 0, base=cell)
 
@@ -266,7 +271,8 @@ class PrimitiveCode:
             return
         data = self.numbers.cut(self.expressions.number(value, info.bits), info.bits)
         words = words_of(info.bits)
-        cell, is_there = self.expressions.cell(self._layout.registers[register.name], number, info.size, 8 * words)
+        region = Region(f"register {register.name!r}", Extent(8 * words))
+        cell, is_there = self.expressions.cell(self._layout.registers[register.name], number, info.size, region)
         after = self._code.when(is_there)
         self._code.store(self.numbers.fit(data, 64 * words), 0, 64 * words, cell)
         self._code.start(after)
@@ -307,18 +313,20 @@ class PrimitiveCode:
         info, number = self._program.arrays["meter"][meter.name], self.expressions.number(index)
         units = self.units(in_bytes=info.in_bytes)
         if meter.name in self._layout.meters:
-            colour = self._colour(self._layout.meters[meter.name], number, info.size, units)
+            colour = self._colour(meter.name, number, info.size, units)
         else:
             colour = self.call("meter", meter.name, [number, units, self.now()])
         self.set_field(target, self.numbers.narrow(Num(colour, 64), 2))
 
-    def _colour(self, meters: int, index: Num, size: int, units: Num) -> str:
+    def _colour(self, name: str, index: Num, size: int, units: Num) -> str:
         """Return the colour of this packet at a meter in memory; green at one that is not there."""
         code = self._code
         found = code.room(8)
         code.store(0, 0, base=found)
-        cell, is_there = self.expressions.cell(meters, index, size, METER_BYTES)
+        region = Region(f"meter {name!r}", Extent(METER_BYTES))
+        cell, is_there = self.expressions.cell(self._layout.meters[name], index, size, region)
         after = code.when(is_there)
+        code.inside(0, METER_BYTES, cell)
         given = f"ptr {cell}, i64 {self.numbers.fit(units, 64)}, i64 {self.now().text}"
         code.store(code.op(f"call i64 @meter({given})"), 0, base=found)
         code.start(after)

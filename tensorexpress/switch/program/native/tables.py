@@ -7,10 +7,11 @@ from tensorexpress.switch.program.bmv2.values import VALIDITY, ActionInfo, Calcu
 from tensorexpress.switch.program.match_kinds import BMV2_KINDS, RANGE
 from tensorexpress.switch.program.native.actions import ENDLESS, LEFT, WENT_ON, ActionCode
 from tensorexpress.switch.program.native.code import IrFunction
-from tensorexpress.switch.program.native.layout import SLOTS, WordCell, words_of
+from tensorexpress.switch.program.native.layout import DESCRIPTOR, SLOTS, WordCell, words_of
 from tensorexpress.switch.program.native.numbers import Num, constant, truth
 from tensorexpress.switch.program.native.primitives import PrimitiveCode
-from tensorexpress.switch.program.native.rows import ROW, RowLayout, member_words, row_layout
+from tensorexpress.switch.program.native.regions import Extent, Region
+from tensorexpress.switch.program.native.rows import ROW, RowLayout, argument_words, member_words, row_layout
 from tensorexpress.switch.program.native.unit import Unit
 from tensorexpress.switch.program.native.unsupported import Unsupported
 
@@ -54,8 +55,9 @@ class ControlCode:
             return
         code, layout = self._code, row_layout(table, self._program.actions)
         descriptor = self._unit.layout.tables[table.name]
-        default = code.pointer(descriptor)
-        row = self._found(table, layout, descriptor) if table.key else default
+        region = Region(f"rows of table {table.name!r}", Extent(layout.size))
+        default = code.pointer(descriptor, region)
+        row = code.place(self._found(table, layout, descriptor), region) if table.key else default
         is_hit = code.op(f"icmp ne ptr {row}, {default}")
         if table.counts or table.ages or table.direct_meter is not None:
             after = code.when(is_hit)
@@ -63,7 +65,7 @@ class ControlCode:
             code.start(after)
         action, arguments = code.load(ROW["action"], base=row), code.address(layout.arguments, row)
         if table.profile is not None:
-            action, arguments = self._pick(table.profile, row, action, arguments)
+            action, arguments = self._pick(table.profile, row, action, arguments, 8 * layout.argument_words)
         self._run(table, action, arguments, is_hit)
 
     def _fixed(self, table: TableInfo, call: ActionCall) -> None:
@@ -73,7 +75,8 @@ class ControlCode:
             (argument & (1 << bits) - 1).to_bytes(8 * words_of(bits), "little")
             for argument, (_, bits) in zip(call.arguments, info.parameters, strict=True)
         )
-        self._call(info, self._unit.module.constant(data) if data else "null")
+        arguments = self._unit.module.constant(data) if data else "null"
+        self._call(info, self._code.place(arguments, Region("constant", Extent(len(data)))))
         self._code.go(self._labels[table.next_miss if table.by_hit else table.next_by_action[info.name]])
 
     def _call(self, info: ActionInfo, arguments: str) -> None:
@@ -81,6 +84,7 @@ class ControlCode:
         if not info.primitives:
             return
         code = self._code
+        code.inside(0, 8 * argument_words(info), arguments)
         ended = code.op(f"call i64 {self._actions.function(info)}(ptr %c, ptr {arguments})")
         after = code.label()
         code.switch(ended, [(LEFT, self._left), (ENDLESS, self._endless)], after)
@@ -96,6 +100,7 @@ class ControlCode:
                 raise Unsupported(f"table {table.name!r} matches by {part.kind!r}")
             self._writer.headers.write_cell(WordCell(offset, words), self._key(part), key)
             offset += 8 * words
+        code.inside(descriptor, 8 * len(DESCRIPTOR))
         return code.op(f"call ptr @find(ptr {code.address(descriptor)}, ptr {key}, ptr {cut})")
 
     def _key(self, part: KeyField) -> Num:
@@ -134,7 +139,7 @@ class ControlCode:
         colour = self._writer.call("direct meter", table.name, [Num(distance, 64), units, self._writer.now()])
         self._writer.set_field(meter.result, self._writer.numbers.narrow(Num(colour, 64), 2))
 
-    def _pick(self, name: str, row: str, action: str, arguments: str) -> tuple[str, str]:
+    def _pick(self, name: str, row: str, action: str, arguments: str, argument_bytes: int) -> tuple[str, str]:
         """Write the choice of a profile's member; return the action that runs, and where its arguments are.
 
         A row's choice is 0 for its own action, n + 1 for member n, -n - 1 for group n.
@@ -144,7 +149,7 @@ class ControlCode:
         member_bytes = 8 * member_words(name, self._program.tables.values(), self._program.actions)
         chosen = code.room(16)
         code.store(action, 0, base=chosen)
-        code.do(f"store ptr {arguments}, ptr {code.address(8, chosen)}")
+        code.store_pointer(arguments, 8, chosen)
         member = code.room(8)
         choice = code.load(ROW["choice"], base=row)
         own, of_member, of_group = code.label(), code.label(), code.label()
@@ -157,22 +162,26 @@ class ControlCode:
         if profile.selector is None:
             code.go(own)
         else:
-            self._choose_member(profile.selector, choice, place + 8, member, chosen, own)
+            self._choose_member(name, profile.selector, choice, member, chosen, own)
         code.start(of_member)
         offset = code.op(f"mul i64 {code.load(0, base=member)}, {member_bytes}")
-        picked = code.address(offset, code.pointer(place))
+        members = Region(f"members of profile {name!r}", Extent(member_bytes))
+        picked = code.element(offset, code.pointer(place, members), members)
         code.store(code.load(0, base=picked), 0, base=chosen)
-        code.do(f"store ptr {code.address(8, picked)}, ptr {code.address(8, chosen)}")
+        code.store_pointer(code.address(8, picked), 8, chosen)
         code.start(own)
-        return code.load(0, base=chosen), code.op(f"load ptr, ptr {code.address(8, chosen)}")
+        least = Extent(min(argument_bytes, member_bytes - 8))
+        return code.load(0, base=chosen), code.pointer(8, Region("arguments", least), chosen)
 
     def _choose_member(
-        self, selector: Calculation, choice: str, groups: int, member: str, chosen: str, nothing: str
+        self, profile: str, selector: Calculation, choice: str, member: str, chosen: str, nothing: str
     ) -> None:
         """Write the choice of a group's member by hash; a group without members does nothing."""
         code = self._code
         number = code.op(f"xor i64 {choice}, -1")
-        group = code.address(code.op(f"mul i64 {number}, 16"), code.pointer(groups))
+        groups = Region(f"groups of profile {profile!r}", Extent(16))
+        start = code.pointer(self._unit.layout.profiles[profile] + 8, groups)
+        group = code.element(code.op(f"mul i64 {number}, 16"), start, groups)
         count = code.load(8, base=group)
         code.store(-1, 0, base=chosen)
         some = code.label()
@@ -181,8 +190,9 @@ class ControlCode:
         # BMv2 keeps 32 bits of the hash.
         hashed = self._writer.numbers.cut(self._writer.hashes.hashed(selector), 32)
         place = code.op(f"urem i64 {self._writer.numbers.fit(hashed, 64)}, {count}")
-        members = code.op(f"load ptr, ptr {group}, align 8")
-        code.store(code.load(code.op(f"mul i64 {place}, 8"), base=members), 0, base=member)
+        members = Region(f"members of a group of profile {profile!r}", Extent(8))
+        chosen_member = code.element(code.op(f"mul i64 {place}, 8"), code.pointer(0, members, group), members)
+        code.store(code.load(0, base=chosen_member), 0, base=member)
 
     def _run(self, table: TableInfo, action: str, arguments: str, is_hit: str) -> None:
         """Write the actions of a table, and what comes after each of them."""

@@ -11,6 +11,7 @@ from tensorexpress.switch.program.codegen.standard import standard_variables
 from tensorexpress.switch.program.codegen.variables import Var
 from tensorexpress.switch.program.native.code import IrModule
 from tensorexpress.switch.program.native.layout import Layout, WordCell
+from tensorexpress.switch.program.native.regions import Region
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,9 @@ class Unit:
     module: IrModule
     layout: Layout
     calls: list[Upcall] = field(default_factory=list)
-    #: Bytes that the inputs of a hash take at most, payload not counted.
+    #: Bytes that the inputs of a hash take at most, payload not counted, and the memory that they are put together in.
     scratch_bytes: int = 0
+    scratch: Region = field(default_factory=lambda: Region("scratch", None))
 
     def __post_init__(self) -> None:
         self.standard = standard_variables(self.program)
