@@ -33,7 +33,7 @@ IMPORTS: dict[str, set[str]] = {
     "sim": {"results", "commits", "sim.kernel"},
     "sim.kernel": {"sim"},
     "switch": {"wire", "p4", "switch.native", "switch.program", "switch.program.bmv2", "switch.p4runtime"},
-    "switch.native": {"wire", "switch", "switch.program.native"},
+    "switch.native": {"wire", "switch", "switch.program", "switch.program.native"},
     "switch.program": {"switch", "switch.program.bmv2", "switch.program.codegen", "switch.program.native"},
     "switch.program.bmv2": {"switch", "switch.program"},
     "switch.program.codegen": {"switch", "switch.program", "switch.program.bmv2"},

@@ -33,6 +33,7 @@ from tensorexpress.switch.loop import LoopSettings
 from tensorexpress.switch.native import arena, words
 from tensorexpress.switch.native import device as native_device
 from tensorexpress.switch.native.device import NativeSwitch
+from tensorexpress.switch.native.port import NativePort
 from tensorexpress.switch.operations import Notice, Operation, SetCloneSession, SetMulticastGroup
 from tensorexpress.switch.packed import PackedFrames
 from tensorexpress.switch.ports import InterfaceSpec
@@ -292,10 +293,9 @@ def assert_all_records_accounted_for(switch: NativeSwitch) -> None:
             record = memory.cells[at + words.R_NEXT]
     sizes = {record: words.SMALLEST_DATA << memory.cells[memory.index(record) + words.R_KIND] for record in free}
     between = memory[words.UNUSED] - memory.base - memory._end - sum(sizes.values()) - words.RECORD_BYTES * len(free)
-    ports = sum(hasattr(port, "address") for port in switch._ports.values())
-    port_bytes = between / ports if ports else 0
-    assert port_bytes % 64 == 0
-    assert port_bytes < 2048
+    ports = [port for port in (*switch._ports.values(), switch._turns) if isinstance(port, NativePort)]
+    port_words = [words.P_QUEUES + words.QUEUE_WORDS * len(port.depths) for port in ports]
+    assert between == sum(-(-words.WORD * size // 64) * 64 for size in port_words)
 
 
 @cache

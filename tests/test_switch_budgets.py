@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import test_native_loop
 from support import tiny
+from test_native_loop import Loops
 
 from tensorexpress.cli.switch import statistics_table
 from tensorexpress.p4.define import CPU_PORT
 from tensorexpress.program_engines import NATIVE, PYTHON
-from tensorexpress.switch.counted import NO_PORT
+from tensorexpress.switch import device
+from tensorexpress.switch.counted import ALLOWANCE, LOOP, NO_PORT, RELOADED, TOO_MANY_ROUNDS
 from tensorexpress.switch.device import Switch
 from tensorexpress.switch.engines import make_switch
-from tensorexpress.switch.packet import DROP_PORT
-from tensorexpress.switch.program.budgets import MOST_PORTS
+from tensorexpress.switch.native.allowances import SharedAllowances
+from tensorexpress.switch.native.words import COPIED_ARRIVAL
+from tensorexpress.switch.operations import SetCloneSession, SetMulticastGroup
+from tensorexpress.switch.packet import DROP_PORT, SwitchPacket
+from tensorexpress.switch.program.budgets import (
+    COPIES_IN_TURN,
+    MOST_COPIES,
+    MOST_COPY_BYTES,
+    MOST_PORTS,
+    TURN_PS,
+)
 from tensorexpress.switch.traffic import PortSettings
 
 Sent = list[tuple[int, bytes, int]]
@@ -70,3 +84,145 @@ def test_a_switch_with_any_port_makes_a_bounded_number_of_them(engine: str) -> N
     assert [port for port, _, _ in sent] == numbers[:MOST_PORTS]
     assert len(statistics.ports) == MOST_PORTS
     assert statistics.drops == {NO_PORT: len(numbers) - MOST_PORTS}
+
+
+#: Frames that begin with this byte are copied and go round; others are forwarded.
+STORM = 1
+STORM_FRAME, OTHER_FRAME = bytes([STORM]) + b"storm", b"\0other"
+BYTE = {"h": {"kind": 8}}
+RECIRCULATE = tiny.call("recirculate", 1)
+
+
+def only_storms(*primitives: Any) -> list[Any]:
+    """Return primitives that packets pass which are copies of a storm's frame."""
+    return [tiny.skip_unless("h", "kind", STORM, len(primitives) + 1), *primitives]
+
+
+def to_group() -> Any:
+    return tiny.assign(tiny.field("standard_metadata", "mcast_grp"), tiny.number(1))
+
+
+#: One frame becomes any number of packets, or any number of bytes.
+STORMS = {
+    "multicast, recirculated": tiny.program(
+        BYTE,
+        extracted=["h"],
+        # The first primitive of all programs is the way out, so that jumps count from there.
+        ingress=[tiny.skip_unless("h", "kind", STORM, 3), to_group()],
+        egress=only_storms(RECIRCULATE),
+    ),
+    "clones of clones": tiny.program(
+        BYTE, extracted=["h"], egress=only_storms(tiny.call("clone_egress_pkt_to_egress", 1, 1))
+    ),
+    "clones of clones, recirculated": tiny.program(
+        BYTE, extracted=["h"], egress=only_storms(tiny.call("clone_egress_pkt_to_egress", 1, 1), RECIRCULATE)
+    ),
+    "clones at ingress, recirculated": tiny.program(
+        BYTE,
+        extracted=["h"],
+        ingress=[tiny.skip_unless("h", "kind", STORM, 3), tiny.call("clone_ingress_pkt_to_egress", 1, 1)],
+        egress=only_storms(RECIRCULATE),
+    ),
+    "a frame that grows": tiny.program(
+        {**BYTE, "wide": {f"f{place}": 4096 for place in range(100)}},
+        extracted=["h"],
+        ingress=[tiny.skip_unless("h", "kind", STORM, 3), tiny.add_header("wide")],
+        egress=only_storms(RECIRCULATE),
+    ),
+}
+
+
+def replicas(count: int) -> tuple[tuple[int, int], ...]:
+    return tuple((place % 3 + 1, place) for place in range(count))
+
+
+def stormy(name: str, *, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Loops:
+    """Return both loops with a program that lets one frame become many."""
+    monkeypatch.setitem(test_native_loop.DOCUMENTS, name, STORMS[name])
+    loops = Loops(name, ports=dict.fromkeys(range(4), PortSettings(**options)))
+    loops.do("apply", [SetMulticastGroup(1, replicas(1000)), SetCloneSession(1, replicas(3))])
+    return loops
+
+
+def drops(switch: Switch) -> Counter[str]:
+    """Return packets by the reason for which a switch dropped them, over all ports."""
+    statistics = switch.statistics()
+    return sum((Counter(port.drops) for port in statistics.ports.values()), Counter(statistics.drops))
+
+
+class Passes:
+    """Counts the packets, and their bytes, that pass the program of a switch from now on."""
+
+    def __init__(self, switch: Switch):
+        self.packets = self.bytes = 0
+        program = switch.configuration.program
+        assert program is not None
+        for stage in ("ingress", "egress"):
+            setattr(program, stage, self._counted(getattr(program, stage)))
+
+    def _counted(self, run: Callable[[SwitchPacket], None]) -> Callable[[SwitchPacket], None]:
+        def count(packet: SwitchPacket) -> None:
+            self.packets += 1
+            self.bytes += len(packet.frame)
+            run(packet)
+
+        return count
+
+
+@pytest.mark.parametrize("rate_bps", [None, 10**9])
+@pytest.mark.parametrize("name", STORMS)
+def test_one_frame_causes_a_bounded_number_of_copies_and_of_their_bytes(
+    name: str, rate_bps: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loops = stormy(name, monkeypatch=monkeypatch, rate_bps=rate_bps, buffer_bytes=0)
+    passes = Passes(loops.switches[0])
+    loops.do("receive_many", [(0, STORM_FRAME, 0), (0, OTHER_FRAME, 0)])
+    loops.run_out()
+    assert (tiny.OUT_PORT, OTHER_FRAME) in [left[:2] for left in loops.sent[0]]
+    # A copy passes ingress, egress or both.
+    assert passes.packets <= 2 * (MOST_COPIES + 2)
+    assert passes.bytes <= 2 * (MOST_COPY_BYTES + 2 * len(STORM_FRAME))
+    dropped = drops(loops.native)
+    assert set(dropped) <= {ALLOWANCE, LOOP, NO_PORT}
+    assert dropped[ALLOWANCE] > 0
+
+
+@pytest.mark.parametrize("name", ["multicast, recirculated", "clones of clones, recirculated"])
+def test_frames_of_other_ports_leave_between_the_copies_of_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    loops = stormy(name, monkeypatch=monkeypatch)
+    loops.do("receive", 0, STORM_FRAME, 0)
+    for turn in range(1, 10):
+        passes, now_ps = Passes(loops.switches[0]), turn * TURN_PS
+        loops.do("receive", 2, OTHER_FRAME, now_ps)
+        assert passes.packets <= 2 * (COPIES_IN_TURN + 1)
+        assert loops.sent[0][-1] == (tiny.OUT_PORT, OTHER_FRAME, now_ps)
+        assert loops.switches[0].next_event_ps() == now_ps + TURN_PS, "the storm is over before other frames come"
+    loops.run_out()
+    assert drops(loops.native)[ALLOWANCE] > 0
+
+
+def test_what_goes_round_and_its_copies_take_a_bounded_amount_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames may come faster than their copies have turns."""
+    monkeypatch.setattr(device, "MOST_WAITING", 3000)
+    loops = stormy("multicast, recirculated", monkeypatch=monkeypatch)
+    for _ in range(5):
+        loops.do("receive", 0, STORM_FRAME, 0)
+    assert drops(loops.native)[TOO_MANY_ROUNDS] > 0
+    loops.do("receive", 0, OTHER_FRAME, 0)
+    assert loops.sent[0][-1] == (tiny.OUT_PORT, OTHER_FRAME, 0)
+    loops.load("multicast, recirculated")
+    assert drops(loops.native)[RELOADED] > 0
+    before = len(loops.sent[0])
+    loops.run_out()
+    assert len(loops.sent[0]) == before
+
+
+def test_a_copy_of_a_frame_that_was_copied_long_ago_has_no_second_allowance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SharedAllowances, "MOST", 2)
+    allowances = SharedAllowances()
+    copies = [number * COPIED_ARRIVAL + 1000 for number in range(1, 5)]
+    assert allowances.of_copy(0, 60) is None
+    first = [allowances.of_copy(copied, 60) for copied in copies]
+    assert [allowance.take(MOST_COPIES, 60) for allowance in first if allowance] == [MOST_COPIES - 1000] * 4
+    again = [allowances.of_copy(copied, 60) for copied in copies]
+    assert [allowance.take(1, 60) for allowance in again if allowance] == [0] * 4

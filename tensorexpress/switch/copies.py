@@ -16,6 +16,7 @@ def next_pass(
     """
     again = SwitchPacket(frame, 0, packet.ingress_us)
     again.instance_type = instance_type
+    again.allowance = packet.allowance
     again.passes = packet.passes + 1
     again.preserved = program.preserve(packet, field_list)
     return again
@@ -27,6 +28,7 @@ def clone_of(
     """Return the clone that a packet asks for, with the length and class of service of its session."""
     clone = SwitchPacket(packet.frame, packet.ingress_port, packet.ingress_us)
     clone.instance_type = instance_type
+    clone.allowance = packet.allowance
     clone.passes = packet.passes + 1
     clone.preserved = program.preserve(packet, packet.clone_fields)
     clone.truncate_bytes = session.packet_length_bytes or None
@@ -39,6 +41,7 @@ def replica_of(packet: SwitchPacket, replication_id: int) -> SwitchPacket:
     replica = SwitchPacket(packet.frame, packet.ingress_port, packet.ingress_us)
     replica.length = packet.length
     replica.instance_type = packet.instance_type
+    replica.allowance = packet.allowance
     replica.passes = packet.passes
     replica.preserved = packet.preserved
     replica.state = packet.state

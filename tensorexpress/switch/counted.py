@@ -18,6 +18,10 @@ NO_PORT = "no such port"
 NO_GROUP = "unknown multicast group"
 NO_SESSION = "unknown clone session"
 LOOP = "loop"
+#: Copies and rounds that one arriving frame may not cause any more.
+ALLOWANCE = "allowance of the frame used up"
+#: Too many packets wait to pass the program again.
+TOO_MANY_ROUNDS = "too many packets go round"
 FAILED = "failed"
 RELOADED = "program replaced"
 #: On purpose, where links of a scenario lose packets.

@@ -21,6 +21,7 @@ from tensorexpress.program_engines import PYTHON
 from tensorexpress.switch.configuration import Configuration, LoadedProgram
 from tensorexpress.switch.copies import clone_of, next_pass, replica_of
 from tensorexpress.switch.counted import (
+    ALLOWANCE,
     BUFFER_FULL,
     EGRESS_DROP,
     FAILED,
@@ -32,6 +33,7 @@ from tensorexpress.switch.counted import (
     NO_QUEUE,
     NO_SESSION,
     RELOADED,
+    TOO_MANY_ROUNDS,
     CountedPort,
     Statistics,
 )
@@ -59,7 +61,15 @@ from tensorexpress.switch.packet import (
     SwitchPacket,
 )
 from tensorexpress.switch.ports import FramePort
-from tensorexpress.switch.program.budgets import MOST_PORTS
+from tensorexpress.switch.program.budgets import (
+    COPIES_AT_ONCE,
+    COPIES_IN_TURN,
+    MOST_PASSES,
+    MOST_PORTS,
+    MOST_WAITING,
+    MOST_WAITING_BYTES,
+    TURN_PS,
+)
 from tensorexpress.switch.program.compiled import CompiledProgram, compile_program
 from tensorexpress.switch.program.engines import make_pipeline
 from tensorexpress.switch.traffic import PortSettings
@@ -68,13 +78,6 @@ logger = logging.getLogger(__name__)
 
 PS_PER_NS, PS_PER_US = 10**3, 10**6
 
-
-#: A packet that was resubmitted, recirculated or cloned more often than this is caught in a loop of its program.
-MOST_PASSES = 256
-
-#: Packets that may go round because of one arrival or departure: clones of clones grow faster than their passes.
-MOST_ROUNDS = 4 * MOST_PASSES
-
 #: How often entries are looked at for idle timeouts, and at how many without a break.
 IDLE_CHECK_PS = 10**11
 _IDLE_CHECKS = 128
@@ -82,8 +85,11 @@ _IDLE_CHECKS = 128
 #: What ports are that nobody says anything of.
 PLAIN = PortSettings()
 
-#: The number of the one port that stands for all numbers that no port has.
+#: The number of the one port that stands for all numbers that no port has; packets that go round leave there.
 NOWHERE = -1
+
+#: Where copies of a packet go: ports and replication ids.
+Replicas = tuple[tuple[int, int], ...]
 
 
 class Switch:
@@ -122,7 +128,10 @@ class Switch:
         self._use(Configuration(program))
         self._departures: list[tuple[int, int]] = []
         #: Packets that egress made, with where they go; an empty tuple sends one through ingress again.
-        self._again: deque[tuple[SwitchPacket, tuple[tuple[int, int], ...]]] = deque()
+        self._again: deque[tuple[SwitchPacket, Replicas]] = deque()
+        self._again_bytes = 0
+        #: Whether they are being handled, and whether the next turn of those that are left is a departure to come.
+        self._is_going_round = self._has_turn = False
         self._failures: Counter[str] = Counter()
         self._now_ps = 0
         self._idle_check_ps = IDLE_CHECK_PS
@@ -232,7 +241,10 @@ class Switch:
         departures = self._departures
         while departures and departures[0][0] <= now_ps:
             time_ps, number = heapq.heappop(departures)
-            self._depart(self._ports[number], time_ps)
+            if number == NOWHERE:
+                self._take_turn(time_ps)
+            else:
+                self._depart(self._ports[number], time_ps)
 
     def _depart(self, port: CountedPort, time_ps: int) -> None:
         """Let the frame on a link leave, and the next one start."""
@@ -256,8 +268,11 @@ class Switch:
 
     def count_drop(self, number: int, reason: str) -> None:
         """Count a packet that was dropped at a port."""
+        self._drop(number, reason, 1)
+
+    def _drop(self, number: int, reason: str, count: int) -> None:
         port = self._ports.get(number) or self._new_port(number)
-        port.drops[reason] += 1
+        port.drops[reason] += count
 
     # What the controller asks for.
 
@@ -298,6 +313,10 @@ class Switch:
 
     def _empty_queues(self) -> None:
         """Drop the packets that a program which is replaced has made."""
+        for packet, replicas in self._again:
+            self._drop(packet.ingress_port, RELOADED, len(replicas) or 1)
+        self._again.clear()
+        self._again_bytes = 0
         for port in self._ports.values():
             while port.dequeue(0) is not None:
                 port.drops[RELOADED] += 1
@@ -346,6 +365,9 @@ class Switch:
                 if packet.passes >= MOST_PASSES:
                     self.count_drop(arrival, LOOP)
                     return
+                if not packet.take_copies(1, len(packet.frame)):
+                    self.count_drop(arrival, ALLOWANCE)
+                    return
                 packet = next_pass(program, packet, packet.frame, packet.resubmit_fields, RESUBMITTED)
                 program.ingress(packet)
         except Exception as error:  # whatever it is, the next packet must pass
@@ -354,10 +376,14 @@ class Switch:
         if packet.mcast_grp:
             packet.instance_type = REPLICATED
             replicas = self._groups.get(packet.mcast_grp)
-            if replicas:
-                self._replicate(packet, replicas, now_ps)
-            else:
+            if not replicas:
                 self.count_drop(arrival, NO_GROUP)
+                return
+            granted = self._granted(packet, replicas, arrival)
+            if not self._is_going_round:
+                self._copy(packet, granted, now_ps)
+            elif granted:  # they are the next to be made, as many as there is time for
+                self._put_again(packet, granted, is_next=True)
         elif packet.egress_spec == DROP_PORT:
             self.count_drop(arrival, INGRESS_DROP)
         else:
@@ -380,7 +406,14 @@ class Switch:
         elif port.in_flight is None:
             self._serve(port, now_ps)
 
-    def _replicate(self, packet: SwitchPacket, replicas: tuple[tuple[int, int], ...], now_ps: int) -> None:
+    def _granted(self, packet: SwitchPacket, replicas: Replicas, number: int) -> Replicas:
+        """Return the copies that a packet's frame is allowed; the others are counted as dropped at a port."""
+        granted = packet.take_copies(len(replicas), len(packet.frame))
+        if granted < len(replicas):
+            self._drop(number, ALLOWANCE, len(replicas) - granted)
+        return replicas[:granted]
+
+    def _copy(self, packet: SwitchPacket, replicas: Replicas, now_ps: int) -> None:
         for number, replication_id in replicas:
             self._forward(replica_of(packet, replication_id), number, now_ps)
 
@@ -424,8 +457,10 @@ class Switch:
             return frame
         if packet.passes >= MOST_PASSES:
             port.drops[LOOP] += 1
-        else:
-            self._again.append((next_pass(program, packet, frame, packet.recirculate_fields, RECIRCULATED), ()))
+        elif not packet.take_copies(1, len(frame)):
+            port.drops[ALLOWANCE] += 1
+        elif self._has_room(frame, 1, port.number):
+            self._put_again(next_pass(program, packet, frame, packet.recirculate_fields, RECIRCULATED), ())
         return None
 
     def _send(self, port: CountedPort, frame: bytes, time_ps: int) -> None:
@@ -446,7 +481,8 @@ class Switch:
         if packet.clone_session >= 0:
             session = self._session_of(packet, packet.ingress_port)
             if session is not None:
-                self._replicate(clone_of(program, packet, session, INGRESS_CLONE), session.replicas, now_ps)
+                granted = self._granted(packet, session.replicas, packet.ingress_port)
+                self._copy(clone_of(program, packet, session, INGRESS_CLONE), granted, now_ps)
             packet.clone_session = -1
         for name, values in packet.digests:
             self._notify(Digest(name, values))
@@ -454,12 +490,15 @@ class Switch:
     def _clone_at_egress(self, program: LoadedProgram, packet: SwitchPacket) -> None:
         """Have clones of the packet as egress left it pass egress after the packet itself has."""
         session = self._session_of(packet, packet.egress_port)
-        if session is not None:
+        if session is None:
+            return
+        granted = self._granted(packet, session.replicas, packet.egress_port)
+        if granted and self._has_room(packet.frame, len(granted), packet.egress_port):
             clone = clone_of(program, packet, session, EGRESS_CLONE)
             clone.state = packet.state
             clone.length = packet.length
             clone.ingress_port = 0  # as simple_switch resets it
-            self._again.append((clone, session.replicas))
+            self._put_again(clone, granted)
 
     def _session_of(self, packet: SwitchPacket, port: int) -> SetCloneSession | None:
         """Return the session that a packet is cloned to; None, and counted, when that cannot be."""
@@ -472,18 +511,55 @@ class Switch:
             return None
         return session
 
+    def _has_room(self, frame: bytes, copies: int, number: int) -> bool:
+        """Whether one more packet may wait to pass the program again; if not, it is counted as dropped at a port."""
+        if len(self._again) < MOST_WAITING and self._again_bytes + len(frame) <= MOST_WAITING_BYTES:
+            return True
+        self._drop(number, TOO_MANY_ROUNDS, copies)
+        return False
+
+    def _put_again(self, packet: SwitchPacket, replicas: Replicas, *, is_next: bool = False) -> None:
+        """Let a packet wait to pass the program again, or its copies to be made."""
+        self._again_bytes += len(packet.frame)
+        if is_next:
+            self._again.appendleft((packet, replicas))
+        else:
+            self._again.append((packet, replicas))
+
     def _go_round(self, now_ps: int) -> None:
-        """Take recirculated packets through ingress and egress clones to their queues, until none is left."""
-        rounds = 0
-        while self._again:
-            packet, replicas = self._again.popleft()
-            rounds += 1
-            if rounds > MOST_ROUNDS:
-                self.count_drop(packet.ingress_port, LOOP)
-            elif replicas:
-                self._replicate(packet, replicas, now_ps)
-            else:
-                self._enter(packet, now_ps)
+        """Take packets that wait through the program again, unless these have turns of their own already."""
+        if not self._has_turn:
+            self._go_round_for(COPIES_AT_ONCE, now_ps)
+
+    def _take_turn(self, now_ps: int) -> None:
+        """Go on with packets that go round, between those of other frames."""
+        self._has_turn = False
+        self._go_round_for(COPIES_IN_TURN, now_ps)
+
+    def _go_round_for(self, copies: int, now_ps: int) -> None:
+        """Take packets through ingress and copies to their queues, so many at most; the others have the next turn."""
+        self._is_going_round = True
+        try:
+            while self._again and copies > 0:
+                packet, replicas = self._again.popleft()
+                self._again_bytes -= len(packet.frame)
+                if replicas:
+                    self._copy(packet, replicas[:copies], now_ps)
+                    if len(replicas) > copies:
+                        self._put_again(packet, replicas[copies:], is_next=True)
+                    copies -= len(replicas)
+                else:
+                    copies -= 1
+                    self._enter(packet, now_ps)
+        finally:
+            self._is_going_round = False
+        if self._again:
+            self._has_turn = True
+            self._plan_turn(now_ps + TURN_PS)
+
+    def _plan_turn(self, time_ps: int) -> None:
+        """Have `_take_turn` called at a time."""
+        heapq.heappush(self._departures, (time_ps, NOWHERE))
 
     # Side effects.
 

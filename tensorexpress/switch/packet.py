@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tensorexpress.switch.allowance import Allowance
+
 #: `standard_metadata.egress_spec` of a packet that is to be dropped.
 DROP_PORT = 511
 
@@ -28,6 +30,7 @@ class SwitchPacket:
     """
 
     __slots__ = (
+        "allowance",
         "clone_fields",
         "clone_session",
         "deq_qdepth",
@@ -57,6 +60,8 @@ class SwitchPacket:
     def __init__(self, frame: bytes, ingress_port: int, ingress_us: int):
         #: The bytes that the parser sees.
         self.frame = frame
+        #: What its arriving frame may still cause, shared by all copies; None as long as there are none.
+        self.allowance: Allowance | None = None
         self.length = len(frame)
         self.ingress_port = ingress_port
         self.ingress_us = ingress_us
@@ -91,3 +96,9 @@ class SwitchPacket:
         self.enq_qdepth = 0
         self.deq_timedelta = 0
         self.deq_qdepth = 0
+
+    def take_copies(self, wanted: int, frame_bytes: int) -> int:
+        """Take copies of so many bytes from the allowance; return how many of those wanted there may be."""
+        if self.allowance is None:
+            self.allowance = Allowance()
+        return self.allowance.take(wanted, frame_bytes)

@@ -33,7 +33,7 @@ class Arena:
         self.frames = self.take(BATCH * _RX_BYTES)
         for name, size in (
             (PORT_AT, PORTS),
-            (PORT_LIST, MOST_PORTS),
+            (PORT_LIST, MOST_PORTS + 1),
             (GROUP_AT, GROUPS),
             (ARRIVALS, ARRIVAL_WORDS * MOST_ARRIVALS),
             (SENT, SENT_WORDS * MOST_SENT),

@@ -64,7 +64,10 @@ _LOOP = Library(
     ),
     (
         *sorted(_HERE.glob("*.py")),
-        *(_HERE.parent / name for name in ("packet.py", "traffic.py", "program/native/layout.py", "../wire/udp.py")),
+        *(
+            _HERE.parent / name
+            for name in ("packet.py", "traffic.py", "program/budgets.py", "program/native/layout.py", "../wire/udp.py")
+        ),
     ),
     waiting=("forward",),
     part="the switch",

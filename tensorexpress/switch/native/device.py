@@ -17,8 +17,9 @@ import numpy as np
 from tensorexpress.switch.configuration import Configuration
 from tensorexpress.switch.copies import replica_of
 from tensorexpress.switch.counted import CountedPort
-from tensorexpress.switch.device import PS_PER_NS, PS_PER_US, Switch
+from tensorexpress.switch.device import NOWHERE, PLAIN, PS_PER_NS, PS_PER_US, Switch
 from tensorexpress.switch.emulated_cable import CableSettings
+from tensorexpress.switch.native.allowances import SharedAllowances
 from tensorexpress.switch.native.arena import Arena
 from tensorexpress.switch.native.build import functions
 from tensorexpress.switch.native.port import NativePort, told_packet
@@ -45,6 +46,8 @@ class NativeSwitch(Switch):
     def __init__(self, transmit: Callable[[int, bytes, int], None], *arguments: Any, **options: Any):
         self._functions = functions()
         self._arena = Arena()
+        #: What frames that native code has copied may still cause.
+        self._allowances = SharedAllowances()
         self._cells = self._arena.cells
         self._memory = self._arena.head
         #: The program, where it is native.
@@ -75,11 +78,14 @@ class NativeSwitch(Switch):
             SERVED: self._after_egress,
             TO_COPY: self._copy_rest,
             TO_SERVE: lambda time_ps: self._serve(self._port_of_event, time_ps),
-            TO_DEPART: lambda time_ps: self._depart(self._port_of_event, time_ps),
+            TO_DEPART: self._depart_at,
         }
+        #: The port at which turns of packets that go round are departures.
+        self._turns = self._attach(NOWHERE, PLAIN)
+        self._turns.in_flight = b""
 
-    def _attach(self, number: int, settings: PortSettings) -> CountedPort:
-        port = NativePort(number, settings, self._arena, self._functions)
+    def _attach(self, number: int, settings: PortSettings) -> NativePort:
+        port = NativePort(number, settings, self._arena, self._functions, self._allowances)
         cells, count = self._cells, self._arena[PORT_COUNT]
         if 0 <= number < PORTS:
             cells[self._arena.index(self._arena[PORT_AT]) + number] = port.address
@@ -399,6 +405,9 @@ class NativeSwitch(Switch):
         departs_ps = now_ps - self._epoch_ps + port.wire_ps(len(frame))
         self._functions.depart_at(self._memory, port.address, departs_ps)
 
+    def _plan_turn(self, time_ps: int) -> None:
+        self._functions.depart_at(self._memory, self._turns.address, time_ps - self._epoch_ps)
+
     def run(self, now_ps: int) -> None:
         """Let native code handle its arrivals and what leaves until now, and do what it leaves to Python."""
         self._run(self._since_epoch(now_ps))
@@ -470,6 +479,12 @@ class NativeSwitch(Switch):
     def _port_of_event(self) -> CountedPort:
         return self._ports[self._cells[AT_PORT]]
 
+    def _depart_at(self, time_ps: int) -> None:
+        if self._cells[AT_PORT] == NOWHERE:
+            self._take_turn(time_ps)
+        else:
+            self._depart(self._port_of_event, time_ps)
+
     def _arrival(self) -> tuple[int, bytes]:
         """Return port and frame of the arrival that is being handled; the kernel may have put it elsewhere."""
         cells = self._cells
@@ -493,9 +508,10 @@ class NativeSwitch(Switch):
         program, cells, port = self._native, self._cells, self._port_of_event
         assert program is not None
         record, result, output_at = cells[RECORD], cells[RESULT], cells[OUTPUT]
+        copied = cells[COPIED] if cells[GROUP] else 0
         if record:
-            length = cells[self._arena.index(record) + R_LENGTH]
-            frame = self._arena.read(record + RECORD_BYTES, length)
+            at = self._arena.index(record)
+            frame, copied = self._arena.read(record + RECORD_BYTES, cells[at + R_LENGTH]), cells[at + R_COPIED]
             self._functions.free_record(self._memory, record)
         else:
             _, frame = self._arrival()
@@ -503,6 +519,7 @@ class NativeSwitch(Switch):
         self._functions.free_record(self._memory, output_at)
         told = memoryview(program.context.data)[WORD * C_TOLD :][: WORD * TOLD_WORDS].cast("q")
         packet = told_packet(frame, told)
+        packet.allowance = self._allowances.of_copy(copied, len(frame))
         group, done = cells[GROUP], cells[COPIES_DONE]
         left = self._pass_egress(program, port, packet, lambda packet: program.note_egress(packet, result, output))
         if left is None:
@@ -525,6 +542,7 @@ class NativeSwitch(Switch):
         port, frame = self._arrival()
         packet = SwitchPacket(frame, port, time_ps // PS_PER_US)
         packet.instance_type = REPLICATED
+        packet.allowance = self._allowances.of_copy(cells[COPIED], len(frame))
         packet.length, packet.priority = cells[COPY_LENGTH], cells[COPY_PRIORITY]
         packet.state = (b"", bytes(self._saved.data[: cells[STATE_BYTES]]))
         for number, replication_id in self._groups[group][first:]:

@@ -16,6 +16,7 @@ from tensorexpress.switch.counted import (
     CountedPort,
     PortStatistics,
 )
+from tensorexpress.switch.native.allowances import SharedAllowances
 from tensorexpress.switch.native.arena import Arena
 from tensorexpress.switch.native.build import Functions
 from tensorexpress.switch.native.words import *
@@ -51,12 +52,19 @@ def _word(name: int) -> Any:
 class NativePort(CountedPort):
     """A port with strict-priority queues, or one queue. Packets that Python lets wait here are kept by Python."""
 
-    __slots__ = ("_arena", "_foreign", "_frame", "_functions", "address", "at", "cells", "state_bytes")
+    __slots__ = ("_allowances", "_arena", "_foreign", "_frame", "_functions", "address", "at", "cells", "state_bytes")
 
     rx_frames, rx_bytes = _word(P_RX_FRAMES), _word(P_RX_BYTES)
     tx_frames, tx_bytes = _word(P_TX_FRAMES), _word(P_TX_BYTES)
 
-    def __init__(self, number: int, settings: PortSettings, arena: Arena, functions: Functions):
+    def __init__(
+        self,
+        number: int,
+        settings: PortSettings,
+        arena: Arena,
+        functions: Functions,
+        allowances: SharedAllowances,
+    ):
         self.settings = settings
         self.number, self.attached, self.unlimited = number, True, settings.rate_bps is None
         discipline = DISCIPLINES[settings.discipline]
@@ -64,7 +72,7 @@ class NativePort(CountedPort):
         self.top_priority = settings.queues - 1 if discipline.ranks is Ranks.QUEUE else ANY_PRIORITY
         self.drops = Counter()
         self._wire_ps, self._overhead_bytes = {}, settings.overhead_bytes
-        self._arena, self._functions = arena, functions
+        self._arena, self._functions, self._allowances = arena, functions, allowances
         #: Packets and the frame on the link that Python has; packets by the address of their records.
         self._foreign: dict[int, tuple[Block, SwitchPacket]] = {}
         self._frame: bytes | None = None
@@ -163,6 +171,7 @@ class NativePort(CountedPort):
         at = self._arena.index(address)
         length = self.cells[at + R_LENGTH]
         packet = told_packet(self._arena.read(address + RECORD_BYTES, length), self.cells[at + R_TOLD :])
+        packet.allowance = self._allowances.of_copy(self.cells[at + R_COPIED], length)
         state = address + RECORD_BYTES + -(-length // WORD) * WORD
         packet.state = (b"", self._arena.read(state, self.state_bytes))
         self._functions.free_record(self._arena.head, address)

@@ -31,6 +31,7 @@ from tensorexpress.switch.native.queues import (
 )
 from tensorexpress.switch.native.words import *
 from tensorexpress.switch.packet import DROP_PORT, NORMAL, REPLICATED
+from tensorexpress.switch.program.budgets import MOST_COPY_BYTES
 
 _PS_PER_US = 10**6
 
@@ -150,7 +151,7 @@ def _let_wait(m: Cells, p: Cells, frame: int, length: int, now_us: int) -> int:
     r = words(record)
     for index in range(TOLD_WORDS):
         r[R_TOLD + index] = c[index]
-    r[R_LENGTH] = length
+    r[R_LENGTH], r[R_COPIED] = length, m[COPIED] if m[GROUP] != 0 else 0
     copy(record + RECORD_BYTES, frame, length)
     copy(state_in(record, length), m[STATE], m[STATE_BYTES])
     append(p, record, queue, size, now_us)
@@ -254,9 +255,10 @@ def _arrive(m: Cells, port: int, frame: int, length: int, now_ps: int) -> int:
 def _replicate(m: Cells, group: int, frame: int, length: int, now_ps: int) -> int:
     """Take copies of a packet to where its group has them."""
     listed = words(m[GROUP_AT])[group] if 0 < group < GROUPS else 0
-    if listed == 0:
+    if listed == 0 or words(listed)[0] * length > MOST_COPY_BYTES:
         return AFTER_INGRESS
     copies, told = words(listed), words(m[CONTEXT] + WORD * C_TOLD)
+    m[COPIED] = (m[COPIED] // COPIED_ARRIVAL + 1) * COPIED_ARRIVAL + copies[0]
     copy(m[SAVED], m[STATE], m[STATE_BYTES])
     m[GROUP], m[COPY_LENGTH], m[COPY_PRIORITY] = group, told[T_LENGTH], told[T_PRIORITY]
     for index in range(copies[0]):

@@ -22,6 +22,10 @@ MOST_SENT = 4096
 #: Copies of a packet that native code makes; who wants more of them gets them from Python.
 MOST_REPLICAS = 1024
 
+#: What a copy and its arrival are numbered by: this many times the number of the arrival among those copied, plus the
+#: copies; 0 is a packet that is no copy.
+COPIED_ARRIVAL = 2 * MOST_REPLICAS
+
 #: Free records are kept by their size, a power of two; the smallest has this many bytes of data.
 SMALLEST_DATA = 512
 SIZES = 11
@@ -64,6 +68,7 @@ SIZES = 11
     COPIES_DONE,
     COPY_LENGTH,
     COPY_PRIORITY,
+    COPIED,  # the number of the last arrival that was copied, and how many copies were made of it, by COPIED_ARRIVAL
     CAPTURED,  # bytes in all trays
     CAPTURE_HEAD,  # two words: what stands before a frame in a capture
     CAPTURE_HEAD_2,
@@ -88,7 +93,7 @@ SIZES = 11
     SECONDS,  # room for a time of the kernel
     NANOSECONDS,
     FREE,  # the first free record of every size
-) = range(60)
+) = range(61)
 HEAD_WORDS = FREE + SIZES
 
 # An arrival, and a frame that has left.
@@ -140,7 +145,7 @@ NONE_FITS = -1
 Q_HEAD, Q_TAIL, Q_DEPTH, Q_BYTES, Q_DEEPEST, QUEUE_WORDS = range(6)
 
 # A record: a packet that waits, its frame and then its state in the data; or a frame that leaves.
-R_NEXT, R_KIND, R_IS_FOREIGN, R_LENGTH, R_QUEUE, R_SIZE, R_TOLD = range(7)
+R_NEXT, R_KIND, R_IS_FOREIGN, R_LENGTH, R_QUEUE, R_SIZE, R_COPIED, R_TOLD = range(8)
 R_DUE = R_SIZE  # of a frame under way
 RECORD_WORDS = R_TOLD + len(TOLD) + 1
 RECORD_BYTES = WORD * -(-RECORD_WORDS // 8) * 8

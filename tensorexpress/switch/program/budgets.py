@@ -11,6 +11,24 @@ from tensorexpress.errors import ProgramError
 #: Ports of a switch on which every number is a port; v1model has 511 numbers.
 MOST_PORTS = 4096
 
+#: Copies that one arriving frame and all copies of it may cause together, each round of one through the program counted
+#: as a copy, and the bytes of these copies; v1model bounds neither.
+MOST_COPIES = 2**12
+MOST_COPY_BYTES = 2**24
+
+#: Times that a packet may be resubmitted, recirculated or cloned, one after the other.
+MOST_PASSES = 256
+
+#: Packets that may wait to pass the program again, with their copies, and their bytes.
+MOST_WAITING = 2**14
+MOST_WAITING_BYTES = 2**25
+
+#: Copies that one event (an arrival, a departure) makes at once. Those beyond it are made later, in turns with other
+#: frames: so many every 10 ms.
+COPIES_AT_ONCE = 512
+COPIES_IN_TURN = 64
+TURN_PS = 10**10
+
 #: Bytes of a BMv2 JSON document, and of a P4Info.
 LARGEST_DOCUMENT = 2**22
 
