@@ -39,6 +39,18 @@ def test_a_console_block_prints_what_it_says(command, expected, monkeypatch):
     assert result.stdout.rstrip() == expected.rstrip()
 
 
+def texts(picture):
+    return re.findall(r"<text[^>]*>([^<]*)</text>", picture.read_text())
+
+
+@rest()
+def test_the_picture_of_the_readme_is_what_predict_draws(tmp_path):
+    result = CliRunner().invoke(main, ["predict", "--plot", str(tmp_path / "predict.svg")])
+    assert result.exit_code == 0, result.output
+    assert len(texts(tmp_path / "predict.svg")) > 20
+    assert texts(ROOT / "docs" / "predict.svg") == texts(tmp_path / "predict.svg")
+
+
 def test_links_between_pages_lead_somewhere():
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
