@@ -186,15 +186,16 @@ def run(
         with progress(plan.scenario.rounds, f"running {plan.policy.name}{attempt}") as advance:
             return run_plan(plan, target, silence_s=silence_s, progress=advance, script=script, replan=watched)
 
-    runs = []
+    runs: list[Run] = []
+    had_barrier = any(job.barrier for job in plans[0].scenario.jobs)
     expected = reference_losses(plans[0], script) if script is not None and reference else None
     with locked_directory(directory) if directory is not None else nullcontext():
         _announce_long(plans, of_file=plan_path is not None or (scenario or "").endswith(".json"))
         for plan in plans:
             runs.append(run_calmly(partial(run_once, plan), attempts))
             if directory is not None:
-                write_trace(trace_path(directory, plan.policy.name), runs[-1].trace, plan)
-        said = [*notes_on(runs, target), *notes_on_training(runs, script, expected)]
+                write_trace(trace_path(directory, plan.policy.name), runs[-1].trace, runs[-1].plan)
+        said = [*notes_on(runs, target), *notes_on_training(runs, script, expected, had_barrier)]
         if directory is not None:
             write_notes(directory, [note.removeprefix("- ") for note in said])
     measured = side_by_side([Result.of(run.plan, run.trace, run.routes) for run in runs])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorexpress.errors import InputError, MachineError
+from tensorexpress.units import PS_PER_MS
 
 if TYPE_CHECKING:
     from tensorexpress.plan import Plan
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
     from tensorexpress.target import Target
     from tensorexpress.target.runner import Run
     from tensorexpress.target.scripts import TrainingScript
+
+#: Compute of the same script may differ by less than this between policies.
+_MOST_APART = 0.1
+
+#: By so much, stall and compute may differ from the time that a script's steps take.
+_UNEXPLAINED = 0.02
 
 
 def training_script(path: str | None, checks: bool, reference: bool, scale: str) -> TrainingScript | None:
@@ -61,9 +68,9 @@ def reference_losses(plan: Plan, script: TrainingScript) -> tuple[float, ...]:
 
 
 def notes_on_training(
-    runs: Sequence[Run], script: TrainingScript | None, expected: Sequence[float] | None
+    runs: Sequence[Run], script: TrainingScript | None, expected: Sequence[float] | None, had_barrier: bool
 ) -> list[str]:
-    """Return what to say of the losses of a script's runs."""
+    """Return notes on losses and times of a script's runs; `had_barrier`: their scenario had one."""
     if script is None:
         return []
     notes = []
@@ -75,7 +82,60 @@ def notes_on_training(
         )
     if script.checks:
         notes.append("- Every sum was that of all workers' gradients, as far as rounding allows.")
-    return notes
+    waiting = [run.plan.policy.name for run in runs if run.script_waits]
+    if waiting and not had_barrier:
+        notes.append(
+            f"- Under {', '.join(waiting)} the script waited for all sums before each forward pass, as with DDP or "
+            "clipping by norm: traces and the lower bound have job.barrier = true; predict with --set job.barrier=true."
+        )
+    return notes + [f"- Warning: {warning}" for warning in warnings_on_times(runs)]
+
+
+def warnings_on_times(runs: Sequence[Run]) -> list[str]:
+    """Return warnings about the times of a script's runs, a line each.
+
+    Stall and compute of every worker must add up to the time between its steps, by the script's own clock, and compute
+    must be about the same under all policies.
+    """
+    warnings = [text for run in runs if run.stepped_ps is not None for text in _unexplained(run)]
+    compute_ps = {run.plan.policy.name: _compute_ps(run) for run in runs if run.stepped_ps is not None}
+    if compute_ps:
+        least, most = (choose(compute_ps, key=compute_ps.__getitem__) for choose in (min, max))
+        apart = compute_ps[most] / max(compute_ps[least], 1) - 1
+        if apart >= _MOST_APART:
+            warnings.append(
+                f"compute of the same script is {compute_ps[least] / PS_PER_MS:.2f} ms under {least} and "
+                f"{compute_ps[most] / PS_PER_MS:.2f} ms under {most}, {apart:.0%} more; accepted: less than "
+                f"{_MOST_APART:.0%}. Their iterations differ by more than the network; close other programs and run it "
+                "again."
+            )
+    return warnings
+
+
+def _compute_ps(run: Run) -> float:
+    from tensorexpress.trace import measure_job
+
+    return measure_job(run.trace.jobs[0], run.trace.warmup).compute_ps
+
+
+def _unexplained(run: Run) -> Iterator[str]:
+    """Yield a line for every worker whose stall and compute differ from the time between its steps."""
+    import numpy as np
+
+    assert run.stepped_ps is not None
+    job, first = run.trace.jobs[0], run.trace.warmup
+    # Behind the last step there may be no forward pass.
+    found = (job.blocking_ps + job.forward_ps[1:].sum(axis=2) + job.backward_ps.sum(axis=2))[first:-1]
+    expected = np.diff(run.stepped_ps[first:], axis=0)
+    # The two windows begin and end at other places of an iteration.
+    margin = 2 * found.std(axis=0) + _UNEXPLAINED * expected.sum(axis=0)
+    for worker in np.flatnonzero(abs(found.sum(axis=0) - expected.sum(axis=0)) > margin).tolist():
+        yield (
+            f"under {run.plan.policy.name}, stall and compute of {job.workers[worker]} are "
+            f"{found[:, worker].mean() / PS_PER_MS:.2f} ms an iteration, and its steps "
+            f"{expected[:, worker].mean() / PS_PER_MS:.2f} ms apart; accepted: {_UNEXPLAINED:.0%} of difference. Its "
+            "parameters may be used in another order than that of the scenario's layers; profile the model again."
+        )
 
 
 def _difference(found: Sequence[float], expected: Sequence[float]) -> str:
@@ -93,9 +153,11 @@ def _difference(found: Sequence[float], expected: Sequence[float]) -> str:
 
 
 def with_losses(document: dict[str, Any], runs: Sequence[Run]) -> dict[str, Any]:
-    """Add the losses of every step to the JSON of runs, by policy; null where a step had none."""
+    """Add losses of every step to the JSON of a script's runs, null where a step had none, and warnings on times."""
     for run in runs:
         if run.losses:
+            document["warnings"] = warnings_on_times(runs)
+            document["policies"][run.plan.policy.name]["waits_for_all"] = run.script_waits
             document["policies"][run.plan.policy.name]["losses"] = [
                 None if math.isnan(loss) else loss for loss in run.losses
             ]

@@ -169,6 +169,11 @@ class Plan:
     #: The DSCP of every queue, most urgent first; none where there are more queues than DSCPs tell apart.
     dscps: tuple[int, ...]
 
+    def with_barriers(self) -> Plan:
+        """Return the plan with `barrier` for all jobs: a worker's iterations start when it has all parameters."""
+        jobs = tuple(replace(each, job=replace(each.job, barrier=True)) for each in self.jobs)
+        return replace(self, scenario=replace(self.scenario, jobs=tuple(each.job for each in jobs)), jobs=jobs)
+
     @property
     def framing(self) -> Framing:
         """How messages become packets, wherever the plan is executed."""

@@ -4,7 +4,8 @@ The script is a process of its own, with all that it imports; its host is one of
 they are written, and counters say what is there: a layer's gradient when `ready` grew, its sum when `summed` did. A
 gradient of one iteration is kept while the next one is written, because others may still read it.
 
-Times are in ns of CLOCK_MONOTONIC, which all processes of a machine share.
+Times are in ns of CLOCK_MONOTONIC, which all processes of a machine share. A mark is a time and the stall until then:
+how long the script has waited for sums since it began. Between two marks, the rest of the time is compute.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import mmap
 import os
 import socket
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -22,6 +24,9 @@ Floats = NDArray[np.float32]
 Longs = NDArray[np.int64]
 
 _FLOAT_BYTES, _LONG_BYTES = 4, 8
+
+#: Columns of a mark: when it was made, and the stall until then.
+AT, STALL = range(2)
 
 #: Gradients that are kept of a layer.
 _KEPT = 2
@@ -37,21 +42,19 @@ class ScriptMemory:
         self._mapped = mmap.mmap(descriptor, _size(elements, rounds))
         longs: Longs = np.frombuffer(self._mapped, dtype=np.int64, count=_longs(layers, rounds))
         shapes = {
-            "flags": (2,), "ready": (layers,), "summed": (layers,), "backward_ns": (rounds,),
-            "ready_ns": (rounds, layers), "arrived_ns": (rounds + 1, layers), "forward_ns": (rounds + 1, layers),
+            "flags": (2,), "stall_ns": (1,), "ready": (layers,), "summed": (layers,), "backward": (rounds, 2),
+            "stepped": (rounds + 1, 2), "made": (rounds, layers, 2), "arrived": (rounds + 1, layers, 2),
         }  # fmt: skip
-        parts = dict(
-            zip(shapes, np.split(longs, np.cumsum([np.prod(shape) for shape in shapes.values()])), strict=False)
-        )
-        self._flags = parts["flags"]
+        split = np.split(longs, np.cumsum([np.prod(shape) for shape in shapes.values()]))
+        parts = {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), split, strict=False)}
+        self._flags, self._stall_ns = parts["flags"], parts["stall_ns"]
         #: How many gradients of each layer the script has made, and how many of their sums are there.
         self.ready, self.summed = parts["ready"], parts["summed"]
-        #: When the backward pass of each iteration began, and when each layer's gradient was there.
-        self.backward_ns = parts["backward_ns"]
-        self.ready_ns = parts["ready_ns"].reshape(shapes["ready_ns"])
-        #: By (pass, layer): when the forward pass came to a layer, and when it went on with it.
-        self.arrived_ns = parts["arrived_ns"].reshape(shapes["arrived_ns"])
-        self.forward_ns = parts["forward_ns"].reshape(shapes["forward_ns"])
+        #: Marks of each iteration: backward began, the step was made (and then: all is over); by (iteration, layer):
+        #: the gradient was made.
+        self.backward, self.stepped, self.made = parts["backward"], parts["stepped"], parts["made"]
+        #: Marks by (pass, layer): the forward pass came to the layer.
+        self.arrived = parts["arrived"]
         floats: Floats = np.frombuffer(self._mapped, dtype=np.float32, offset=longs.nbytes)
         ends = np.cumsum(elements).tolist()
         self._parts = [slice(end - count, end) for end, count in zip(ends, elements, strict=True)]
@@ -67,6 +70,14 @@ class ScriptMemory:
         """Return the place of a layer's last sum."""
         part: Floats = self._sums[self._parts[layer]]
         return part
+
+    def mark(self, marks: Longs, *place: int) -> None:
+        """Write the time and the stall until now into a place of some marks."""
+        marks[place] = time.monotonic_ns(), self._stall_ns[0]
+
+    def add_stall(self, stall_ns: int) -> None:
+        """Add to the time for which the script has waited for sums."""
+        self._stall_ns[0] += stall_ns
 
     @property
     def started(self) -> bool:
@@ -95,7 +106,7 @@ def new_memory(elements: Sequence[int], rounds: int) -> int:
 
 
 def _longs(layers: int, rounds: int) -> int:
-    return 2 + 2 * layers + rounds + rounds * layers + 2 * (rounds + 1) * layers
+    return 5 + 2 * layers + 4 * rounds + 2 * rounds * layers + 2 * (rounds + 1) * layers
 
 
 def _size(elements: Sequence[int], rounds: int) -> int:

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from support.thorough import rest
@@ -24,6 +25,7 @@ from tensorexpress.policy import parse_policy
 from tensorexpress.scenario import read_scenario
 from tensorexpress.target.events import ProcessEvent
 from tensorexpress.target.scripts import RunningScripts, TrainingScript
+from tensorexpress.trace_file import read_trace
 
 pytest.importorskip("torch", reason="needs the extra torch")
 
@@ -129,6 +131,28 @@ def test_ddp_over_sums_in_the_switch_that_lose_packets_stays_within_the_bound(
     assert "Every sum was that of all workers' gradients" in result.output
     losses = json.loads(output.read_text())["policies"]["tensorexpress+sum"]["losses"]
     assert losses == pytest.approx(usual[1]["losses"], rel=0, abs=SUM_BOUND)
+
+
+@rest()
+def test_a_script_that_waits_for_all_sums_is_predicted_with_a_barrier(
+    small: Path, usual: tuple[Any, dict[str, Any]]
+) -> None:
+    output = small.with_name("run.json")
+    result = run(small, "", "-o", str(small.with_name("runs")), "--json", str(output), distribute=DDP)
+    assert result.exit_code == 0, result.output
+    assert "Under tensorexpress the script waited for all sums before each forward pass" in result.output
+    path = str(small.with_name("runs") / "tensorexpress.trace")
+    trace, plan = read_trace(path)
+    assert plan.scenario.jobs[0].barrier
+    assert plan == make_plan(plan.scenario, plan.policy)
+    job = trace.jobs[0]
+    assert np.all(job.updated_ps[:, :, 0] == job.updated_ps.max(axis=2))
+    document = json.loads(output.read_text())
+    assert document["policies"]["tensorexpress"]["waits_for_all"]
+    assert isinstance(document["warnings"], list)
+    assert CliRunner().invoke(main, ["compare", path]).exit_code == 0
+    assert "waited for all sums" not in usual[0].output
+    assert usual[1]["waits_for_all"] is False
 
 
 def worst_difference(output: str) -> float:

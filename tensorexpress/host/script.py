@@ -19,7 +19,7 @@ from tensorexpress.host.tagging import Tagger
 from tensorexpress.host.training import Station
 from tensorexpress.host.worker import Exchanging
 from tensorexpress.plan import JobPlan, Plan
-from tensorexpress.script_memory import Longs, ScriptMemory, drain, wake
+from tensorexpress.script_memory import AT, STALL, Longs, ScriptMemory, drain, wake
 from tensorexpress.sums import VALUES
 
 _PS_PER_NS = 1000
@@ -141,7 +141,7 @@ class ScriptWorker:
             # Whoever started the script knows why it has ended.
             self._station.endpoint.watch(self._channel.fileno(), None)
         ready = self._memory.ready.copy()
-        times_ns = self._memory.ready_ns
+        times_ns = self._memory.made[:, :, AT]
         while True:
             layers = np.flatnonzero((ready > self._given) & (self._given == self._pass))
             if not len(layers):
@@ -167,49 +167,76 @@ class ScriptWorker:
     def times_ps(self) -> dict[str, NDArray[np.int64]]:
         """Return when layers started and how long they took, by names that a run has for these."""
         memory, updated_ns = self._memory, self.updated_ps // _PS_PER_NS
-        seen = (memory.arrived_ns, memory.forward_ns, memory.backward_ns, memory.ready_ns)
-        return {name: each * _PS_PER_NS for name, each in pass_times(*seen, updated_ns).items()}
+        times = pass_times(memory.arrived, memory.backward, memory.made, memory.stepped, updated_ns)
+        return {name: each * _PS_PER_NS for name, each in times.items()}
 
 
-def pass_times(arrived: Longs, start: Longs, begun: Longs, ready: Longs, updated: Longs) -> dict[str, Longs]:
-    """Return when layers of all passes started, and what they took, as a trace has it.
+def pass_times(arrived: Longs, begun: Longs, made: Longs, stepped: Longs, updated_ns: Longs) -> dict[str, Longs]:
+    """Return when layers of all passes started and how long they computed, as in a trace, and when steps were made.
 
-    Given are the times at which a script came to a layer and went on with it, by (pass, layer), 0 where it did not;
-    when backward passes began; and when gradients were ready, and updates complete, by (iteration, layer).
+    Given are marks of a script (script_memory.py), 0 where it made none. It came to a layer, by (pass, layer); it began
+    a backward pass, and made a step, by iteration, and was through after the last; it had made a gradient, by
+    (iteration, layer). `updated_ns` has the time of every update.
 
-    A forward layer lasts until the script comes to the next one, a backward layer until its gradient is there. What a
-    script does between two passes counts as part of the first layer, which then starts so much earlier, but not before
-    its update: so what is left is waiting. After the last iteration there need be no forward pass; then it is one that
-    computes as the one before.
+    A forward layer has the time until the script comes to the next one, a backward layer that until its gradient is
+    made, the first forward layer also that since the last gradient. A part of that time is stall, wherever in it the
+    script waited; a trace has it before the layer, which then computes for the rest of the time.
     """
-    rounds = len(ready)
-    arrived, start = _ordered(arrived), _ordered(start)
-    between = arrived[1:rounds, 0] - ready[:-1].max(axis=1)
-    for layer in np.flatnonzero(start[-1] == _NEVER).tolist():
-        # A run has a warm-up or several iterations; with one alone, there is no time between two.
-        gap = start[-2, layer - 1] if layer else arrived[-2, 0] - (between[-1] if rounds > 1 else 0)
-        arrived[-1, layer] = (start[-1, layer - 1] if layer else ready[-1].max()) + arrived[-2, layer] - gap
-        start[-1, layer] = max(arrived[-1, layer], updated[-1, layer])
-    np.clip(arrived[:, 1:], start[:, :-1], start[:, 1:], out=arrived[:, 1:])
-    begun = np.maximum(begun, start[:-1, -1])
-    done = np.maximum(np.maximum.accumulate(ready[:, ::-1], axis=1)[:, ::-1], begun[:, None])
-    start[1:, 0] = np.maximum(start[1:, 0] - np.maximum(arrived[1:, 0] - done[:, 0], 0), updated[:, 0])
-    last_took = begun[-1] - start[-2, -1]
-    ends = np.concatenate([arrived[:, 1:], np.append(begun, start[-1, -1] + last_took)[:, None]], axis=1)
-    backward_start = np.concatenate([done[:, 1:], begun[:, None]], axis=1)
+    rounds = len(made)
+    arrived = _ordered(arrived)
+    begun = np.maximum(begun, arrived[:rounds, -1])
+    made = np.maximum(np.maximum.accumulate(made[:, ::-1], axis=1), begun[:, None])
+    arrived[1:] = np.maximum(arrived[1:], made[:, -1:])
+    # After the last iteration there need be no forward pass; then it is one that computes as the one before.
+    for layer in np.flatnonzero(arrived[-1, :, AT] == _NEVER).tolist():
+        if layer:
+            own_ns = _compute(arrived[-2, layer - 1], arrived[-2, layer])
+            arrived[-1, layer] = _after(arrived[-1, layer - 1], updated_ns[-1, layer - 1], own_ns)
+        else:
+            # One iteration alone has no time between two.
+            own_ns = _compute(stepped[-3], arrived[-2, 0]) if rounds > 1 else 0
+            stall_ns = stepped[-1, STALL] - stepped[-2, STALL]
+            arrived[-1, 0] = _after(stepped[-2], stepped[-2, AT] + stall_ns, own_ns)
+    end = _after(arrived[-1, -1], updated_ns[-1, -1], _compute(arrived[-2, -1], begun[-1]))
+    forward_from = arrived.copy()
+    forward_from[1:, 0] = made[:, -1]
+    forward_to = np.concatenate([arrived[:, 1:], np.append(begun, [end], axis=0)[:, None]], axis=1)
+    backward_from = np.concatenate([begun[:, None], made[:, :-1]], axis=1)
+    forward_start, forward = _after_stall(forward_from, forward_to)
+    backward_start, backward = _after_stall(backward_from, made)
     return {
-        "forward_start": start,
-        "backward_start": backward_start,
-        "forward": ends - start,
-        "backward": done - backward_start,
+        "forward_start": forward_start,
+        "backward_start": backward_start[:, ::-1],
+        "forward": forward,
+        "backward": backward[:, ::-1],
+        "stepped": stepped[:-1, AT],
     }
 
 
-def _ordered(times: Longs) -> Longs:
-    """Return times in which every layer of a pass comes after those before it, and one that was not reached with the
+def _compute(start: Longs, end: Longs) -> int:
+    """Return the time between two marks that is no stall."""
+    between = end - start
+    return int(between[AT] - between[STALL])
+
+
+def _after(mark: Longs, updated_ns: int, own_ns: int) -> Longs:
+    """Return the mark after a stall until an update, and some compute."""
+    stall_ns = max(0, int(updated_ns - mark[AT]))
+    return np.asarray(mark + np.array([stall_ns + own_ns, stall_ns]))
+
+
+def _after_stall(start: Longs, end: Longs) -> tuple[Longs, Longs]:
+    """Return when layers start that stall first, and how long they take from then on."""
+    between = end - start
+    stall_ns = np.clip(between[..., STALL], 0, between[..., AT])
+    return start[..., AT] + stall_ns, between[..., AT] - stall_ns
+
+
+def _ordered(marks: Longs) -> Longs:
+    """Return marks in which every layer of a pass comes after those before it, and one that was not reached with the
     next; where there is none, never."""
-    known = np.where(times == 0, _NEVER, times)
+    known = np.where(marks[..., AT:STALL] == 0, _NEVER, marks)
     known = np.minimum.accumulate(known[:, ::-1], axis=1)[:, ::-1].copy()
     # Only the last pass may end early.
-    known[:-1] = np.where(known[:-1] == _NEVER, times[:-1].max(axis=1, keepdims=True), known[:-1])
+    known[:-1] = np.where(known[:-1] == _NEVER, marks[:-1].max(axis=1, keepdims=True), known[:-1])
     return known

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -59,6 +60,10 @@ class Run:
     background: tuple[tuple[int, int], ...] = ()
     #: Of every step of a training script, the mean of the losses that all workers found; none without one.
     losses: tuple[float, ...] = ()
+    #: Whether the script waited for all sums before its forward passes; then jobs of plan and trace have a barrier.
+    script_waits: bool = False
+    #: By (step, worker): when a script made its steps; None without one.
+    stepped_ps: NDArray[np.int64] | None = None
     #: Routes that were planned again and written meanwhile.
     routes: tuple[NewRoutes, ...] = ()
 
@@ -145,9 +150,14 @@ def run_plan(
             ):
                 observed = hosts.collect(progress)
         ports = _difference(ports_before, network.report())
-    losses = () if scripts is None else scripts.losses
+    if scripts is not None and scripts.wait_for_all:
+        plan = plan.with_barriers()
     trace = _trace(plan, observed, ports, start_ns * 1000)
-    return Run(plan, trace, ports, machine, background=_background(observed), losses=losses, routes=tuple(routes))
+    found = Run(plan, trace, ports, machine, background=_background(observed), routes=tuple(routes))
+    if scripts is None:
+        return found
+    stepped_ps = _of_workers(plan, 0, observed, "stepped") - start_ns * 1000
+    return replace(found, losses=scripts.losses, script_waits=scripts.wait_for_all, stepped_ps=stepped_ps)
 
 
 def run_calmly(run_once: Callable[[str], Run], attempts: int) -> Run:
@@ -241,22 +251,28 @@ def _background(observed: Sequence[Mapping[str, NDArray[np.int64]]]) -> tuple[tu
 
 
 def _job(plan: Plan, number: int, observed: Sequence[Mapping[str, NDArray[np.int64]]], start_ps: int) -> ObservedJob:
-    seen = {name: rows for each in observed for name, rows in each.items() if name.startswith(f"{number}/")}
-
-    def of_workers(name: str) -> NDArray[np.int64]:
-        workers = range(len(plan.jobs[number].job.workers))
-        return np.stack([seen[f"{number}/{worker}/{name}"] for worker in workers], axis=1)
-
-    starts = (of_workers(name) - start_ps for name in ("forward_start", "backward_start", "updated"))
+    of_workers = partial(_of_workers, plan, number, observed)
+    starts = [of_workers(name) - start_ps for name in ("forward_start", "backward_start", "updated")]
+    if plan.jobs[number].job.barrier:
+        starts[-1][:, :, 0] = starts[-1].max(axis=2)
     times = np.zeros((3, plan.scenario.rounds, len(plan.jobs[number].graph.kind)), dtype=np.int64)
     for each in observed:
         for index, name in enumerate(("ready", "sent", "delivered")):
             iteration, message, time_ps = each.get(f"{number}/{name}", np.zeros((0, 3), dtype=np.int64)).T
             times[index, iteration, message] = time_ps - start_ps
     observed_job = ObservedJob(*starts, *times)
-    if f"{number}/0/forward" not in seen:
+    if not any(f"{number}/0/forward" in each for each in observed):
         return observed_job
     return replace(observed_job, forward_ps=of_workers("forward"), backward_ps=of_workers("backward"))
+
+
+def _of_workers(
+    plan: Plan, number: int, observed: Sequence[Mapping[str, NDArray[np.int64]]], name: str
+) -> NDArray[np.int64]:
+    """Return what all workers of a job saw under a name, by (iteration, worker, ...)."""
+    seen = {key: rows for each in observed for key, rows in each.items()}
+    workers = range(len(plan.jobs[number].job.workers))
+    return np.stack([seen[f"{number}/{worker}/{name}"] for worker in workers], axis=1)
 
 
 def _links(cluster: Cluster, ports: Sequence[PortReport], no_losses: Collection[str] = ()) -> NDArray[np.void]:

@@ -4,8 +4,9 @@ A script shares memory and a socket with the host that sends for it (script_memo
 process:
 
     to it       a line of JSON: which worker it is, of how many, the layers of the plan, and how many steps there are
-    from it     lines of JSON: {"joined": DIGEST} when its model is ready to be trained, {"losses": [...]} for every
-                step, {"done": true} when it has ended as it should, {"error": TEXT} when it has not
+    from it     lines of JSON: {"joined": DIGEST} when its model is ready to be trained, {"losses": [...],
+                "waited_for_all": true, false or null} for every step, {"done": true} when it has ended as it should,
+                {"error": TEXT} when it has not
 """
 
 from __future__ import annotations
@@ -137,6 +138,7 @@ class RunningScripts:
         self._channels: list[socket.socket] = []
         self._digests: dict[int, str] = {}
         self._losses: dict[int, list[list[float]]] = {}
+        self._waited_for_all: list[bool] = []
         self._done: set[int] = set()
         #: For what scripts tell each other outside of the network: where they find each other.
         self._directory = TemporaryDirectory(prefix="tensorexpress-")
@@ -210,6 +212,8 @@ class RunningScripts:
             self._check_equal()
         elif "losses" in event.message:
             self._losses.setdefault(event.script, []).append(event.message["losses"])
+            if event.message["waited_for_all"] is not None:
+                self._waited_for_all.append(event.message["waited_for_all"])
         elif "done" in event.message or "lost" in event.message:
             # One that has lost its host has nothing to tell that the end of the host does not.
             self._done.add(event.script)
@@ -246,6 +250,11 @@ class RunningScripts:
         """The mean loss of every step, over all workers and all backward passes."""
         steps = zip(*self._losses.values(), strict=True)
         return tuple(mean_loss([loss for own in step for loss in own]) for step in steps)
+
+    @property
+    def wait_for_all(self) -> bool:
+        """Whether most forward passes began with all sums there, as the first use of a parameter alone needs not."""
+        return 2 * sum(self._waited_for_all) > len(self._waited_for_all)
 
 
 def mean_loss(losses: Sequence[float]) -> float:

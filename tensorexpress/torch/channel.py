@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from typing import Protocol
 
 from tensorexpress.script_memory import ScriptMemory, wake
@@ -24,6 +25,13 @@ class SumChannel(Protocol):
     def wait(self) -> None:
         """Return when there may be something new in the memory."""
         ...
+
+
+def stall(channel: SumChannel) -> None:
+    """Wait once for sums; the time counts as stall, wherever the script is."""
+    begun_ns = time.monotonic_ns()
+    channel.wait()
+    channel.memory.add_stall(time.monotonic_ns() - begun_ns)
 
 
 class HostChannel:

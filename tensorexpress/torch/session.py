@@ -195,7 +195,7 @@ class WorkerSession(TrainingSession):
         # DDP looks at annotations, and at the name of the second argument.
         wrapped.register_comm_hook(None, lambda state, bucket: exchange.send(bucket))
         self._start(model)
-        exchange.start()
+        exchange.start(wrapped)
         return wrapped
 
     def _layers(self, model: torch.nn.Module) -> list[list[Named]]:
@@ -223,18 +223,21 @@ class WorkerSession(TrainingSession):
         """End training: all updates are made, and as many as the run has."""
         if self.engine is None:
             return
+        memory = self._channel.memory
+        memory.mark(memory.stepped, memory.rounds)
         self.engine.close()
         if self.engine.steps != self.steps:
             raise InputError(
                 f"the script made {self.engine.steps} steps; accepted: the {self.steps} of the run (session.steps), "
                 "which iterations and warmup of the scenario set"
             )
-        self._channel.memory.finish()
+        memory.finish()
         self._channel.wake()
 
     def _stepped(self) -> None:
         super()._stepped()
-        self._tell({"losses": self.losses[-1]})
+        assert self.engine is not None
+        self._tell({"losses": self.losses[-1], "waited_for_all": self.engine.waited_for_all})
 
     def _say(self, text: str) -> None:
         if self.worker == 0:

@@ -14,7 +14,6 @@ waited for, and the means of all workers are what is found there.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
 from typing import Any, Protocol
@@ -22,8 +21,8 @@ from typing import Any, Protocol
 import torch
 
 from tensorexpress.errors import InputError
-from tensorexpress.script_memory import ScriptMemory
-from tensorexpress.torch.channel import SumChannel
+from tensorexpress.script_memory import AT, ScriptMemory
+from tensorexpress.torch.channel import SumChannel, stall
 from tensorexpress.torch.first_use import FirstUse
 from tensorexpress.torch.training_layers import Named, trainable
 from tensorexpress.torch.training_parts import Stage, Trained, TrainedLayer
@@ -106,6 +105,9 @@ class Engine:
         self._frozen = [each for each in model.named_parameters() if not each[1].requires_grad]
         #: Steps that were made; also the number of the forward pass that comes next.
         self.steps = 0
+        #: Whether the last forward pass began with all sums there; None before the second one.
+        self.waited_for_all: bool | None = None
+        self._has_begun = False
         self._has_said_why = False
         self._watch = GradientWatch(self)
         self._hooks = [each.parameter.register_post_accumulate_grad_hook(self._hook_of(each)) for each in self.parts]
@@ -154,7 +156,7 @@ class Engine:
         with _own_doing(), torch.no_grad():
             layer.write_gradients()
         layer.stage = Stage.SENT
-        memory.ready_ns[layer.sent, layer.index] = time.monotonic_ns()
+        memory.mark(memory.made, layer.sent, layer.index)
         layer.sent += 1
         memory.ready[layer.index] = layer.sent
         self._channel.wake()
@@ -189,7 +191,9 @@ class Engine:
         self._next_round()
 
     def _next_round(self) -> None:
+        self._memory.mark(self._memory.stepped, self.steps)
         self.steps += 1
+        self._has_begun = False
         for each in self.parts:
             each.passes, each.was_read = 0, False
         self._watch.reset()
@@ -258,7 +262,7 @@ class Engine:
                     self._update_with_mean(other)
                     break
             else:
-                self._channel.wait()
+                stall(self._channel)
 
     def _update_with_mean(self, layer: TrainedLayer) -> None:
         with _own_doing():
@@ -293,13 +297,13 @@ class Engine:
     def before_use(self, parameter: torch.Tensor) -> None:
         """Update a parameter that is about to be used for the first time since the last step."""
         layer = self._part_of[id(parameter)].layer
-        arrived_ns, forward_ns = (times[self.steps] for times in (self._memory.arrived_ns, self._memory.forward_ns))
-        if not arrived_ns[layer.index]:
-            arrived_ns[layer.index] = time.monotonic_ns()
+        if not self._has_begun:
+            self._has_begun = True
+            if self.steps:
+                self.waited_for_all = all(each.stage is not Stage.PENDING for each in self._layers)
+        mark_once(self._memory, self.steps, layer.index)
         if layer.stage is Stage.PENDING:
             self._complete(layer)
-        if not forward_ns[layer.index]:
-            forward_ns[layer.index] = time.monotonic_ns()
 
     def before_read(self, tensor: torch.Tensor, frame: FrameType) -> None:
         """Have a gradient that somebody reads be the mean of all workers'."""
@@ -333,7 +337,7 @@ class Engine:
     def before_backward(self, loss: torch.Tensor) -> None:
         """Take note of a loss, and of when backward began."""
         if self.steps < self._memory.rounds:
-            self._memory.backward_ns[self.steps] = time.monotonic_ns()
+            self._memory.mark(self._memory.backward, self.steps)
         self._on_loss(loss)
 
     def _say_why(self, each: Trained) -> None:
@@ -348,6 +352,12 @@ class Engine:
 def _is_setting_to_none(frame: FrameType) -> bool:
     """Whether it is a module's `zero_grad` that looks whether there is a gradient to be forgotten."""
     return frame.f_code is torch.nn.Module.zero_grad.__code__ and frame.f_locals.get("set_to_none") is True
+
+
+def mark_once(memory: ScriptMemory, steps: int, layer: int) -> None:
+    """Mark that the forward pass after so many steps came to a layer, if it did so for the first time."""
+    if not memory.arrived[steps, layer, AT]:
+        memory.mark(memory.arrived, steps, layer)
 
 
 def check_steps(made: int, memory: ScriptMemory) -> None:
