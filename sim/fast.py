@@ -14,6 +14,7 @@ from tensorexpress.buffer import shares
 from tensorexpress.changes import USUAL_PACE
 from tensorexpress.errors import SimulationError, StoppedError
 from tensorexpress.graph import NODE_KINDS
+from tensorexpress.memory import check_memory
 from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS, Pifo
 from tensorexpress.recovery import ALPHA_ONE
 from tensorexpress.sim.columns import *
@@ -146,7 +147,7 @@ class _Layout:
         self._fill_changes()
         flows.rows[place] = self.flows.rows
         self.memory = self._start(log_rows)
-        self._used = memory.align()
+        self._used, self.packets = memory.align(), 0
         self.add_packets(FIRST_PACKETS)
 
     def add_packets(self, count: int) -> None:
@@ -157,7 +158,14 @@ class _Layout:
         if self._used > MOST_WORDS:
             raise SimulationError("found more packets under way than fit into 16 GiB; accepted: what fits")
         if self._used > self.memory.size:
+            # Old and new memory are there at once; of the new one, all that is used.
+            check_memory(
+                "simulation",
+                8 * (self.memory.size + self._used),
+                f"{self.packets + count:,} packets under way, more with every time-out or window",
+            )
             self.memory = _with_reserve(self.memory, self._used)
+        self.packets += count
         m, addresses = self.memory, first + np.arange(count) * columns
         m.view(np.int32)[2 * addresses + P_NEXT] = np.append(addresses[1:], m[FREE])
         m[FREE] = first
@@ -415,6 +423,20 @@ class _Layout:
         delivered = self.memory[times[0] : times[-1] + width].reshape(-1, TIMES_COLUMNS)[:, T_DELIVERED]
         return int(np.count_nonzero(delivered != NONE))
 
+    def why_stuck(self) -> str:
+        """Return why no message arrives, by what the ports have counted, and how to mend it."""
+        ports = self.memory[self.ports.at[:, None] + np.array([L_DROPS, L_LOSSES])]
+        drops, losses = ports.sum(axis=0).tolist()
+        timeouts = int(self.memory[TIMEOUTS])
+        if timeouts > 10 * (drops + losses):
+            return (
+                f"{timeouts:,} time-outs have sent packets again that only waited, {drops:,} packets were dropped; "
+                "take faster links, or a larger transport.rto_min"
+            )
+        if losses > drops:
+            return f"{losses:,} packets were lost on links; take a smaller loss"
+        return "the same packets are dropped again and again; give cluster.buffer room for a packet of every worker"
+
     def write(self, record: Record) -> None:
         """Copy what happened out of the memory."""
         p, m = self.program, self.memory
@@ -520,10 +542,7 @@ def run(
         if budgets % PATIENCE == 0:
             before, arrived = arrived, layout.arrived()
             if arrived == before:
-                raise SimulationError(
-                    f"no message has arrived in {PATIENCE * BUDGET:,} events: the same packets are dropped again and "
-                    "again; give cluster.buffer room for a packet of every worker"
-                )
+                raise SimulationError(f"no message has arrived in {PATIENCE * BUDGET:,} events: {layout.why_stuck()}")
         if status == GROW and m[FREE_COUNT] < m[SPARE]:
             layout.add_packets(packets)
             packets = min(2 * packets, MORE_PACKETS)

@@ -6,22 +6,27 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tensorexpress.errors import InputError, MachineError, unknown
+from tensorexpress.errors import InputError, MachineError, ScenarioError, unknown
 from tensorexpress.graph import ARCHITECTURES
 from tensorexpress.memory import check_memory
 from tensorexpress.observed import ObservedJob, ObservedNetwork, make_trace
 from tensorexpress.plan import Plan, slice_counts
+from tensorexpress.recovery import LONGEST_TIMEOUT_PS
 from tensorexpress.replan import NewRoutes
 from tensorexpress.scenario import Scenario
-from tensorexpress.sim.flat_plan import FlatPlan, build, transmissions_of
+from tensorexpress.sim.flat_plan import NEVER, FlatPlan, build, transmissions_of
 from tensorexpress.sim.grain import check_grain, coarsened
 from tensorexpress.sim.record import Record
 from tensorexpress.sim_engines import ENGINES
 from tensorexpress.trace import LINK, Trace
+from tensorexpress.units import PS_PER_SECOND, format_rate, format_time, serialisation_ps
 
 #: Bytes of memory that a simulation needs for every chunk of an iteration, all tables included.
 _BYTES_PER_CHUNK = 64
 _BYTES_PER_MESSAGE = 500
+
+#: How many times as long as the longest time-out a packet may occupy a link.
+_MOST_TIMEOUTS = 10
 
 
 def simulate(
@@ -55,8 +60,32 @@ def simulate_coarsely(
     coarse = coarsened(plan, grain)
     program = build(coarse, grain, plan, [(each.from_ps, each.replanned.plan) for each in routes])
     expected = max(1, transmissions_of(program))
+    check_timeouts(coarse, program)
     record = execute(program, engine, stopped=stopped, advanced=lambda done: advanced(min(1.0, done / expected)))
     return coarse, to_trace(coarse, program, record)
+
+
+def check_timeouts(plan: Plan, program: FlatPlan) -> None:
+    """Refuse links so slow that a packet takes many times as long as the longest time-out.
+
+    Every flow would send packets again all the time, for which these links have no room.
+    """
+    if program.rto_min_ps >= NEVER:
+        return
+    links = np.unique(np.concatenate([program.path, program.back]))
+    if not len(links):
+        return
+    slowest = links[np.argmin(program.link_rate_bps[links])]
+    rate_bps, scenario = int(program.link_rate_bps[slowest]), plan.scenario
+    packet_ps = serialisation_ps(program.full_packet_bytes, rate_bps)
+    if packet_ps > _MOST_TIMEOUTS * LONGEST_TIMEOUT_PS:
+        least_bps = -(-program.full_packet_bytes * 8 * PS_PER_SECOND // (_MOST_TIMEOUTS * LONGEST_TIMEOUT_PS))
+        raise ScenarioError(
+            f"{scenario.name}: a packet of {program.full_packet_bytes} bytes takes {format_time(packet_ps)} on a link "
+            f"of {format_rate(rate_bps)}, and what is not acknowledged within {format_time(LONGEST_TIMEOUT_PS)} is "
+            f"sent again; accepted: links of {format_rate(least_bps)} or more, a smaller mtu, or cluster.buffer=0 "
+            "(unlimited), with which there are no time-outs"
+        )
 
 
 def needed_bytes(scenario: Scenario, grain: int = 1) -> int:

@@ -13,11 +13,11 @@ def installed_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def check_memory(scenario: str, needed_bytes: int) -> None:
-    """Refuse to begin what needs more memory for a scenario than there is."""
+def check_memory(scenario: str, needed_bytes: int, cause: str = "") -> None:
+    """Refuse to begin what needs more memory for a scenario than there is; a cause says what needs it."""
     if needed_bytes > installed_bytes():
         raise ScenarioError(
-            f"{scenario}: found a scenario that needs about {format_size(needed_bytes)} of memory; accepted: what fits "
-            f"into the {format_size(installed_bytes())} of this machine; take fewer workers, a smaller model or a "
-            "larger mtu"
+            f"{scenario}: found a scenario that needs about {format_size(needed_bytes)} of memory"
+            f"{f' for {cause}' if cause else ''}; accepted: what fits into the {format_size(installed_bytes())} of "
+            "this machine; take fewer workers, a smaller model or a larger mtu"
         )

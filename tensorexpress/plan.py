@@ -45,6 +45,9 @@ from tensorexpress.workload import Workload
 
 Ints = NDArray[np.int64]
 
+#: Bytes of memory of a slice of a plan.
+_BYTES_PER_SLICE = 200
+
 #: Memory that drawing a message takes, and messages that are looked at in one go.
 _BYTES_PER_MESSAGE = 200
 _AT_ONCE = 10_000
@@ -550,6 +553,12 @@ def _check_memory(scenario: Scenario) -> None:
     check_memory(scenario.name, numbers * np.dtype(np.int64).itemsize)
 
 
+def _check_slices(scenario: Scenario, policy: Policy) -> None:
+    """Refuse a policy whose slices, each of them an object, would not fit into memory."""
+    slices = sum(sum(slice_counts(job, policy.slice_bytes)) for job in scenario.jobs)
+    check_memory(scenario.name, slices * _BYTES_PER_SLICE, f"the {slices:,} slices of policy {policy.name}")
+
+
 def check_duration(scenario: Scenario) -> None:
     """Refuse a scenario whose times would not fit into 64 bits: one that takes weeks to compute or to send."""
     links, copies = scenario.slowest().rate_bps, [scenario.transport.copy_rate_bps] * 2
@@ -574,6 +583,7 @@ def make_plan(scenario: Scenario, policy: Policy, dscps: Sequence[int] | None = 
     scenario.check_in_step()
     check_duration(scenario)
     _check_memory(scenario)
+    _check_slices(scenario, policy)
     queues = scenario.cluster.queues
     chosen = default_dscps(queues) if dscps is None else check_dscps(dscps, queues)
     paths, placements = usual_paths(scenario), placements_for(scenario, policy)

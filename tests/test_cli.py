@@ -206,6 +206,65 @@ def test_tab_completion_is_as_the_readme_says():
     assert found.split() == ["plain,predict"]
 
 
+@pytest.mark.parametrize("bandwidth", ["100 bps", "7 Kbps"])
+def test_links_on_which_a_packet_outlasts_all_time_outs_are_refused_by_their_name(tmp_path, bandwidth):
+    (tmp_path / "small.csv").write_text("layer_index,numel,forward_ns,backward_ns\n0,100000,1000,1000\n")
+    slow = ["--set", f"job.csv={tmp_path}/small.csv", "--set", f"cluster.bandwidth={bandwidth}"]
+    result = run("predict", *slow, "--policy", "fifo")
+    assert result.exit_code == 2
+    assert f"on a link of {bandwidth}, and what is not acknowledged within 1 s is sent again" in result.stderr
+    assert "accepted: links of 7.231 Kbps or more" in result.stderr
+    assert run("predict", *slow, "--policy", "fifo", "--set", "cluster.buffer=0").exit_code == 0, "no time-outs"
+
+
+def test_what_keeps_messages_from_arriving_is_named_by_what_was_counted(monkeypatch):
+    from tensorexpress.errors import SimulationError
+    from tensorexpress.plan import make_plan
+    from tensorexpress.policy import POLICIES
+    from tensorexpress.scenario import read_scenario
+    from tensorexpress.sim import fast, run
+
+    # A time-out at every packet: without the bound, flows send the same packets again for ever.
+    monkeypatch.setattr(run, "check_timeouts", lambda plan, program: None)
+    monkeypatch.setattr(fast, "BUDGET", 20_000)
+    monkeypatch.setattr(fast, "PATIENCE", 50)
+    slow = ["job.workers=4", "job.servers=1", "cluster.bandwidth=100 Kbps", "transport.rto_min=1 us"]
+    for overrides, cause in (
+        ([*slow[:2], "cluster.bandwidth=1 Mbps", "loss=0.9"], "packets were lost on links; take a smaller loss"),
+        (slow, "time-outs have sent packets again that only waited"),
+    ):
+        with pytest.raises(SimulationError, match=cause):
+            run.simulate(make_plan(read_scenario(None, overrides), POLICIES["fifo"]))
+
+
+def test_a_huge_layer_is_predicted_with_little_memory(tmp_path):
+    from tensorexpress.results import side_by_side
+    from tensorexpress.scenario import read_scenario
+    from tensorexpress.sim.predict import predict
+
+    (tmp_path / "huge.csv").write_text("layer_index,numel,forward_ns,backward_ns\n0,100000000000,1000,1000\n")
+    huge = read_scenario(None, [f"job.csv={tmp_path}/huge.csv", "job.workers=2", "job.servers=1"])
+    made = []
+    with pytest.MonkeyPatch.context() as patch:
+        real = side_by_side.make_plan
+        patch.setattr(side_by_side, "make_plan", lambda *of: made.append(real(*of)) or made[-1])
+        compared = predict(huge, ["fifo"], grain=1024)
+    assert [len(plan.jobs[0].slices) <= 50_000 for plan in made] == [True]
+    assert 0.5 < compared.of_optimal("fifo") <= 1
+
+
+def test_slices_that_do_not_fit_into_memory_are_refused_before_they_are_cut(monkeypatch):
+    from tensorexpress import memory
+    from tensorexpress.errors import ScenarioError
+    from tensorexpress.plan import make_plan
+    from tensorexpress.policy import parse_policy
+    from tensorexpress.scenario import read_scenario
+
+    monkeypatch.setattr(memory, "installed_bytes", lambda: 10_000_000)
+    with pytest.raises(ScenarioError, match=r"for the [0-9,]+ slices of policy p3:slice=1 KB; accepted: what fits"):
+        make_plan(read_scenario(), parse_policy("p3:slice=1 KB"))
+
+
 def test_what_does_not_fit_into_memory_is_planned_and_not_simulated(monkeypatch):
     from tensorexpress import memory
     from tensorexpress.errors import ScenarioError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from tensorexpress.bound import make_demand, run_bound_ps
@@ -15,6 +15,9 @@ from tensorexpress.results.columns import Cells, JobResult, cells
 from tensorexpress.results.provenance import Provenance, provenance
 from tensorexpress.scenario import Scenario
 from tensorexpress.trace import JobMetrics, Trace, busiest_link, measure_job
+
+#: Slices of a job from which on finer ones tell the bound nothing more, but take time and memory.
+_MOST_SLICES = 50_000
 
 
 @dataclass(frozen=True)
@@ -123,9 +126,12 @@ def side_by_side(
 def _optimal_ps(scenario: Scenario, results: Sequence[Result], grain: int) -> tuple[float, ...]:
     """Return the least bound over the runs compared, each with its own slices and with the finest.
 
-    How to slice is for a policy to choose, and so is where workers stand when measuring begins.
+    How to slice is for a policy to choose, and so is where workers stand when measuring begins. The finest slices are
+    those of `ideal`, but for models that would be cut into more than `_MOST_SLICES`.
     """
-    finest = make_plan(scenario, POLICIES["ideal"])
+    largest_bytes = max(sum(job.workload.tensor_bytes) for job in scenario.jobs)
+    ideal = POLICIES["ideal"]
+    finest = make_plan(scenario, replace(ideal, slice_bytes=max(ideal.slice_bytes, -(-largest_bytes // _MOST_SLICES))))
     return tuple(_job_bound_ps(finest, number, results, grain) for number in range(len(scenario.jobs)))
 
 
