@@ -28,7 +28,6 @@ from tensorexpress.cli.run_notes import notes_on, with_background
 from tensorexpress.cli.run_script import (
     check_trainable,
     notes_on_training,
-    reference_losses,
     training_script,
     with_losses,
 )
@@ -141,6 +140,7 @@ def run(
     from tensorexpress.results.side_by_side import Result, side_by_side
     from tensorexpress.scaling import longer_silence_ps
     from tensorexpress.target.runner import check_replan, run_calmly, run_plan
+    from tensorexpress.target.scripts import run_reference
     from tensorexpress.target.speed import check_speed
     from tensorexpress.trace_file import trace_path, write_trace
     from tensorexpress.units import PS_PER_SECOND, parse_time
@@ -188,7 +188,7 @@ def run(
 
     runs: list[Run] = []
     had_barrier = any(job.barrier for job in plans[0].scenario.jobs)
-    expected = reference_losses(plans[0], script) if script is not None and reference else None
+    expected = run_reference(plans[0], script) if script is not None and reference else None
     with locked_directory(directory) if directory is not None else nullcontext():
         _announce_long(plans, of_file=plan_path is not None or (scenario or "").endswith(".json"))
         for plan in plans:

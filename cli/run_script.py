@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tensorexpress.policy import Policy
     from tensorexpress.target import Target
     from tensorexpress.target.runner import Run
-    from tensorexpress.target.scripts import TrainingScript
+    from tensorexpress.target.scripts import Reference, TrainingScript
 
 #: Compute of the same script may differ by less than this between policies.
 _MOST_APART = 0.1
@@ -60,20 +60,18 @@ def check_trainable(plan: Plan, target: Target, policies: Iterable[Policy]) -> N
         )
 
 
-def reference_losses(plan: Plan, script: TrainingScript) -> tuple[float, ...]:
-    """Return the losses of a script that is alone and stands for all workers of a plan."""
-    from tensorexpress.target.scripts import run_alone
-
-    return run_alone(plan, script)
-
-
 def notes_on_training(
-    runs: Sequence[Run], script: TrainingScript | None, expected: Sequence[float] | None, had_barrier: bool
+    runs: Sequence[Run], script: TrainingScript | None, expected: Reference | None, had_barrier: bool
 ) -> list[str]:
     """Return notes on losses and times of a script's runs; `had_barrier`: their scenario had one."""
     if script is None:
         return []
     notes = []
+    if expected is not None and expected.because:
+        notes.append(
+            "- The reference is a process for each worker, whose gradients are summed in memory, and not one process "
+            f"for all: {expected.because}."
+        )
     for run in runs:
         name, losses = run.plan.policy.name, run.losses
         compared = "" if expected is None else f"; {_difference(losses, expected)}"
@@ -138,18 +136,18 @@ def _unexplained(run: Run) -> Iterator[str]:
         )
 
 
-def _difference(found: Sequence[float], expected: Sequence[float]) -> str:
+def _difference(found: Sequence[float], expected: Reference) -> str:
     """Return how far losses are from those of the reference, in words.
 
-    >>> _difference([1.0, 0.5], [1.0, 0.5]), _difference([1.0, 0.5], [1.0, 0.4])
+    >>> from tensorexpress.target.scripts import Reference
+    >>> _difference([1.0, 0.5], Reference((1.0, 0.5))), _difference([1.0, 0.5], Reference((1.0, 0.4)))
     ('all of them are those of one process, bit for bit', 'they differ from those of one process by 0.1 at most')
     """
-    if list(found) == list(expected):
-        return "all of them are those of one process, bit for bit"
-    if len(found) != len(expected):
-        return f"alone, the script made {len(expected)} steps"
-    worst = max(abs(one - other) for one, other in zip(found, expected, strict=True))
-    return f"they differ from those of one process by {worst:.2g} at most"
+    those = "those of the reference" if expected.because else "those of one process"
+    if list(found) == list(expected.losses):
+        return f"all of them are {those}, bit for bit"
+    worst = max(abs(one - other) for one, other in zip(found, expected.losses, strict=True))
+    return f"they differ from {those} by {worst:.2g} at most"
 
 
 def with_losses(document: dict[str, Any], runs: Sequence[Run]) -> dict[str, Any]:

@@ -85,9 +85,20 @@ ENGINE = "optimizer = session.distribute(model, torch.optim.SGD, lr=0.1, momentu
 DDP = "model = session.ddp(model)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)"
 
 
-def run(scenario: Path, more: str, *arguments: str, distribute: str = ENGINE) -> Any:
+def filled(distribute: str, more: str, replaced: dict[str, str]) -> str:
+    """Return the script with its gaps filled, and some of its text replaced."""
+    text = SCRIPT.replace("DISTRIBUTE", distribute).replace("MORE", more)
+    for old, new in replaced.items():
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+def run(
+    scenario: Path, more: str, *arguments: str, distribute: str = ENGINE, replaced: dict[str, str] | None = None
+) -> Any:
     script = scenario.with_name("train.py")
-    script.write_text(SCRIPT.replace("DISTRIBUTE", distribute).replace("MORE", more))
+    script.write_text(filled(distribute, more, replaced or {}))
     return CliRunner().invoke(main, ["run", str(scenario), "--script", str(script), "--wires", *arguments])
 
 
@@ -153,6 +164,61 @@ def test_a_script_that_waits_for_all_sums_is_predicted_with_a_barrier(
     assert CliRunner().invoke(main, ["compare", path]).exit_code == 0
     assert "waited for all sums" not in usual[0].output
     assert usual[1]["waits_for_all"] is False
+
+
+#: A script that chooses its part of the data by itself, as a DistributedSampler does, and what it is given.
+OWN_PART = {
+    "for own, classes in session.shards(inputs, inputs[:, :5].argmax(dim=1)):": "if True:\n"
+    "        own = inputs[session.worker :: session.workers]\n"
+    "        classes = own[:, :5].argmax(dim=1)"
+}
+
+
+@rest(but=1)
+@pytest.mark.parametrize(
+    ("distribute", "more", "because"),
+    [
+        ("DDP", "", "the script never calls session.shards, so alone it has the data of one of 2 workers"),
+        ("ENGINE", "", "the script never calls session.shards, so alone it has the data of one of 2 workers"),
+        ("DDP", "assert torch.distributed.get_rank() == session.worker", "ValueError: Default process group has not"),
+    ],
+)
+def test_a_reference_of_a_script_that_cannot_be_alone_sums_in_memory(
+    small: Path, distribute: str, more: str, because: str
+) -> None:
+    own_part = OWN_PART if not more else {}
+    result = run(small, more, "--reference", distribute={"DDP": DDP, "ENGINE": ENGINE}[distribute], replaced=own_part)
+    assert result.exit_code == 0, result.output
+    assert "The reference is a process for each worker, whose gradients are summed in memory" in result.output
+    assert because in result.output
+    assert "all of them are those of the reference, bit for bit" in result.output
+
+
+@rest()
+def test_a_reference_without_losses_or_with_other_steps_is_no_comparison(small: Path) -> None:
+    no_loss = {".cross_entropy(model(own), classes).backward()": ".cross_entropy(model(own), classes).sum()"}
+    result = run(small, "", "--reference", "--set", "job.workers=1", replaced=no_loss)
+    assert result.exit_code == 2, result.output
+    assert "--reference has no losses to compare" in result.output.splitlines()[-1]
+    result = run(small, "", "--reference", "--set", "job.workers=1", replaced={"range(session.steps)": "range(2)"})
+    assert result.exit_code == 2, result.output
+    assert result.output.splitlines()[-1].endswith(
+        "train.py (worker 0): the script made 2 steps; accepted: the 3 of the run (session.steps), which iterations "
+        "and warmup of the scenario set"
+    )
+
+
+@rest()
+def test_a_script_alone_that_has_the_data_of_one_worker_of_several_is_refused(small: Path) -> None:
+    script = small.with_name("train.py")
+    for distribute in (ENGINE, DDP):
+        script.write_text(filled(distribute, "", OWN_PART))
+        alone = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+        assert alone.returncode == 0, alone.stderr
+        several = {**os.environ, "TENSOREXPRESS_WORKERS": "2"}
+        result = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=several)
+        assert result.returncode == 1
+        assert "NotAloneError: the script never calls session.shards" in result.stderr.splitlines()[-1]
 
 
 def worst_difference(output: str) -> float:

@@ -6,7 +6,7 @@ process:
     to it       a line of JSON: which worker it is, of how many, the layers of the plan, and how many steps there are
     from it     lines of JSON: {"joined": DIGEST} when its model is ready to be trained, {"losses": [...],
                 "waited_for_all": true, false or null} for every step, {"done": true} when it has ended as it should,
-                {"error": TEXT} when it has not
+                {"error": TEXT} when it has not, {"not_alone": TEXT} when it cannot stand for all workers alone
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ from tensorexpress.host.nursery import SCRIPT_DESCRIPTOR
 from tensorexpress.host.process import Scripts
 from tensorexpress.host.script import layer_elements
 from tensorexpress.plan import Plan
-from tensorexpress.script_memory import new_memory
+from tensorexpress.script_memory import ScriptMemory, new_memory
 from tensorexpress.target.events import ProcessEvent
+from tensorexpress.target.memory_sums import sums_in_memory
 
 _JOB, _STANDARD_ERROR = 0, 2
 
@@ -129,9 +130,10 @@ def _status(pid: int) -> int:
 class RunningScripts:
     """The scripts of all workers of a plan's job."""
 
-    def __init__(self, plan: Plan, script: TrainingScript):
+    def __init__(self, plan: Plan, script: TrainingScript, in_memory: bool = False):
+        """Take note of what to start; `in_memory`: its gradients are summed by this process, and not by hosts."""
         self.events: queue.SimpleQueue[ProcessEvent] = queue.SimpleQueue()
-        self._plan, self._script = plan, script
+        self._plan, self._script, self._in_memory = plan, script, in_memory
         self._elements = layer_elements(plan.jobs[_JOB])
         self._processes: list[_ScriptProcess] = []
         #: By worker: the end of its channel that is for its host.
@@ -149,7 +151,7 @@ class RunningScripts:
         """Start a process for every worker."""
         job, rounds = self._plan.jobs[_JOB], self._plan.scenario.rounds
         layers = [layer.name for layer in job.job.workload.layers]
-        in_switches = sorted({piece.tensor for piece in job.summed})
+        in_switches = [] if self._in_memory else sorted({piece.tensor for piece in job.summed})
         workers = len(job.job.workers)
         for worker in range(workers):
             memory = new_memory(self._elements, rounds)
@@ -184,6 +186,14 @@ class RunningScripts:
         memories = dict(zip(known, places, strict=False))
         channels = dict(zip(own, places[len(known) :], strict=True))
         return Scripts(memories, channels, self._script.checks), tuple(handed)
+
+    @contextmanager
+    def summed_in_memory(self) -> Iterator[None]:
+        """Sum gradients of all scripts in this process, from when all are ready."""
+        rounds = self._plan.scenario.rounds
+        memories = [ScriptMemory(each.memory, self._elements, rounds) for each in self._processes]
+        with sums_in_memory(memories, self._channels):
+            yield
 
     def let_go(self) -> None:
         """Close what hosts have by now: who reads from them notices when they end."""
@@ -226,6 +236,11 @@ class RunningScripts:
             return event.script in self._done and "ended" in event.message
         return True
 
+    def take_or_fail(self, event: ProcessEvent) -> None:
+        """Take a message of a script; raise its failure if it is one."""
+        if not self.take(event):
+            raise event.failure()
+
     def _check_equal(self) -> None:
         first = min(self._digests)
         for worker, digest in sorted(self._digests.items()):
@@ -262,8 +277,45 @@ def mean_loss(losses: Sequence[float]) -> float:
     return math.fsum(losses) / len(losses) if losses else math.nan
 
 
-def run_alone(plan: Plan, script: TrainingScript) -> tuple[float, ...]:
-    """Return the losses of a script that is alone, and stands for all workers of a plan, one after another."""
+@dataclass(frozen=True)
+class Reference:
+    """The losses that a run should have."""
+
+    losses: tuple[float, ...]
+    #: Why they are not those of one process, but of one for each worker, with sums in memory; empty if they are.
+    because: str = ""
+
+
+def run_reference(plan: Plan, script: TrainingScript) -> Reference:
+    """Return the losses that a script has without a network: alone or, if it cannot be, with sums in memory."""
+    check_script(plan)
+    rounds = plan.scenario.rounds
+    losses, because = _run_alone(plan, script)
+    if not because and len(losses) != rounds:
+        because = f"alone, the script made {len(losses)} steps"
+    if because:
+        losses = _run_in_memory(plan, script)
+    if all(map(math.isnan, losses)):
+        raise InputError(
+            f"{script.path}: --reference has no losses to compare: backward() was called on none; accepted: a script "
+            "that calls session.record(loss)"
+        )
+    return Reference(losses, because)
+
+
+def _run_in_memory(plan: Plan, script: TrainingScript) -> tuple[float, ...]:
+    """Return the losses of a process for each worker, whose gradients are summed in memory."""
+    with running_scripts(plan, script, in_memory=True) as scripts:
+        while not scripts.have_joined:
+            scripts.take_or_fail(scripts.events.get())
+        with scripts.summed_in_memory():
+            while not scripts.have_ended:
+                scripts.take_or_fail(scripts.events.get())
+        return scripts.losses
+
+
+def _run_alone(plan: Plan, script: TrainingScript) -> tuple[tuple[float, ...], str]:
+    """Return the losses of a script that is alone and stands for all workers; and why it cannot, if so."""
     ours, report = socket.socketpair()
     with report:
         process = _ScriptProcess(0, -1, _start(script, 0, (report.fileno(), -1, -1)), ours)
@@ -273,19 +325,21 @@ def run_alone(plan: Plan, script: TrainingScript) -> tuple[float, ...]:
     try:
         process.listen(f"{script.path} (alone)", task, events)
         while "done" not in (event := events.get()).message:
+            if "not_alone" in event.message:
+                return (), event.message["not_alone"]
             if "losses" not in event.message:
                 raise event.failure()
             losses.append(mean_loss(event.message["losses"]))
     finally:
         process.end()
-    return tuple(losses)
+    return tuple(losses), ""
 
 
 @contextmanager
-def running_scripts(plan: Plan, script: TrainingScript) -> Iterator[RunningScripts]:
+def running_scripts(plan: Plan, script: TrainingScript, in_memory: bool = False) -> Iterator[RunningScripts]:
     """Start the scripts of a plan; none outlives the block."""
     check_script(plan)
-    scripts = RunningScripts(plan, script)
+    scripts = RunningScripts(plan, script, in_memory)
     try:
         scripts.start()
         yield scripts

@@ -16,7 +16,7 @@ from tensorexpress import tied
 from tensorexpress.errors import TensorExpressError, one_line
 from tensorexpress.script_memory import ScriptMemory
 from tensorexpress.torch.channel import HostChannel, HostLostError
-from tensorexpress.torch.session import LoneSession, TrainingSession, WorkerSession, give
+from tensorexpress.torch.session import LoneSession, NotAloneError, TrainingSession, WorkerSession, give
 
 #: The longest message of an exception that is told as it is.
 _LONGEST_TEXT = 500
@@ -36,14 +36,24 @@ def main(parent: int, report: int, memory: int, channel: int) -> None:
         reports.sendall(json.dumps(message).encode() + b"\n")
 
     script, status = sys.argv[1], 1
+    session: TrainingSession
+    if memory < 0:
+        session = LoneSession(workers=task["workers"], steps=task["steps"])
+    else:
+        shared = ScriptMemory(memory, task["elements"], task["steps"])
+        session = WorkerSession(task, HostChannel(shared, socket.socket(fileno=channel)), tell)
     try:
-        _train(task, memory, channel, tell)
+        _train(session, tell)
         tell({"done": True})
         status = 0
+    except NotAloneError as error:
+        tell({"not_alone": str(error)})
     except TensorExpressError as error:
         tell({"error": f"{script} (worker {task['worker']}): {error}"})
     except Exception as error:
-        tell({"error": _told(error, script, task["worker"])})
+        text = _told(error, script, task["worker"])
+        # What a script for DDP fails with alone may be that torch.distributed has no other processes.
+        tell({"not_alone" if isinstance(session, LoneSession) and session.is_ddp else "error": text})
     except SystemExit as end:
         tell({"error": f"{script} (worker {task['worker']}) ended with status {end.code}"})
     except HostLostError:
@@ -55,14 +65,8 @@ def main(parent: int, report: int, memory: int, channel: int) -> None:
         os._exit(status)
 
 
-def _train(task: dict[str, Any], memory: int, channel: int, tell: Callable[[dict[str, Any]], None]) -> None:
+def _train(session: TrainingSession, tell: Callable[[dict[str, Any]], None]) -> None:
     """Run the script to its end, and make sure that all of its steps were made."""
-    session: TrainingSession
-    if memory < 0:
-        session = LoneSession(workers=task["workers"], steps=task["steps"])
-    else:
-        shared = ScriptMemory(memory, task["elements"], task["steps"])
-        session = WorkerSession(task, HostChannel(shared, socket.socket(fileno=channel)), tell)
     give(session)
     del sys.argv[0]
     sys.path.insert(0, str(Path(sys.argv[0]).resolve().parent))
@@ -72,7 +76,7 @@ def _train(task: dict[str, Any], memory: int, channel: int, tell: Callable[[dict
         if end.code not in (None, 0):
             raise
     session.close()
-    if memory < 0:
+    if isinstance(session, LoneSession):
         for losses in session.losses:
             tell({"losses": losses})
 

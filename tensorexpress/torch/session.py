@@ -15,6 +15,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -31,6 +32,10 @@ from tensorexpress.torch.training_layers import Named, match_layers
 WORKERS_VARIABLE = "TENSOREXPRESS_WORKERS"
 
 _MOST_WORKERS = 10_000
+
+
+class NotAloneError(InputError):
+    """A script that is alone cannot stand for all workers."""
 
 
 class TrainingSession:
@@ -71,7 +76,7 @@ class TrainingSession:
         raise NotImplementedError
 
     def ddp(self, model: torch.nn.Module, **options: Any) -> torch.nn.Module:
-        """Return a model as DistributedDataParallel makes it, for scripts whose loop cannot change; alone, the model.
+        """Return a model as DistributedDataParallel makes it, for scripts whose loop cannot change.
 
         Its gradients are the means of all workers' when `backward` is over; options are those of DDP.
         """
@@ -107,8 +112,35 @@ class TrainingSession:
         self._seen, self._recorded = [], []
 
 
+class LoneModel(torch.nn.Module):
+    """A model in the form in which DistributedDataParallel has it, for a script that is alone."""
+
+    def __init__(self, model: torch.nn.Module, workers: int):
+        super().__init__()
+        self.module = model
+        self._workers = workers
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        """Return the output of the model."""
+        return self.module(*inputs, **options)
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Return a context in which gradients add up, as they do here anyway."""
+        if self._workers > 1:
+            raise NotAloneError(
+                f"the script calls no_sync, and alone it stands for {self._workers} workers; accepted: with a process "
+                f"for each, or {WORKERS_VARIABLE}=1"
+            )
+        return nullcontext()
+
+
 class LoneSession(TrainingSession):
     """A script that is alone, and may stand for several workers: their parts of a batch, one after another."""
+
+    def __init__(self, workers: int = 1, steps: int = 1):
+        super().__init__(workers=workers, steps=steps)
+        #: Whether the script is written for DDP, and whether it has ever asked for its part of a batch.
+        self.is_ddp, self._has_shards = False, False
 
     def _distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, accumulate: int
@@ -118,24 +150,33 @@ class LoneSession(TrainingSession):
         return optimizer
 
     def ddp(self, model: torch.nn.Module, **options: Any) -> torch.nn.Module:
-        """Return the model; a batch is a step."""
+        """Return the model in the form that DDP gives it; a batch is a step."""
         self._begin(model, accumulate=1)
-        self._is_ddp = True
-        return model
+        self.is_ddp = True
+        return LoneModel(model, self.workers)
 
     def _begin(self, model: torch.nn.Module, accumulate: int) -> None:
-        self._model, self._accumulate, self._batches, self._is_ddp = model, accumulate, 0, False
+        self._model, self._accumulate, self._batches = model, accumulate, 0
         _LossWatch(self._backward).__enter__()
+
+    def _backward(self, loss: torch.Tensor) -> None:
+        if self.workers > 1 and not self._has_shards:
+            raise NotAloneError(
+                f"the script never calls session.shards, so alone it has the data of one of {self.workers} workers; "
+                f"accepted: batches from session.shards(...), or {WORKERS_VARIABLE}=1"
+            )
+        super()._backward(loss)
 
     def shards(self, *tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
         """Yield the parts of all workers in turn; their gradients add up, and are the mean behind the last one."""
+        self._has_shards = True
         yield from self._parts(tensors)
         self._batches += 1
         if self.workers > 1 and self._batches % self._accumulate == 0:
             for parameter in self._model.parameters():
                 if parameter.grad is not None:
                     parameter.grad.div_(self.workers)
-        if self._is_ddp:
+        if self.is_ddp:
             self._stepped()
 
 
