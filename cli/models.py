@@ -52,8 +52,7 @@ def show(
     device = device or zoo.usual_device(dtype)
     workload = zoo.load(name, batch or 0, device, dtype)
     details = _details(model, workload, zoo.DEVICES[device.lower()])
-    if csv_file is not None:
-        write_csv(workload, csv_file)
+    if csv_file is not None and write_csv(workload, csv_file):
         click.echo(f"wrote {csv_file}", err=True)
     click.echo(json.dumps(details, indent=2) if _wants_json(context, as_json) else _show_table(details))
 

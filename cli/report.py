@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import tempfile
 import webbrowser
 from collections.abc import Iterable, Sequence
@@ -28,6 +29,7 @@ from tensorexpress.cli.options import (
 )
 from tensorexpress.cli.sweep import values_by_key
 from tensorexpress.errors import InputError
+from tensorexpress.files import is_special
 
 if TYPE_CHECKING:
     from tensorexpress.baseline import FittedBaseline
@@ -115,8 +117,10 @@ def report(
     if predicts:
         cases += [_prediction_of(case, engine, correction) for case in runs if case.how == "measured"]
     shown = [_explained(case, engine, explains) for case in (*runs, *cases)]
-    write_page(Contents(tuple(shown), command_line()), path)
-    click.echo(f"{path}: {Path(path).stat().st_size / 1000:.0f} KB, {_counted_cases(shown)}")
+    size = write_page(Contents(tuple(shown), command_line()), path)
+    if size is None:
+        return
+    click.echo(f"{path}: {size / 1000:.0f} KB, {_counted_cases(shown)}")
     if opens:
         open_page(path)
 
@@ -132,8 +136,8 @@ def report_prediction(
         directory = tempfile.mkdtemp(prefix="tensorexpress-")
         path = str(Path(directory) / "report.html")
     case = _scenario_case(prediction, source, calibrated_for)
-    write_page(Contents((_explained(case, "auto", None),), command_line()), path)
-    if opens:
+    written = write_page(Contents((_explained(case, "auto", None),), command_line()), path)
+    if opens and written is not None:
         open_page(path)
 
 
@@ -146,7 +150,7 @@ def open_page(path: str) -> None:
 def _is_traced(path: str) -> bool:
     from tensorexpress.trace_file import SUFFIX
 
-    return Path(path).is_dir() or path.endswith(SUFFIX)
+    return os.path.isdir(path) or path.endswith(SUFFIX)
 
 
 def _counted_cases(cases: Sequence[Case]) -> str:
@@ -163,7 +167,8 @@ def _scenario_case(prediction: SideBySide, source: str | None, calibrated_for: s
 
     if source is None:
         return Case(prediction, calibrated_for=calibrated_for)
-    text = Path(source).read_text(encoding="utf-8", errors="replace")
+    # A pipe has been read already, and has nothing left to show.
+    text = "" if is_special(source) else Path(source).read_text(encoding="utf-8", errors="replace")
     cut = text[:_MOST_TEXT] + ("\n[cut here]" if len(text) > _MOST_TEXT else "")
     return Case(prediction, (source,), cut, calibrated_for=calibrated_for)
 
@@ -213,7 +218,7 @@ def _traced_cases(paths: Iterable[str]) -> list[Case]:
     origins: list[list[str]] = []
     notes: list[tuple[str, ...]] = []
     for path in paths:
-        own_notes = read_notes(path) if Path(path).is_dir() else ()
+        own_notes = read_notes(path) if os.path.isdir(path) else ()
         for trace, plan in _traces(path):
             place = next((n for n, group in enumerate(groups) if _belongs(trace, plan, group)), len(groups))
             if place == len(groups):
@@ -233,7 +238,7 @@ def _traced_cases(paths: Iterable[str]) -> list[Case]:
 def _traces(path: str) -> Iterable[tuple[Trace, Plan]]:
     from tensorexpress.trace_file import SUFFIX, read_trace
 
-    if not Path(path).is_dir():
+    if not os.path.isdir(path):
         return [read_trace(path)]
     files = sorted(Path(path).glob(f"*{SUFFIX}"))
     if not files:

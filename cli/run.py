@@ -270,7 +270,7 @@ def _factor(scale: str, target: Target, plans: Sequence[Plan]) -> int:
     from tensorexpress.target.speed import fastest_bps
 
     if scale != "auto":
-        if not (scale.isascii() and scale.isdigit() and int(scale[:9]) >= 1):
+        if not (scale.isascii() and scale.isdigit() and len(scale) < 10 and int(scale)):
             raise InputError(f"--scale {scale!r}; accepted: a whole number of 1 or more, or auto")
         return int(scale)
     # A plan that cannot be run is not worth a measurement of this machine.

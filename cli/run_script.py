@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorexpress.errors import InputError, MachineError
@@ -37,7 +37,7 @@ def training_script(path: str | None, checks: bool, reference: bool, scale: str)
         return None
     if scale != "1":
         raise InputError(f"--scale {scale} with --script; accepted: 1, because a script computes as fast as it does")
-    if not Path(path).is_file():
+    if not os.path.isfile(path):
         raise InputError(f"--script {path!r} is no file; accepted: a Python script, such as train.py")
     if find_spec("torch") is None:
         raise MachineError("torch is not installed; `pip install 'tensorexpress[torch]'` installs it")

@@ -159,7 +159,8 @@ def _kept_meanwhile(csv_path: str | None, keys: tuple[str, ...]) -> Iterator[Cal
         yield lambda _: None
         return
     partial = _partial(csv_path)
-    partial.unlink(missing_ok=True)
+    with suppress(OSError):
+        partial.unlink(missing_ok=True)
 
     def keep(point: Point) -> None:
         # Where there is no room for it the point is still in memory, and writing the whole says what is wrong.
@@ -169,6 +170,10 @@ def _kept_meanwhile(csv_path: str | None, keys: tuple[str, ...]) -> Iterator[Cal
     try:
         yield keep
     except BaseException:
-        if partial.exists():
+        if os.path.exists(partial) and partial.stat().st_size:
             say(f"the points finished so far are in {partial}")
         raise
+    finally:
+        with suppress(OSError):
+            if not partial.stat().st_size:  # the disk is full
+                partial.unlink()

@@ -217,7 +217,7 @@ def _rates(rates: tuple[str, ...]) -> tuple[int | None, dict[int, int]]:
     """Return the rate of all ports, None for no limit, and those of single ones."""
     rate_of_all, rate_of = None, {}
     for text in rates:
-        match = re.match(r"([0-9]+)=(.*)", text)
+        match = re.match(r"([0-9]{1,5})=(.*)", text)
         if match is not None:
             rate_of[int(match[1])] = _rate(match[2])
         else:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address
 from os import PathLike
-from pathlib import Path
 from reprlib import repr as short_repr
 from typing import TYPE_CHECKING, Any
 
 from tensorexpress.errors import InputError, unknown
+from tensorexpress.files import read_within
 
 if TYPE_CHECKING:
     from tensorexpress.cluster import Cluster
@@ -24,6 +24,9 @@ GATEWAY_MAC = bytes.fromhex("025458000001")
 #: The address in whose name switches send what they have made themselves; hosts call their router so. It is on no
 #: network, and no switch takes a tensor packet from a host in its name.
 GATEWAY_IPV4 = IPv4Address("169.254.1.1")
+
+#: Longest file of addresses that is read.
+_LARGEST_FILE_BYTES = 2**24
 
 _FIRST_MAC = 0x025458_010000
 _FIRST_IPV4 = IPv4Address("10.0.0.1")
@@ -77,11 +80,11 @@ def read_addresses(path: str | PathLike[str], cluster: Cluster) -> tuple[HostAdd
     The file has a line for each host that differs: `h0 = {mac = "02:00:00:00:00:01", ipv4 = "192.168.0.1"}`.
     """
     try:
-        document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        document = tomllib.loads(read_within(path, _LARGEST_FILE_BYTES).decode())
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); give a TOML file of addresses") from None
-    except ValueError as error:
-        raise InputError(f"{path}: is not TOML ({error})") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: is not TOML ({error}); give lines such as h0 = {{ipv4 = '10.0.0.1'}}") from None
     try:
         return _merge(document, cluster.hosts, addresses_of(cluster))
     except InputError as error:

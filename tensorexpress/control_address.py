@@ -28,6 +28,9 @@ DEFAULT_SHOWN = "unix:$XDG_RUNTIME_DIR/tensorexpress/switch-ID.sock"
 
 ACCEPTED = "accepted: HOST:PORT, [IPV6]:PORT or unix:PATH"
 
+#: Digits of a UDP or TCP port.
+_MOST_DIGITS = 5
+
 _HOST_AND_PORT = re.compile(r"(?:\[([0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|([A-Za-z0-9._-]+))(?::([0-9]+))?")
 
 #: What gRPC would take for a way to connect and not for a host, some of which anybody may use.
@@ -129,9 +132,10 @@ def parse_address(text: str, said: str, *, default_port: int | None = None, any_
         raise InputError(f"{said} is no address; {ACCEPTED}")
     if match[1] is not None and not _is_ipv6(match[1]):
         raise InputError(f"{said}: {match[1]!r} is no IPv6 address; {ACCEPTED}")
-    port, lowest = int(match[3] or default_port or 0), 0 if any_port else 1
+    digits, lowest = match[3] or str(default_port or 0), 0 if any_port else 1
+    port = int(digits) if len(digits) <= _MOST_DIGITS else -1
     if not lowest <= port <= 65535:
-        raise InputError(f"{said}: port {match[3]} is out of range; accepted: {lowest} to 65535")
+        raise InputError(f"{said}: port {digits} is out of range; accepted: {lowest} to 65535")
     return TcpAddress(match[1] or match[2], port)
 
 

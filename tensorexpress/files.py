@@ -1,4 +1,4 @@
-"""Writing files whole or not at all, directories for them, and reading JSON."""
+"""Writing files whole or not at all, directories for them, reading within bounds, and JSON."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import json
 import math
 import os
 import secrets
+import stat
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from queue import Empty, Queue
+from threading import Thread
+from typing import Any, BinaryIO
 
 from tensorexpress.errors import InputError, StorageError, shown
 
@@ -31,6 +34,12 @@ _kept: ContextVar[list[StorageError] | None] = ContextVar("kept", default=None)
 #: Longest JSON file that is read; plans of a million slices are shorter.
 LARGEST_JSON_BYTES = 2**28
 
+#: Longest file of certificates or of a key that is read.
+LARGEST_PEM_BYTES = 2**20
+
+#: How long a named pipe may be without a process that opens it for writing.
+PIPE_WAIT_S = 1.0
+
 
 def of_the_disk(error: OSError) -> str | None:
     """Return what a disk did and what to do about it; None for an error that is not the disk's."""
@@ -47,9 +56,7 @@ def write_atomic(path: str | os.PathLike[str], data: str | bytes) -> bool:
     """
     content = data.encode() if isinstance(data, str) else data
     try:
-        target = os.path.realpath(path)
-        if os.path.isdir(target):
-            raise _is_directory(path)
+        target = _target(path)
         if is_special(path):
             Path(path).write_bytes(content)
         else:
@@ -128,10 +135,10 @@ def _take_lock(path: str | os.PathLike[str], lock: str) -> int:
 
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Raise the error that `write_atomic` would raise, as far as that can be known without writing."""
-    target = os.path.realpath(path)
-    directory = os.path.dirname(target)
-    if os.path.isdir(target):
-        raise _is_directory(path)
+    try:
+        directory = os.path.dirname(_target(path))
+    except (OSError, ValueError) as error:
+        raise _cannot_write(path, error.strerror if isinstance(error, OSError) else str(error)) from None
     if is_special(path):
         return
     if not os.path.isdir(directory):
@@ -149,10 +156,47 @@ def make_directory(path: str | os.PathLike[str]) -> None:
         raise InputError(f"cannot write to {os.fspath(path)!r}: {reason}; give a directory that can be made") from None
 
 
+def open_input(path: str | os.PathLike[str]) -> BinaryIO:
+    """Return a file opened for reading bytes; OSError for a named pipe that no process opens for writing in time."""
+    if not stat.S_ISFIFO(os.stat(path).st_mode) or not os.access(path, os.R_OK):
+        return open(path, "rb")
+    opened: Queue[BinaryIO] = Queue()
+    # Opening a named pipe waits for a writer, for ever where none comes.
+    Thread(target=lambda: opened.put(open(path, "rb")), daemon=True).start()  # noqa: SIM115
+    try:
+        return opened.get(timeout=PIPE_WAIT_S)
+    except Empty:
+        with suppress(OSError, Empty), open(os.open(path, os.O_RDWR | os.O_NONBLOCK), "rb", buffering=0):
+            opened.get(timeout=PIPE_WAIT_S).close()  # this writer of our own ends the thread's wait
+        raise OSError(errno.EPIPE, "a pipe that no process writes to") from None
+
+
+def read_within(path: str | os.PathLike[str], most_bytes: int) -> bytes:
+    """Return the bytes of a file; OSError for more than `most_bytes`, and as `open_input` does."""
+    with open_input(path) as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise OSError(errno.EFBIG, f"larger than {most_bytes} bytes")
+    return content
+
+
+def read_pem(what: str, path: str | os.PathLike[str]) -> bytes:
+    """Return the bytes of a PEM file; InputError names what it was given for, such as an option."""
+    at = f"{what} {os.fspath(path)!r}"
+    try:
+        content = read_within(path, LARGEST_PEM_BYTES)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{at}: cannot be read ({reason}); give a PEM file") from None
+    if b"-----BEGIN" not in content:
+        raise InputError(f"{at}: is no PEM file; give one that begins with '-----BEGIN'")
+    return content
+
+
 def read_json(path: str | os.PathLike[str], remedy: str, kind: type[InputError] = InputError) -> Any:
     """Return what a JSON file holds; an error of this kind, with what to do, when that cannot be."""
     try:
-        with open(path, "rb") as file:
+        with open_input(path) as file:
             content = file.read(LARGEST_JSON_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
@@ -200,6 +244,15 @@ def _with_different_names(members: list[tuple[str, Any]]) -> dict[str, Any]:
 def is_special(path: str | os.PathLike[str]) -> bool:
     """Whether this is a pipe or a device, which is written to and not replaced."""
     return os.path.exists(path) and not os.path.isfile(path)
+
+
+def _target(path: str | os.PathLike[str]) -> str:
+    """Return the name of the file that is to be written, links followed; OSError for a name that no file can have."""
+    target = os.path.realpath(path)
+    with suppress(FileNotFoundError):
+        if stat.S_ISDIR(os.stat(target).st_mode):
+            raise _is_directory(path)
+    return target
 
 
 def _is_directory(path: str | os.PathLike[str]) -> InputError:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorexpress.errors import InputError, shown
+from tensorexpress.files import open_input
 from tensorexpress.names import name_of_file
 from tensorexpress.sparse import Covered, Floats, touched
 
@@ -160,7 +161,7 @@ def read_lookups(path: str | os.PathLike[str]) -> LookupSample:
 def _content(place: str) -> bytes:
     accepted = f"accepted: a CSV file with the header {COUNTS} or {BATCHES}"
     try:
-        with open(place, "rb") as file:
+        with open_input(place) as file:
             content = file.read(LARGEST_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)

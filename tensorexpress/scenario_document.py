@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tensorexpress.errors import InputError, ScenarioError, shown, unknown
+from tensorexpress.files import open_input
 from tensorexpress.scenario_keys import REQUIRED, SECTIONS, Key, Words, join
 
 #: Sections a file may hold several times, and how many there are when it holds none.
@@ -141,7 +142,7 @@ def read_toml(source: str) -> dict[str, Any]:
 
 def _read_text(source: str) -> str:
     try:
-        with open(source, "rb") as file:
+        with open_input(source) as file:
             content = file.read(_LARGEST_FILE_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a path with a null character
         reason = getattr(error, "strerror", None) or error

@@ -21,7 +21,7 @@ from math import ceil
 from pathlib import Path
 
 from tensorexpress.errors import WorkloadError, shown, unknown
-from tensorexpress.files import write_atomic
+from tensorexpress.files import open_input, write_atomic
 from tensorexpress.names import LONGEST_NAME, check_name, name_of_file
 from tensorexpress.sparse import SparseTable, sent_bytes
 from tensorexpress.units import PS_PER_SECOND, serialisation_ps
@@ -313,7 +313,7 @@ def _cells(index: int, layer: Layer, columns: tuple[str, ...]) -> list[str]:
 
 def _text(place: str) -> str:
     try:
-        with open(place, "rb") as file:
+        with open_input(place) as file:
             content = file.read(_LARGEST_FILE_BYTES + 1)
         if len(content) > _LARGEST_FILE_BYTES:
             raise WorkloadError(f"{place}: is larger than {_LARGEST_FILE_BYTES} bytes; accepted: a row for every layer")

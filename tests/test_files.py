@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,9 +15,10 @@ import pytest
 from click.testing import CliRunner
 from support.thorough import rest
 
+from tensorexpress import files
 from tensorexpress.cli import main
 from tensorexpress.errors import InputError, StorageError
-from tensorexpress.files import failures_kept, locked_directory, write_atomic
+from tensorexpress.files import failures_kept, locked_directory, read_json, read_within, write_atomic
 
 SMALL = ["--set", "job.model=alexnet", "--set", "job.workers=2", "--set", "job.servers=1", "--set", "iterations=1"]
 FULL = "the disk is full; free room, or give another file"
@@ -73,7 +75,48 @@ def test_the_table_is_printed_although_the_disk_is_full(full_disk: Path, command
     assert len(result.stdout.splitlines()) > 3
     assert result.stderr.count("\n") == 1
     assert FULL in result.stderr
-    assert set(os.listdir(full_disk)) <= {"filler", "a.csv.part"}
+    assert os.listdir(full_disk) == ["filler"]
+
+
+@rest(but=1)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["report", *SMALL, "--no-explain", "-o", "{}/a.html"],
+        ["predict", *SMALL, "--report", "{}/a.html"],
+        ["models", "show", "resnet50", "--csv", "{}/a.csv"],
+    ],
+)
+def test_a_file_that_a_full_disk_does_not_take_is_not_announced(full_disk: Path, command: list[str]) -> None:
+    result = CliRunner().invoke(main, [word.format(full_disk) for word in command])
+    assert result.exit_code == 1, result.output
+    assert result.stderr.startswith("tensorexpress: error: cannot write")
+    assert result.stderr.count("\n") == 1
+    assert str(full_disk) not in result.stdout
+    assert os.listdir(full_disk) == ["filler"]
+
+
+@pytest.mark.parametrize("opened", [False, True], ids=["without a writer", "with one"])
+def test_a_named_pipe_is_read_where_a_process_writes_to_it_and_refused_elsewhere(
+    opened: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    if opened:
+        with subprocess.Popen(["sh", "-c", f"printf '[1, 2]' > {shlex.quote(str(pipe))}"]):
+            assert read_json(pipe, "give JSON") == [1, 2]
+        return
+    monkeypatch.setattr(files, "PIPE_WAIT_S", 0.01)
+    with pytest.raises(InputError, match=r"cannot be read \(a pipe that no process writes to\); give JSON"):
+        read_json(pipe, "give JSON")
+
+
+def test_more_bytes_than_accepted_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / "four").write_bytes(b"four")
+    assert read_within(tmp_path / "four", 4) == b"four"
+    for path, most_bytes in ((tmp_path / "four", 3), ("/dev/zero", 1000)):
+        with pytest.raises(OSError, match=f"larger than {most_bytes} bytes"):
+            read_within(path, most_bytes)
 
 
 def test_a_device_that_is_full_is_said_so() -> None:

@@ -1013,7 +1013,7 @@ def test_files_that_are_no_certificates_are_named(authority: Path, tmp_path: Pat
     certificate, key = authority / "server.pem", authority / "server.key"
     assert "missing.pem" in refused(tmp_path / "missing.pem", key)
     (tmp_path / "empty.pem").write_text("")
-    assert "not a PEM file" in refused(certificate, tmp_path / "empty.pem")
+    assert "is no PEM file" in refused(certificate, tmp_path / "empty.pem")
     assert "is not the key of" in refused(certificate, authority / "client.key")
 
 

@@ -19,6 +19,7 @@ from tensorexpress import lost_frames
 from tensorexpress.control.messages import decode, encode
 from tensorexpress.control_address import parse_address
 from tensorexpress.errors import InputError, NetworkError, ProgramError
+from tensorexpress.files import read_pem
 from tensorexpress.p4runtime_messages import P4RuntimeStub, code_pb2, p4runtime_pb2, status_pb2
 from tensorexpress.plain_messages import read_message, write_message
 
@@ -394,25 +395,12 @@ def check_files(tls: ClientTls | None) -> None:
 def _read_files(tls: ClientTls) -> tuple[bytes | None, bytes | None, bytes | None]:
     """Return the contents of the certificate to trust, of our key and of our certificate, as gRPC takes them."""
     ca, certificate, key = (
-        _read_pem(option, path)
+        None if path is None else read_pem(option, path)
         for option, path in (("--tls-ca", tls.ca), ("--tls-cert", tls.certificate), ("--tls-key", tls.key))
     )
     if (certificate is None) != (key is None):
         raise InputError("--tls-cert and --tls-key go together; give both, or neither")
     return ca, key, certificate
-
-
-def _read_pem(option: str, path: str | None) -> bytes | None:
-    if path is None:
-        return None
-    try:
-        with open(path, "rb") as file:
-            content = file.read()
-    except OSError as error:
-        raise InputError(f"{option} {path!r}: cannot be read ({error.strerror}); give a PEM file") from None
-    if b"-----BEGIN" not in content:
-        raise InputError(f"{option} {path!r}: is no PEM file; give one that begins with '-----BEGIN'")
-    return content
 
 
 def _open_channel(target: RemoteSwitch) -> Any:

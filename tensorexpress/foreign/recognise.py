@@ -8,6 +8,7 @@ import os
 import zlib
 
 from tensorexpress.errors import InputError, WorkloadError, unknown
+from tensorexpress.files import open_input
 from tensorexpress.foreign.astra_text import UNITS, is_text_workload, read_text_workload
 from tensorexpress.foreign.chakra_import import read_chakra
 from tensorexpress.foreign.chakra_nodes import is_trace
@@ -70,7 +71,7 @@ def _unit(place: str, unit: str | None) -> str:
 
 def _content(place: str) -> bytes:
     try:
-        with open(place, "rb") as file:
+        with open_input(place) as file:
             content = file.read(LARGEST_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from io import BufferedWriter, BytesIO
 
 from tensorexpress.errors import CaptureError, InputError
-from tensorexpress.files import check_writable
+from tensorexpress.files import check_writable, open_input
 from tensorexpress.switch import pcapng
 from tensorexpress.switch.captured import (
     ETHERNET,
@@ -59,7 +59,7 @@ def capture_frames(path: str | os.PathLike[str], *, cooked: bool = False) -> Ite
     With `cooked`, frames that Linux recorded without their Ethernet header, as on the device `any`, are given one.
     """
     try:
-        with open(path, "rb") as file:
+        with open_input(path) as file:
             yield from _frames(Source(file), cooked=cooked)
     except (OSError, ValueError) as error:  # ValueError: a path with a null character
         reason = error.strerror if isinstance(error, OSError) else error

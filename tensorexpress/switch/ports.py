@@ -99,7 +99,7 @@ def parse_port(text: str) -> tuple[int, PortSpec]:
     number, separator, what = text.partition("@")
     if not separator or not what:
         raise InputError(f"port {text!r}; {_ACCEPTED}")
-    if not (number.isascii() and number.isdigit() and int(number[:6]) < DROP_PORT):
+    if not (number.isascii() and number.isdigit() and len(number) < 6 and int(number) < DROP_PORT):
         raise InputError(f"port {text!r} has the number {number!r}; accepted: 0 to {DROP_PORT - 1}")
     return int(number), _parse_wire(text, what) if what.startswith("udp:") else _parse_interface(text, what)
 

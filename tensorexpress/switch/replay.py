@@ -12,14 +12,18 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tensorexpress.errors import MachineError, ProgramError
-from tensorexpress.files import make_directory
+from tensorexpress.files import make_directory, read_within
 from tensorexpress.p4.define import CPU_PORT
 from tensorexpress.program_engines import PYTHON
 from tensorexpress.switch.counted import Statistics
 from tensorexpress.switch.engines import make_switch
 from tensorexpress.switch.operations import Notice, Operation
 from tensorexpress.switch.pcap import TimedFrame, capture_name, read_pcap, write_pcap
+from tensorexpress.switch.program.budgets import LARGEST_DOCUMENT
 from tensorexpress.switch.traffic import PortSettings
+
+#: Longest text in protobuf's format that is read; 100,000 entries are shorter.
+_LARGEST_TEXT_BYTES = 2**26
 
 _PS_PER_NS = 1000
 
@@ -116,11 +120,16 @@ def replay(switch: VirtualSwitch, captures: Mapping[int, _Path], directory: _Pat
 
 
 def read_program(path: _Path) -> bytes:
-    """Return the bytes of a program, or of a file that goes with it."""
+    """Return the bytes of a program."""
+    return _read(path, LARGEST_DOCUMENT)
+
+
+def _read(path: _Path, most_bytes: int) -> bytes:
     try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise ProgramError(f"cannot read {os.fspath(path)!r}: {error.strerror}") from None
+        return read_within(path, most_bytes)
+    except (OSError, ValueError) as error:  # ValueError: a path with a null character
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ProgramError(f"cannot read {os.fspath(path)!r}: {reason}") from None
 
 
 def read_operations(
@@ -144,6 +153,6 @@ def read_operations(
 def read_text(path: _Path) -> str:
     """Return a file in protobuf's text format."""
     try:
-        return read_program(path).decode()
+        return _read(path, _LARGEST_TEXT_BYTES).decode()
     except UnicodeDecodeError:
         raise ProgramError(f"{os.fspath(path)}: not text; give protobuf text format") from None

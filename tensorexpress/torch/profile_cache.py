@@ -63,7 +63,7 @@ def check_beside(source: ModelSource) -> None:
     folder = source.folder.resolve()
     module = folder.joinpath(*source.place.split("."))
     places = [source.path] if source.path else [module.with_name(f"{module.name}.py"), module / "__init__.py"]
-    if not any(place.is_file() and place.resolve().is_relative_to(folder) for place in places):
+    if not any(os.path.isfile(place) and place.resolve().is_relative_to(folder) for place in places):
         raise WorkloadError(
             f"{source} is no file in {str(folder)!r}; accepted: code beside the scenario that names it, as it is run; "
             "other code with --set job.torch=..."

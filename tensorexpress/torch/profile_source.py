@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 import sysconfig
 import traceback
@@ -71,7 +72,7 @@ def check_torch() -> None:
 
 def build(source: ModelSource) -> tuple[Any, Any, Callable[[Any], Any]]:
     """Run the function and return model, inputs and loss."""
-    if source.path is not None and not source.path.is_file():
+    if source.path is not None and not os.path.isfile(source.path):
         raise WorkloadError(f"{source}: there is no such file; {_ACCEPTED}")
     check_torch()
     function = getattr(_module(source), source.function, None)

@@ -309,6 +309,6 @@ def join(*, steps: int = 1) -> TrainingSession:
     if _given:
         return _given[0]
     text = os.environ.get(WORKERS_VARIABLE, "1")
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= _MOST_WORKERS):
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= _MOST_WORKERS):
         raise InputError(f"{WORKERS_VARIABLE} is {shown(text)}; accepted: 1 to {_MOST_WORKERS}")
     return LoneSession(workers=int(text), steps=steps)

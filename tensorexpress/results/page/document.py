@@ -25,9 +25,13 @@ SHADES = 12
 _ON_DARK = (0.05, 0.72)
 
 
-def write_page(contents: Contents, path: str | os.PathLike[str]) -> None:
-    """Write a report to a file, whole or not at all; the same contents give the same bytes."""
-    write_atomic(path, page(contents))
+def write_page(contents: Contents, path: str | os.PathLike[str]) -> int | None:
+    """Write a report to a file, whole or not at all, and return its bytes; None where `write_atomic` is False.
+
+    The same contents give the same bytes.
+    """
+    content = page(contents).encode()
+    return len(content) if write_atomic(path, content) else None
 
 
 def page(contents: Contents) -> str:

@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import grpc
 
 from tensorexpress.control_address import ControlAddress, TcpAddress, UnixAddress
 from tensorexpress.errors import InputError, NetworkError
+from tensorexpress.files import read_pem
 
 
 @dataclass(frozen=True)
@@ -124,10 +126,10 @@ def _is_served(path: str) -> bool:
 
 
 def _credentials(tls: ServerTlsFiles) -> Any:
-    certificate, key = _pem(tls.certificate), _pem(tls.key)
-    client_ca = _pem(tls.client_ca) if tls.client_ca is not None else None
+    certificate, key = read_pem("--tls-cert", tls.certificate), read_pem("--tls-key", tls.key)
+    client_ca = read_pem("--tls-ca", tls.client_ca) if tls.client_ca is not None else None
     try:
-        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(tls.certificate, tls.key)
+        _check_pair(certificate, key)
     except ssl.SSLError:
         raise InputError(f"{str(tls.key)!r} is not the key of the certificate {str(tls.certificate)!r}") from None
     return grpc.ssl_server_credentials(
@@ -135,11 +137,12 @@ def _credentials(tls: ServerTlsFiles) -> Any:
     )
 
 
-def _pem(path: str | Path) -> bytes:
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {str(path)!r}: {error.strerror}; give a PEM file") from None
-    if b"-----BEGIN" not in content:
-        raise InputError(f"{str(path)!r} is not a PEM file; give one that begins with '-----BEGIN'")
-    return content
+def _check_pair(certificate: bytes, key: bytes) -> None:
+    """Raise SSLError unless these PEM texts are a certificate and its key."""
+    with TemporaryFile() as of_certificate, TemporaryFile() as of_key:
+        for file, content in ((of_certificate, certificate), (of_key, key)):
+            file.write(content)
+            file.flush()
+        # OpenSSL takes names of files; a pipe could not be read twice.
+        names = [f"/proc/self/fd/{file.fileno()}" for file in (of_certificate, of_key)]
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(*names)
