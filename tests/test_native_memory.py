@@ -37,7 +37,7 @@ def copying(op: str, kind: str, into: str, source: str, **more: Any) -> bytes:
             {"hs": "small", "hl": "large"},
             [state("start", [extract("hl", bits=number(8 * BODY))])],
             ingress=[step(op, named(kind, into), named(kind, source))],
-            emitted=["hs", "hl"],
+            emitted=["hs"] * 3,
             **more,
         )
     )

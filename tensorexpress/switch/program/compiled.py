@@ -12,7 +12,7 @@ from functools import lru_cache
 from types import CodeType
 
 from tensorexpress.errors import ProgramError, unknown
-from tensorexpress.program_engines import ENGINES, NATIVE, PYTHON
+from tensorexpress.program_engines import ENGINES, NATIVE, PYTHON, is_checked
 from tensorexpress.switch.operations import SetEntry
 from tensorexpress.switch.program.bmv2.document import CONTRADICTIONS, contradiction
 from tensorexpress.switch.program.bmv2.reader import read_program
@@ -60,11 +60,14 @@ class NativeCode:
 
 
 @lru_cache(maxsize=4)  # whoever tests a program makes a switch of it in every test
-def compile_program(document: bytes, engine: str = PYTHON, *, optimised: bool = True) -> CompiledProgram:
+def compile_program(
+    document: bytes, engine: str = PYTHON, *, optimised: bool = True, checked: bool | None = None
+) -> CompiledProgram:
     """Compile a BMv2 JSON document; ProgramError says which part of it cannot be used.
 
     Machine code is added for the engines "auto" and "native"; for the latter it is an error when there can be none.
-    It is there sooner if it need not be optimised.
+    It is there sooner if it need not be optimised. Checked, it tests every access to memory; None leaves that to the
+    environment.
     """
     if engine not in ENGINES:
         raise ProgramError(unknown("engine", engine, ENGINES))
@@ -74,7 +77,9 @@ def compile_program(document: bytes, engine: str = PYTHON, *, optimised: bool = 
     except CONTRADICTIONS as error:
         raise contradiction(error) from None
     tables = program.tables
-    native, not_native = (None, "") if engine == PYTHON else _native(program, generated, optimised)
+    native, not_native = None, ""
+    if engine != PYTHON:
+        native, not_native = _native(program, generated, optimised, is_checked() if checked is None else checked)
     if engine == NATIVE and native is None:
         raise ProgramError(f"the program cannot run as native code: {not_native}; choose the engine auto or python")
     return CompiledProgram(
@@ -92,14 +97,16 @@ def compile_program(document: bytes, engine: str = PYTHON, *, optimised: bool = 
     )
 
 
-def _native(program: Bmv2Program, generated: Generated, optimised: bool) -> tuple[NativeCode | None, str]:
+def _native(
+    program: Bmv2Program, generated: Generated, optimised: bool, checked: bool
+) -> tuple[NativeCode | None, str]:
     """Return a program as machine code, or None and why there is none."""
     try:
         from tensorexpress.machine_code import first_machine_code, kept_machine_code, to_machine_code
     except ImportError as error:
         return None, f"it needs {error.name}, which is not installed"
     try:
-        text, layout = generate_native(program, generated)
+        text, layout = generate_native(program, generated, checked=checked)
         code, ir = to_machine_code(text) if optimised else kept_machine_code(text), ""
         if code is None:
             code, ir = first_machine_code(text), text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensorexpress.processor import processor_kind
-from tensorexpress.program_engines import PYTHON
+from tensorexpress.program_engines import PYTHON, is_checked
 from tensorexpress.switch.program.compiled import CompiledProgram
 from tensorexpress.switch.program.pipeline import Pipeline
 
@@ -31,7 +31,7 @@ def machine_key(engine: str) -> bytes:
         version = metadata.version("llvmlite")
     except metadata.PackageNotFoundError:  # then the compiled program is one for Python, and says why
         return b"no LLVM"
-    return f"{version}\0{processor_kind()}".encode()
+    return f"{version}\0{processor_kind()}\0{is_checked()}".encode()
 
 
 def make_pipeline(program: CompiledProgram, seed: int = 0) -> Pipeline:

@@ -31,7 +31,7 @@ class ActionCode:
         if info.id not in self._written:
             self._written[info.id] = name = f"@{self._stage}_action{info.id}"
             code = IrFunction(self._unit.module, f"define internal i64 {name}(ptr noalias %c, ptr %args)")
-            code.place("%args", Region("arguments", Extent(8 * argument_words(info))))
+            code.place("%args", Region("arguments", Extent(8 * argument_words(info)), is_any=True))
             writer = PrimitiveCode(self._unit, code, self._stage)
             writer.where = f"action {info.name!r}"
             writer.expressions.parameters = [bits for _, bits in info.parameters]

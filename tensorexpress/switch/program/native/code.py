@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tensorexpress.switch.program.native.checking import ANY, RegionNumbers
 from tensorexpress.switch.program.native.layout import SLOTS
 from tensorexpress.switch.program.native.regions import FRAME_LENGTH, Extent, Region, Regions, excess, extent
 from tensorexpress.switch.program.native.unsupported import Unsupported
@@ -16,8 +17,13 @@ WIDEST_BITS = 2**13
 class IrModule:
     """The text of a module, and what it may still cost. `context` has the pieces of what `%c` points to."""
 
-    def __init__(self, context: Regions) -> None:
+    def __init__(self, context: Regions, *, checked: bool = False) -> None:
         self.context = context
+        #: Numbers of regions, where every access is to be tested when the program runs.
+        self.numbers = RegionNumbers() if checked else None
+        #: The memory of the module itself in a checked build, as names and bytes, and the accesses that are tested.
+        self.rooms: dict[str, int] = {}
+        self.sites: list[str] = []
         self._functions: list[str] = []
         self._declarations: dict[str, None] = {}
         self._constants = 0
@@ -43,7 +49,26 @@ class IrModule:
         name = f"@k{self._constants}"
         text = "".join(f"\\{byte:02x}" for byte in data)
         self.declare(f'{name} = private unnamed_addr constant [{len(data)} x i8] c"{text}", align 8')
+        self.rooms[name] = len(data)
         return name
+
+    def room(self, size: int) -> str:
+        """Return the name of some bytes of the module itself."""
+        name = f"@room{len(self.rooms)}"
+        self.declare(f"{name} = internal global [{size} x i8] zeroinitializer, align 16")
+        self.rooms[name] = size
+        return name
+
+    def mark(self, *regions: Region) -> str:
+        """Return a comment that names the regions of an access to the checked build, if this is one."""
+        if self.numbers is None:
+            return ""
+        return f" ; in {' '.join(str(self.region(region)) for region in regions)}"
+
+    def region(self, region: Region) -> int:
+        """Return the number of a region in a checked build."""
+        assert self.numbers is not None
+        return ANY if region.is_any else self.numbers.number(region.name, self.rooms)
 
     def text(self) -> str:
         """Return the whole text."""
@@ -87,11 +112,14 @@ class IrFunction:
 
     def room(self, size: int) -> str:
         """Return the address of some bytes that are there while the function runs."""
-        self._values += 1
-        name = f"%v{self._values}"
-        self._entry.append(f"  {name} = alloca [{max(size, 1)} x i8], align 8")
-        self.place(name, Region(f"room {name}", Extent(max(size, 1))))
-        return name
+        size = max(size, 1)
+        if self.module.numbers is not None:
+            name = self.module.room(size)
+        else:
+            self._values += 1
+            name = f"%v{self._values}"
+            self._entry.append(f"  {name} = alloca [{size} x i8], align 8")
+        return self.place(name, Region(name, Extent(size)))
 
     def label(self) -> str:
         """Return the name of a block that is to come."""
@@ -194,23 +222,23 @@ class IrFunction:
 
     def load(self, offset: int | str, bits: int = 64, base: str = "%c") -> str:
         """Return a number of whole bytes."""
-        self.inside(offset, bits // 8, base)
-        return self.op(f"load i{bits}, ptr {self.address(offset, base)}, align 1", bits)
+        region = self.inside(offset, bits // 8, base)
+        return self.op(f"load i{bits}, ptr {self.address(offset, base)}, align 1{self.module.mark(region)}", bits)
 
     def store(self, value: int | str, offset: int | str, bits: int = 64, base: str = "%c") -> None:
         """Store a number of whole bytes."""
-        self.inside(offset, bits // 8, base)
-        self.do(f"store i{bits} {value}, ptr {self.address(offset, base)}, align 1", bits)
+        region = self.inside(offset, bits // 8, base)
+        self.do(f"store i{bits} {value}, ptr {self.address(offset, base)}, align 1{self.module.mark(region)}", bits)
 
     def pointer(self, offset: int, region: Region, base: str = "%c") -> str:
         """Return a pointer that stands in memory, to the start of a region."""
-        self.inside(offset, 8, base)
-        return self.place(self.op(f"load ptr, ptr {self.address(offset, base)}, align 8"), region)
+        mark = self.module.mark(self.inside(offset, 8, base))
+        return self.place(self.op(f"load ptr, ptr {self.address(offset, base)}, align 8{mark}"), region)
 
     def store_pointer(self, pointer: str, offset: int, base: str = "%c") -> None:
         """Store a pointer."""
-        self.inside(offset, 8, base)
-        self.do(f"store ptr {pointer}, ptr {self.address(offset, base)}, align 8")
+        mark = self.module.mark(self.inside(offset, 8, base))
+        self.do(f"store ptr {pointer}, ptr {self.address(offset, base)}, align 8{mark}")
 
     def frame_length(self) -> str:
         """Return how many bytes the frame has."""
@@ -218,34 +246,49 @@ class IrFunction:
 
     def copy(self, into: str, source: str, size: int | str) -> None:
         """Copy bytes that do not overlap, or are the same."""
-        self.inside(0, size, into)
-        self.inside(0, size, source)
-        self._copy(into, source, size)
+        regions = self.inside(0, size, into), self.inside(0, size, source)
+        self._copy(into, source, size, *regions)
 
     def copy_pieces(self, into: int, source: int, size: int) -> None:
         """Copy several whole pieces of the context into one that has room for them."""
         if size:
-            self.inside(into, size)
-            self._whole(source, size)
-            self._copy(self.address(into), self.address(source), size)
+            regions = self.inside(into, size), self._whole(source, size)
+            self._copy(self.address(into), self.address(source), size, *regions)
 
-    def _copy(self, into: str, source: str, size: int | str) -> None:
+    def _copy(self, into: str, source: str, size: int | str, *regions: Region) -> None:
         self.module.declare("declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)")
-        self.do(f"call void @llvm.memmove.p0.p0.i64(ptr {into}, ptr {source}, i64 {size}, i1 false)")
+        given = f"ptr {into}, ptr {source}, i64 {size}, i1 false"
+        self.do(f"call void @llvm.memmove.p0.p0.i64({given}){self.module.mark(*regions)}")
 
     def clear(self, offset: int, size: int) -> None:
         """Fill part of a piece of the context, or several whole pieces, with zeros."""
         if not size:
             return
-        place = self.module.context.at(offset)
-        if place is None or place[0].size is None or place[1] + size > place[0].size.constant:
-            self._whole(offset, size)
+        region, at = self._place(offset, "%c")
+        beyond = excess(at + Extent(size), region.size or Extent(), {})
+        if beyond is None or beyond > 0:
+            region = self._whole(offset, size)
         self.module.declare("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
-        self.do(f"call void @llvm.memset.p0.i64(ptr {self.address(offset)}, i8 0, i64 {size}, i1 false)")
+        mark = self.module.mark(region, region)
+        self.do(f"call void @llvm.memset.p0.i64(ptr {self.address(offset)}, i8 0, i64 {size}, i1 false){mark}")
 
-    def _whole(self, offset: int, size: int) -> None:
-        if not self.module.context.is_whole(offset, size):
+    def _whole(self, offset: int, size: int) -> Region:
+        """Return several whole pieces of the context as a region."""
+        region = self.module.context.whole(offset, size)
+        if region is None:
             raise Unsupported(f"it uses {size} bytes at byte {offset} of its context, which are no whole pieces")
+        return region
+
+    def hand(self, size: int | str, *pointers: str) -> int | str:
+        """Return how many bytes behind pointers a function is handed; a checked build makes it 0 if any is outside."""
+        for pointer in pointers:
+            region = self.inside(0, size, pointer)
+            if self.module.numbers is not None:
+                function = self._head[self._head.index("@") : self._head.index("(")]
+                self.module.sites.append(f"{function}: {size} bytes at {pointer} are handed on")
+                given = f"ptr {pointer}, i64 {size}, i64 {self.module.region(region)}, i64 {len(self.module.sites) - 1}"
+                size = self.bound(self.op(f"call i64 @te_size({given})"), size)
+        return size
 
     def swapped(self, value: str, size: int) -> str:
         """Return a number of `size` bytes with its bytes in the opposite order."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 
 from tensorexpress.switch.packet import DROP_PORT, EGRESS_CLONE, INGRESS_CLONE
@@ -25,6 +25,7 @@ from tensorexpress.switch.program.codegen.generate import Generated
 from tensorexpress.switch.program.codegen.standard import AT_EGRESS, AT_INGRESS, NO_DECISION
 from tensorexpress.switch.program.codegen.variables import Var, decision
 from tensorexpress.switch.program.native.actions import ENDLESS, ActionCode
+from tensorexpress.switch.program.native.checking import CheckedLayout, checked_ir
 from tensorexpress.switch.program.native.code import IrFunction, IrModule
 from tensorexpress.switch.program.native.layout import SLOTS, Layout, WordCell
 from tensorexpress.switch.program.native.numbers import Num, constant
@@ -64,14 +65,19 @@ class NativeLayout:
     #: Bytes beside the frame that a hash's inputs and the headers that leave may take.
     scratch_bytes: int
     header_bytes: int
+    #: What a checked build tests, None in any other.
+    checks: CheckedLayout | None = None
 
 
-def generate_native(program: Bmv2Program, generated: Generated) -> tuple[str, NativeLayout]:
-    """Return the IR of a program; Unsupported says what of it cannot be native code."""
+def generate_native(program: Bmv2Program, generated: Generated, *, checked: bool = False) -> tuple[str, NativeLayout]:
+    """Return the IR of a program; Unsupported says what of it cannot be native code.
+
+    A checked build tests every access when it runs.
+    """
     if sys.byteorder != "little":
         raise Unsupported("this processor has the high bytes of a number first")
     layout = Layout(program, generated)
-    unit = Unit(program, generated, IrModule(layout.regions), layout)
+    unit = Unit(program, generated, IrModule(layout.regions, checked=checked), layout)
     digests = _Generation(unit).run()
     if unit.scratch.used > unit.scratch_bytes:
         raise Unsupported(f"the inputs of its hashes take {unit.scratch.used} bytes of {unit.scratch_bytes}")
@@ -96,8 +102,20 @@ def generate_native(program: Bmv2Program, generated: Generated) -> tuple[str, Na
         scratch_bytes=unit.scratch_bytes,
         header_bytes=header_bytes(program, layout),
     )
-    runtime = resources.files(__package__).joinpath("runtime.ll").read_text()
-    return unit.module.text() + runtime, native
+    text = unit.module.text() + resources.files(__package__).joinpath("runtime.ll").read_text()
+    numbers = unit.module.numbers
+    if numbers is None:
+        return text, native
+    room_bytes = {"output": native.header_bytes, "scratch": native.scratch_bytes}
+    text = checked_ir(text, numbers, unit.module.rooms, unit.module.sites, room_bytes)
+    checks = CheckedLayout(
+        static=tuple(unit.module.rooms),
+        extra=tuple(numbers.numbers),
+        context=layout.regions.spans() | layout.regions.wholes,
+        made_of_others=frozenset(layout.regions.wholes),
+        sites=tuple(unit.module.sites),
+    )
+    return text, replace(native, checks=checks)
 
 
 def header_bytes(program: Bmv2Program, layout: Layout) -> int:

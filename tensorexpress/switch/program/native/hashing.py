@@ -53,7 +53,7 @@ class HashCode:
             return Num(count, 64)
         buffer = code.pointer(SLOTS["scratch"], self._unit.scratch)
         size = self._fill(calculation, buffer)
-        code.inside(0, size, buffer)
+        size = str(code.hand(size, buffer))
         return self._computed(algorithm, buffer, size)
 
     def _computed(self, algorithm: str, data: str, size: str) -> Num:
@@ -163,8 +163,7 @@ class HashCode:
         self._lose_position()
         pointer, size = self._headers.varbit(field)
         self._most_bits += self._program.field(field).bits
-        self._code.inside(0, size, pointer)
-        self._put(pointer, self._code.op(f"shl i64 {size}, 3"), buffer)
+        self._put(pointer, self._code.op(f"shl i64 {self._code.hand(size, pointer)}, 3"), buffer)
 
     def _bits(self, header: str, name: str) -> int:
         return self._program.field(FieldRef(header, name)).bits
@@ -224,9 +223,9 @@ class HashCode:
     def _put(self, source: str, bits: int | str, buffer: str) -> None:
         code = self._code
         # All that is put is counted in `_most_bits` first.
-        code.inside(0, -(-self._most_bits // 8), buffer)
+        code.hand(-(-self._most_bits // 8), buffer)
         if isinstance(bits, int):
-            code.inside(0, -(-bits // 8), source)
+            code.hand(-(-bits // 8), source)
         at = code.load(0, base=self._at)
         code.store(code.op(f"call i64 @put(ptr {buffer}, i64 {at}, ptr {source}, i64 {bits})"), 0, base=self._at)
 

@@ -119,9 +119,7 @@ class HeaderCode:
         as_long = code.op(f"icmp eq i64 {size}, {other_size}")
         compared = code.bound(code.op(f"select i1 {as_long}, i64 {size}, i64 0"), size)
         code.bound(compared, min(self._layout.varbit(field).most_bytes for field in (left, right)))
-        for pointer in (one, other):
-            code.inside(0, compared, pointer)
-        same = code.op(f"call i1 @same(ptr {one}, ptr {other}, i64 {compared})")
+        same = code.op(f"call i1 @same(ptr {one}, ptr {other}, i64 {code.hand(compared, one, other)})")
         return code.op(f"and i1 {as_long}, {same}")
 
     # Validity.

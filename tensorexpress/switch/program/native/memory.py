@@ -50,6 +50,14 @@ class Block:
         return larger
 
 
+#: Takes note of the block that a region is in from now on: the checked build needs it.
+Note = Callable[[str, Block], None]
+
+
+def take_no_note(name: str, block: Block) -> None:
+    """Take no note of a region: only a checked build asks for it."""
+
+
 def words_bytes(values: Iterable[int], bits: Iterable[int]) -> bytes:
     """Return numbers as native code keeps them: cut to their bits, each in whole words."""
     return b"".join(
@@ -249,13 +257,24 @@ class NativeGroup(RowGroup):
             assert isinstance(row, NativeMember)
             _WORD.pack_into(self._block.data, 8 * position, row.number)
         _GROUP.pack_into(self._profile.groups_block.data, 16 * self.number, self._block.address, len(rows))
+        self._profile.note(f"members of group {self.number} of profile {self._profile.name!r}", self._block)
 
 
 class NativeProfile(ActionProfile):
     """An action profile whose members and groups stand in memory. Numbers that are free are given again."""
 
-    def __init__(self, context: Block, place: int, member_bytes: int, parameters: Mapping[int, tuple[int, ...]]):
+    def __init__(
+        self,
+        name: str,
+        context: Block,
+        place: int,
+        member_bytes: int,
+        parameters: Mapping[int, tuple[int, ...]],
+        note: Note,
+    ):
         super().__init__()
+        self.name = name
+        self.note = note
         self._context = context
         self._place = place
         self.member_bytes = member_bytes
@@ -267,6 +286,8 @@ class NativeProfile(ActionProfile):
 
     def _describe(self) -> None:
         _GROUP.pack_into(self._context.data, self._place, self.members_block.address, self.groups_block.address)
+        self.note(f"members of profile {self.name!r}", self.members_block)
+        self.note(f"groups of profile {self.name!r}", self.groups_block)
 
     def _new_member(self, member: int) -> TableRow:
         number = self._member_numbers.take()
@@ -325,7 +346,9 @@ class NativeTable(MatchTable):
         context: Block,
         descriptor: int,
         fill_index: Callable[[int, int, int], None],
+        note: Note,
     ):
+        self._note = note
         self.layout = layout
         self.parameters = parameters
         self._context = context
@@ -373,6 +396,13 @@ class NativeTable(MatchTable):
             self._ranges_block.address,
             len(self.layout.ranges),
         )
+        for what, block in (
+            ("rows", self.rows_block),
+            ("index", self._index),
+            ("masks", self._groups_block),
+            ("ranges", self._ranges_block),
+        ):
+            self._note(f"{what} of table {self.info.name!r}", block)
 
     def _new_row(self, entry: Entry | None) -> NativeRow:
         number, size = self._numbers.take(), self.layout.size
@@ -480,13 +510,15 @@ class NativeTable(MatchTable):
 
     def _rebuild(self) -> None:
         """Make an index of all chains, twice as large as it needs to be at least."""
-        heads = array("I", [chain[0].number for chain in self._chains.values()])
-        size = max(_FIRST_SLOTS, 1 << (4 * len(heads)).bit_length())
+        heads = Block(4 * len(self._chains))
+        numbers = [chain[0].number for chain in self._chains.values()]
+        memoryview(heads.data).cast("I")[: len(numbers)] = array("I", numbers)
+        size = max(_FIRST_SLOTS, 1 << (4 * len(numbers)).bit_length())
         self._index, self._index_mask = Block(4 * size), size - 1
-        self._filled = len(heads)
+        self._filled = len(numbers)
         self._describe()
-        address, count = heads.buffer_info()
-        self.fill_index(self._context.address + self._descriptor, address, count)
+        self._note("rows that begin chains", heads)
+        self.fill_index(self._context.address + self._descriptor, heads.address, len(numbers))
 
     def _remove(self, row: TableRow) -> None:
         assert isinstance(row, NativeRow)

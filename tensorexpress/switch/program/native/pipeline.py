@@ -14,6 +14,7 @@ from tensorexpress.switch.packet import DROP_PORT, EGRESS_CLONE, SwitchPacket
 from tensorexpress.switch.program.bmv2.values import ArrayInfo, TableInfo
 from tensorexpress.switch.program.compiled import CompiledProgram
 from tensorexpress.switch.program.externs import ARRAYS
+from tensorexpress.switch.program.native.checking import CHECKED_SYMBOLS, AccessChecks, OutsideAccess
 from tensorexpress.switch.program.native.generate import NativeLayout
 from tensorexpress.switch.program.native.layout import SLOT_NAMES, SLOTS, TOLD, WordCell
 from tensorexpress.switch.program.native.memory import (
@@ -23,6 +24,7 @@ from tensorexpress.switch.program.native.memory import (
     NativeProfile,
     NativeRegisters,
     NativeTable,
+    take_no_note,
 )
 from tensorexpress.switch.program.native.unit import Upcall
 from tensorexpress.switch.program.pipeline import Pipeline, endless, log_message
@@ -53,6 +55,10 @@ class NativePipeline(Pipeline):
         self._layout = program.native.layout
         self._context = Block(self._layout.size)
         self._view = memoryview(self._context.data)
+        checks = self._layout.checks
+        #: What a checked build tests its accesses by.
+        self.checks = AccessChecks(checks, self._context.address) if checks is not None else None
+        self._note = take_no_note if self.checks is None else self.checks.note
         self._use(program.native.code)
         self._state = slice(*self._layout.state)
         self._state_bytes = self._state.stop - self._state.start
@@ -68,7 +74,10 @@ class NativePipeline(Pipeline):
 
     def _use(self, code: bytes) -> None:
         functions = ("ingress", "egress", "fill_index")
-        self._library, (ingress, egress, fill_index) = load(code, functions)
+        symbols = CHECKED_SYMBOLS if self.checks is not None else ()
+        self._library, (ingress, egress, fill_index, *places) = load(code, (*functions, *symbols))
+        if self.checks is not None:
+            self.checks.use(dict(zip(symbols, places, strict=True)))
         #: Where the machine code of both stages is.
         self.stages = ingress, egress
         stage = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64)
@@ -126,29 +135,34 @@ class NativePipeline(Pipeline):
 
     def _make_profile(self, name: str) -> ActionProfile:
         place, member_bytes = self._layout.profiles[name]
-        return NativeProfile(self._context, place, member_bytes, self._layout.parameters)
+        return NativeProfile(name, self._context, place, member_bytes, self._layout.parameters, self._note)
 
     def _make_table(self, info: TableInfo) -> MatchTable:
         offset, layout = self._layout.tables[info.name]
         profile = self._profiles[info.profile] if info.profile is not None else None
-        return NativeTable(info, profile, layout, self._layout.parameters, self._context, offset, self._fill_index)
+        parameters, context = self._layout.parameters, self._context
+        return NativeTable(info, profile, layout, parameters, context, offset, self._fill_index, self._note)
 
     def _make_array(self, kind: str, info: ArrayInfo) -> Any:
         match kind:
             case "register":
                 registers = NativeRegisters(info.size, info.bits)
                 _WORD.pack_into(self._context.data, self._layout.registers[info.name], registers.block.address)
+                self._note(f"register {info.name!r}", registers.block)
                 return registers
             case "counter":
                 counters = NativeCounters(info.size)
                 offset = self._layout.counters[info.name]
                 _WORD.pack_into(self._context.data, offset, counters.packets.address)
                 _WORD.pack_into(self._context.data, offset + 8, counters.bytes.address)
+                self._note(f"packets of counter {info.name!r}", counters.packets)
+                self._note(f"bytes of counter {info.name!r}", counters.bytes)
                 return counters
         if info.name not in self._layout.meters:
             return ARRAYS[kind](info.size)
         meters = NativeMeters(info.size)
         _WORD.pack_into(self._context.data, self._layout.meters[info.name], meters.block.address)
+        self._note(f"meter {info.name!r}", meters.block)
         return meters
 
     # Packets.
@@ -232,11 +246,14 @@ class NativePipeline(Pipeline):
         return bytes(self._view[self._kept_start : self._kept_end])
 
     def _fail(self) -> None:
-        """Raise what went wrong in Python, or that the loops of the program were endless."""
+        """Raise what went wrong in Python, an access outside, or that the loops of the program were endless."""
         error, self._error = self._error, None
         self._point("failed", 0)
         if error is not None:
             raise error
+        outside = self.checks.found() if self.checks is not None else None
+        if outside is not None:
+            raise OutsideAccess(outside)
         endless()
 
     def _preserved(self, preserved: tuple[Any, ...]) -> int:

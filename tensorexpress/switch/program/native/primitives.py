@@ -326,7 +326,7 @@ class PrimitiveCode:
         region = Region(f"meter {name!r}", Extent(METER_BYTES))
         cell, is_there = self.expressions.cell(self._layout.meters[name], index, size, region)
         after = code.when(is_there)
-        code.inside(0, METER_BYTES, cell)
+        code.hand(METER_BYTES, cell)
         given = f"ptr {cell}, i64 {self.numbers.fit(units, 64)}, i64 {self.now().text}"
         code.store(code.op(f"call i64 @meter({given})"), 0, base=found)
         code.start(after)

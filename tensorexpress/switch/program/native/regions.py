@@ -82,6 +82,8 @@ class Region:
     size: Extent | None
     #: How many bytes are used of it, where the size is not yet known; those of the frame come on top.
     used: int = 0
+    #: Whether the program chooses among several regions as it runs, so that it may be any.
+    is_any: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -94,6 +96,8 @@ class Regions:
         self._starts: list[int] = []
         self._regions: list[Region] = []
         self._names: dict[str, int] = {}
+        #: Regions that are several whole pieces, by name.
+        self.wholes: dict[str, tuple[int, int]] = {}
 
     def add(self, name: str, start: int, size: int) -> None:
         """Add a piece behind all others; its name gets a number if another one has the name."""
@@ -123,9 +127,14 @@ class Regions:
         assert region.size is not None
         return (region, inside) if inside < max(region.size.constant, 1) else None
 
-    def is_whole(self, start: int, size: int) -> bool:
-        """Return whether some bytes are several whole pieces."""
-        return start in self._starts and start + size in {end for _, end in self.spans().values()}
+    def whole(self, start: int, size: int) -> Region | None:
+        """Return several whole pieces as a region, None if some bytes are no whole pieces."""
+        end = start + size
+        if start not in self._starts or end not in {end for _, end in self.spans().values()}:
+            return None
+        name = f"bytes {start} to {end} of the context"
+        self.wholes[name] = start, end
+        return Region(name, Extent(size))
 
     def spans(self) -> dict[str, tuple[int, int]]:
         """Return from where to where every piece is."""

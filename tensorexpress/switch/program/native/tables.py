@@ -76,7 +76,7 @@ class ControlCode:
             for argument, (_, bits) in zip(call.arguments, info.parameters, strict=True)
         )
         arguments = self._unit.module.constant(data) if data else "null"
-        self._call(info, self._code.place(arguments, Region("constant", Extent(len(data)))))
+        self._call(info, self._code.place(arguments, Region("constant", Extent(len(data)), is_any=True)))
         self._code.go(self._labels[table.next_miss if table.by_hit else table.next_by_action[info.name]])
 
     def _call(self, info: ActionInfo, arguments: str) -> None:
@@ -84,7 +84,8 @@ class ControlCode:
         if not info.primitives:
             return
         code = self._code
-        code.inside(0, 8 * argument_words(info), arguments)
+        if info.parameters:
+            code.hand(8 * argument_words(info), arguments)
         ended = code.op(f"call i64 {self._actions.function(info)}(ptr %c, ptr {arguments})")
         after = code.label()
         code.switch(ended, [(LEFT, self._left), (ENDLESS, self._endless)], after)
@@ -100,8 +101,10 @@ class ControlCode:
                 raise Unsupported(f"table {table.name!r} matches by {part.kind!r}")
             self._writer.headers.write_cell(WordCell(offset, words), self._key(part), key)
             offset += 8 * words
-        code.inside(descriptor, 8 * len(DESCRIPTOR))
-        return code.op(f"call ptr @find(ptr {code.address(descriptor)}, ptr {key}, ptr {cut})")
+        table_at = code.address(descriptor)
+        code.hand(8 * len(DESCRIPTOR), table_at)
+        code.hand(8 * layout.words, key, cut)
+        return code.op(f"call ptr @find(ptr {table_at}, ptr {key}, ptr {cut})")
 
     def _key(self, part: KeyField) -> Num:
         """Return one field of a key; a field of an invalid header is 0 there."""
@@ -171,7 +174,7 @@ class ControlCode:
         code.store_pointer(code.address(8, picked), 8, chosen)
         code.start(own)
         least = Extent(min(argument_bytes, member_bytes - 8))
-        return code.load(0, base=chosen), code.pointer(8, Region("arguments", least), chosen)
+        return code.load(0, base=chosen), code.pointer(8, Region("arguments", least, is_any=True), chosen)
 
     def _choose_member(
         self, profile: str, selector: Calculation, choice: str, member: str, chosen: str, nothing: str
@@ -190,7 +193,7 @@ class ControlCode:
         # BMv2 keeps 32 bits of the hash.
         hashed = self._writer.numbers.cut(self._writer.hashes.hashed(selector), 32)
         place = code.op(f"urem i64 {self._writer.numbers.fit(hashed, 64)}, {count}")
-        members = Region(f"members of a group of profile {profile!r}", Extent(8))
+        members = Region(f"members of a group of profile {profile!r}", Extent(8), is_any=True)
         chosen_member = code.element(code.op(f"mul i64 {place}, 8"), code.pointer(0, members, group), members)
         code.store(code.load(0, base=chosen_member), 0, base=member)
 
