@@ -385,15 +385,18 @@ def test_every_way_round_is_the_same_in_both_loops_however_little_memory_there_i
 
 
 def wide_numbers() -> bytes:
-    """Return switchboard.p4 with priorities, ports and groups of 64 bits, most of which are set."""
+    """Return switchboard.p4 with priorities, ports and groups of 63 bits, most of which are set."""
+    names = ("priority", "egress_spec", "mcast_grp")
 
     def widen(value: Any) -> None:
-        (fields,) = [kind["fields"] for kind in value["header_types"] if kind["name"] == "standard_metadata"]
-        for item in fields:
-            if item[0] in ("priority", "egress_spec", "mcast_grp"):
-                item[1] = 64
+        value["header_types"].append({"name": "wide_t", "id": 99, "fields": [[name, 63, False] for name in names]})
+        value["headers"].append({"name": "wide", "id": 99, "header_type": "wide_t", "metadata": True})
+        value["field_aliases"] += [[f"standard_metadata.{name}", ["wide", name]] for name in names]
 
-    return changed("switchboard", widen).replace(b'"op": "&"', b'"op": "|"').replace(b'"0x07"', b'"0xfffffffffffffff0"')
+    text = changed("switchboard", widen).replace(b'"op": "&"', b'"op": "|"').replace(b'"0x07"', b'"0xfffffffffffffff0"')
+    for name in names:
+        text = text.replace(f'["standard_metadata", "{name}"]'.encode(), f'["wide", "{name}"]'.encode())
+    return text
 
 
 def test_numbers_that_no_queue_and_no_port_has_lead_nowhere() -> None:

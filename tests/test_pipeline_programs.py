@@ -149,7 +149,7 @@ def set_varbit(value: Any) -> None:
         (changed("headers", lambda value: value["pipelines"].pop()), "no pipeline 'egress'"),
         (changed("matching", set_primitive), "unknown primitive 'teleport'"),
         (changed("headers", set_header), "'ghost'"),
-        (changed("hashing", set_algorithm), "unknown hash algorithm 'rot13'"),
+        (changed("hashing", set_algorithm), "unknown algorithm 'rot13'"),
         (changed("headers", set_operator), "'<=>'"),
         (changed("parsing", set_varbit), "'extract_VL' into 'mark', which has no varbit"),
     ],

@@ -47,6 +47,10 @@ class MatchKind:
     def _mask_of_pair(self, value: tuple[int, int], bits: int) -> tuple[int, int]:
         return value
 
+    def fits(self, value: MatchValue, bits: int) -> bool:
+        """Whether a value is within the width of its field."""
+        return all(0 <= part < 1 << bits for part in (value if isinstance(value, tuple) else (value or 0,)))
+
     def admits(self, value: MatchValue, number: int) -> bool:
         """Whether the field of a packet, which its mask lets pass, matches."""
         return True
@@ -67,6 +71,10 @@ class Lpm(MatchKind):
     def from_json(self, node: JsonNode) -> MatchValue:
         """Return (value, length of the prefix)."""
         return node["key"].hexadecimal(), node["prefix_length"].number()
+
+    def fits(self, value: MatchValue, bits: int) -> bool:
+        """Whether the value is within the width of its field, and the prefix no longer."""
+        return isinstance(value, tuple) and 0 <= value[0] < 1 << bits and 0 <= value[1] <= bits
 
     def canonical(self, value: MatchValue, bits: int) -> MatchValue:
         """Return it with no bits behind the prefix."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from tensorexpress.errors import ProgramError
+from tensorexpress.errors import ProgramError, shown, unknown
 from tensorexpress.switch.program.bmv2.document import wrong
 from tensorexpress.switch.program.bmv2.values import (
+    VALIDITY,
     ActionInfo,
     Bmv2Program,
     Condition,
@@ -33,6 +34,10 @@ from tensorexpress.switch.program.bmv2.values import (
     TableInfo,
     Text,
 )
+from tensorexpress.switch.program.codegen.layout import groups_of
+from tensorexpress.switch.program.codegen.standard import ALIASED, V1MODEL_BITS
+from tensorexpress.switch.program.hashes import ALGORITHMS
+from tensorexpress.switch.program.match_kinds import BMV2_KINDS, LPM
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,8 @@ _ACCEPTED: dict[str, tuple[str, ...]] = {
     "header": _HEADERS,
     "union": ("header union",),
     "stack": _STACKS,
+    "listed": (*_DATA, *_HEADERS),
+    "listed number": ("number", *_HEADERS),
     "text": ("text",),
     "list": ("list",),
     "comparable": (*_DATA, *_HEADERS, "header union"),
@@ -76,6 +83,9 @@ _ACCEPTED: dict[str, tuple[str, ...]] = {
     "register": ("register array",),
     "calculation": ("calculation",),
 }
+
+#: Bits of a field that stands for one of the standard metadata, at most.
+_WIDEST_STANDARD = 63
 
 #: The parameters of a primitive; those after "?" may be left out. "field" and "place" are data that may be assigned
 #: to; "constant", "count", "jump" and "digest" are numbers that are known when the program is loaded.
@@ -155,11 +165,16 @@ class _Verifier:
         """Check everything, what others refer to first."""
         self._header_types()
         self._stacks_and_unions()
+        self._standard_metadata()
+        self._arrays()
+        self._lists()
+        self._calculations()
         self._parser()
         for action in self._program.actions.values():
             self._action(action)
         for control in (self._program.ingress, self._program.egress):
             self._control(control)
+        self._deparser()
 
     def _wrong(self, found: str, accepted: str) -> ProgramError:
         return wrong(f"{self._place} has {found}; accepted: {accepted}")
@@ -168,12 +183,16 @@ class _Verifier:
 
     def _header_types(self) -> None:
         for header in self._program.headers.values():
+            self._place = f"header type {header.type.name!r}"
+            for item in header.type.fields:
+                if item.varbit and (item.bits < 0 or item.bits % 8):
+                    raise self._wrong(f"{item.bits} bits left for the varbit {item.name!r}", "whole bytes")
             if header.metadata:
                 continue
-            self._place = f"header type {header.type.name!r}"
             varbits = [item.name for item in header.type.fields if item.varbit]
             if len(varbits) > 1:
-                raise self._wrong(f"the varbits {', '.join(map(repr, varbits))}", "one varbit in a header")
+                raise self._wrong(f"the varbits {_listed(varbits)}", "one varbit in a header")
+            groups_of(header.type)  # a varbit starts, and the header ends, at a whole byte
 
     def _stacks_and_unions(self) -> None:
         program = self._program
@@ -189,6 +208,17 @@ class _Verifier:
         for stack, elements in program.union_stacks.items():
             found = tuple(program.unions[name].type for name in elements)
             self._elements(f"header union stack {stack!r}", elements, found, program.stack_types[stack])
+        self._once("header", [*program.stacks.values(), *(union.headers for union in program.unions.values())])
+        self._once("header union", program.union_stacks.values())
+
+    def _once(self, what: str, groups: Iterable[Sequence[str]]) -> None:
+        """Check that nothing is an element or a member twice."""
+        seen = set()
+        for name in (name for group in groups for name in group):
+            self._place = f"{what} {name!r}"
+            if name in seen:
+                raise self._wrong("more than one place in stacks and unions", "one")
+            seen.add(name)
 
     def _types(self, headers: Iterable[str]) -> tuple[str, ...]:
         """Return the types of elements or members, which are headers and no structs."""
@@ -205,12 +235,80 @@ class _Verifier:
             if kind != expected:
                 raise self._wrong(f"the element {name!r} of type {kind!r}", f"elements of its own type, {expected!r}")
 
+    def _standard_metadata(self) -> None:
+        """Check the fields that the switch itself sets and reads."""
+        program = self._program
+        self._place = "the program"
+        header = program.headers.get("standard_metadata")
+        if header is None or not header.metadata:
+            raise self._wrong("no struct 'standard_metadata'", "programs for v1model")
+        self._place = "the standard metadata"
+        for name, bits in V1MODEL_BITS.items():
+            item = header.type.field(name)
+            if item is not None and (item.bits, item.signed, item.varbit) != (bits, False, False):
+                raise self._wrong(f"{_described(item)} as {name!r}", f"bit<{bits}>")
+        for name in (f"{prefix}.{name}" for prefix in ALIASED for name in (*V1MODEL_BITS, "qid")):
+            alias = program.aliases.get(name)
+            if alias is not None:
+                self._place = f"the alias {name!r}"
+                known = program.headers.get(alias.header)
+                item = known.type.field(alias.field) if known is not None and known.metadata else None
+                if item is None:
+                    raise self._wrong(
+                        f"the field {alias.header}.{alias.field}, which is not there", "fields of structs"
+                    )
+                if item.signed or item.varbit or item.bits > _WIDEST_STANDARD:
+                    raise self._wrong(f"{_described(item)}", f"bit<1> to bit<{_WIDEST_STANDARD}>")
+
+    def _arrays(self) -> None:
+        for kind, arrays in self._program.arrays.items():
+            for info in arrays.values():
+                self._place = f"{kind} array {info.name!r}"
+                if info.table is not None and info.table not in self._program.tables:
+                    raise self._wrong(f"the table {info.table!r}, which is not there", "tables of the program")
+                if info.result is not None:
+                    self._expect("as its result", info.result, "field")
+
+    def _lists(self) -> None:
+        for what, lists, word in (
+            ("learn list", self._program.digests, "listed number"),
+            ("field list", self._program.field_lists, "listed"),
+        ):
+            for number, fields in lists.items():
+                self._place = f"{what} {number}"
+                for item in fields.fields:
+                    self._expect("in it", item, word)
+
+    def _calculations(self) -> None:
+        program = self._program
+        selectors = [profile.selector for profile in program.profiles.values() if profile.selector is not None]
+        for calculation in (*program.calculations.values(), *selectors):
+            self._place = f"calculation {calculation.name!r}"
+            if calculation.algorithm not in ALGORITHMS:
+                raise wrong(f"{self._place} has an {unknown('algorithm', calculation.algorithm, ALGORITHMS)}")
+            for part in calculation.inputs:
+                if part.value is not None:
+                    self._expect("as an input", part.value, "listed")
+        for checksum in program.checksums:
+            self._place = f"the checksum in {checksum.target.header}.{checksum.target.field}"
+            self._expect("as its target", checksum.target, "field")
+            if checksum.condition is not None:
+                self._expect("as its condition", checksum.condition, "number")
+
+    def _deparser(self) -> None:
+        self._place = "the deparser"
+        for name in self._program.emitted:
+            if self._program.headers[name].metadata:
+                raise self._wrong(f"the struct {name!r}", "headers")
+
     # Expressions.
 
     def _kind(self, expression: Expression) -> OperandKind:
         """Return the kind of an expression, after a check of all that it consists of."""
         match expression:
-            case Const():
+            case Const(value, bits):
+                if bits is not None and not -(1 << bits >> 1) <= value < 1 << bits:
+                    raise self._wrong(f"the literal {shown(value)} in {bits} bits", "numbers of this width")
                 return NUMBER
             case Text():
                 return OperandKind("text")
@@ -471,27 +569,47 @@ class _Verifier:
     def _control(self, control: Control) -> None:
         self._place = f"the control {control.name!r}"
         self._successor(control.start, control.nodes)
+        if control is self._program.egress:
+            for name, node in control.nodes.items():
+                if isinstance(node, TableInfo) and isinstance(self._program.ingress.nodes.get(name), TableInfo):
+                    raise self._wrong(f"a table {name!r}, which ingress has too", "tables of other names")
         for node in control.nodes.values():
             if isinstance(node, Condition):
                 self._place = f"condition {node.name!r}"
                 self._expect("as its expression", node.expression, "number")
             else:
                 self._table(node)
-            for successor in node.successors:
+            for successor in node.named_next:
                 self._successor(successor, control.nodes)
 
     def _table(self, table: TableInfo) -> None:
         program = self._program
         self._place = f"table {table.name!r}"
+        if table.kind not in BMV2_KINDS:
+            raise self._wrong(f"the match type {table.kind!r}", ", ".join(BMV2_KINDS))
         for part in table.key:
-            if part.target.header not in program.headers:
+            if part.target.field != VALIDITY:
+                self._expect(f"as {part.name!r} in its key", part.target, "number")
+            if part.mask is not None and not 0 <= part.mask < 1 << part.bits:
+                raise self._wrong(f"the mask {shown(hex(part.mask))} of {part.name!r}", f"masks of {part.bits} bits")
+        if [part.kind for part in table.key].count(LPM.name) > 1:
+            raise self._wrong("two lpm fields in its key", "one")
+        if table.profile is not None and table.profile not in program.profiles:
+            raise self._wrong(f"the action profile {table.profile!r}, which is not there", "profiles of the program")
+        if table.direct_meter is not None:
+            meter = program.arrays["meter"].get(table.direct_meter)
+            if meter is None or meter.table != table.name or meter.result is None:
                 raise self._wrong(
-                    f"the key field {part.name!r} of a header that is not there", "headers of the program"
+                    f"the direct meter {table.direct_meter!r}", "a meter that is bound to it, with a result"
                 )
 
 
 def _kind_of_field(item: FieldInfo) -> OperandKind:
     return OperandKind("varbit", item.bits) if item.varbit else NUMBER
+
+
+def _described(item: FieldInfo) -> str:
+    return f"{'varbit' if item.varbit else 'int' if item.signed else 'bit'}<{item.bits}>"
 
 
 def _listed(names: Iterable[str]) -> str:

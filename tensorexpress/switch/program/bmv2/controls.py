@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tensorexpress.errors import unknown
 from tensorexpress.switch.operations import ActionCall, Entry, MatchValue
 from tensorexpress.switch.program.bmv2.document import JsonNode
 from tensorexpress.switch.program.bmv2.expressions import ExpressionReader
@@ -26,10 +27,17 @@ HIGHEST_PRIORITY = 2**31 - 1
 _VALID = "valid"
 
 
-def read_action(node: JsonNode, expressions: ExpressionReader) -> ActionInfo:
-    """Return an action."""
+#: What a table may be: one with actions of its own, or with an action profile, without a selector or with one.
+_TABLE_TYPES = ("simple", "indirect", "indirect_ws")
+
+#: What follows an action may depend on whether the key was found, and not on the action.
+_BY_HIT = {"__HIT__", "__MISS__"}
+
+
+def read_action(number: int, node: JsonNode, expressions: ExpressionReader) -> ActionInfo:
+    """Return an action with this id."""
     return ActionInfo(
-        id=node["id"].number(),
+        id=number,
         name=node["name"].text(),
         parameters=tuple((item["name"].text(), item["bitwidth"].width()) for item in node["runtime_data"]),
         primitives=tuple(expressions.primitive(item) for item in node["primitives"]),
@@ -47,10 +55,11 @@ class ControlReader:
     def control(self, node: JsonNode) -> Control:
         """Return the ingress or egress control."""
         nodes: dict[str, TableInfo | Condition] = {}
-        for item in node["tables"]:
-            nodes[item["name"].text()] = self._table(item)
-        for item in node["conditionals"]:
-            name = item["name"].text()
+        for name, item in node["tables"].distinct():
+            nodes[name] = self._table(name, item)
+        for name, item in node["conditionals"].distinct():
+            if name in nodes:
+                raise item.error(f"has the name {name!r}, which a table has")
             nodes[name] = Condition(
                 name,
                 self._expressions.expression(item["expression"]),
@@ -61,38 +70,43 @@ class ControlReader:
             raise node.error("has 'action_calls', which the embedded switch does not support")
         return Control(node["name"].text(), node["init_table"].optional_text(), nodes)
 
-    def _table(self, node: JsonNode) -> TableInfo:
-        name = node["name"].text()
-        ids = [item.number() for item in node["action_ids"]]
-        for number in ids:
-            if number not in self._actions:
-                raise node.error(f"has an action of id {number}, which the program does not have")
-        actions = {self._actions[number].name: number for number in ids}
-        following = {
-            key: JsonNode(value, node.path).optional_text() for key, value in node["next_tables"].value.items()
-        }
+    def _table(self, name: str, node: JsonNode) -> TableInfo:
+        actions: dict[str, int] = {}
+        for item in node["action_ids"]:
+            action = self._actions.get(item.number())
+            if action is None:
+                raise item.error(f"is {item.value}, an action that the program does not have")
+            if action.name in actions:
+                raise item.error(f"is a second action {action.name!r} of the table {name!r}")
+            actions[action.name] = action.id
+        following = {after: value.optional_text() for after, value in node["next_tables"].members()}
+        for after in following:
+            if after not in actions and after not in _BY_HIT:
+                raise node.error(f"goes on after an {unknown('action', after, [*actions, *_BY_HIT])}")
         fallback = node.get("base_default_next").optional_text()
         key = tuple(self._key_field(item) for item in node["key"])
         default = node.get("default_entry")
-        profile = node["type"].text() != "simple"
+        kind = node["type"].text()
+        if kind not in _TABLE_TYPES:
+            raise node.error(f"is of type {kind!r}; accepted: {', '.join(_TABLE_TYPES)}")
         return TableInfo(
             name=name,
             kind=node["match_type"].text(),
             key=key,
             actions=actions,
-            profile=node["action_profile"].text() if profile else None,
+            profile=node["action_profile"].text() if kind != "simple" else None,
             size=node["max_size"].number(),
-            counts=bool(node["with_counters"].value),
-            ages=bool(node["support_timeout"].value),
+            counts=node["with_counters"].flag(),
+            ages=node["support_timeout"].flag(),
             direct_meter=node["direct_meters"].optional_text(),
-            default=self._action_call(default) if default.value is not None else None,
-            default_is_const=bool(default.get("action_entry_const", False).value),
+            default=self._action_call(default, actions) if default.value is not None else None,
+            default_is_const=default.value is not None and default.get("action_entry_const", False).flag(),
             next_by_action={name: following.get(name, fallback) for name in actions},
             next_hit=following.get("__HIT__", fallback),
             next_miss=following.get("__MISS__", fallback),
             next_default=fallback,
-            by_hit="__HIT__" in following or "__MISS__" in following,
-            entries=tuple(self._entry(item, name, key) for item in node.get("entries", [])),
+            by_hit=not _BY_HIT.isdisjoint(following),
+            entries=tuple(self._entry(item, name, key, actions) for item in node.get("entries", [])),
         )
 
     def _key_field(self, node: JsonNode) -> KeyField:
@@ -100,37 +114,50 @@ class ControlReader:
         if kind not in (*BMV2_KINDS, _VALID):
             raise node.error(f"has the match kind {kind!r}; accepted: {', '.join([*BMV2_KINDS, _VALID])}")
         if kind == _VALID or target[1].value == VALIDITY:
-            header = target.text() if kind == _VALID else target[0].text()
+            header = self._headers.header(target if kind == _VALID else target[0])
             kind = EXACT.name if kind == _VALID else kind
             return KeyField(node.get("name", header).text(), FieldRef(header, VALIDITY), kind, 1, None)
         reference = self._headers.field_ref(target)
         mask = node.get("mask")
         return KeyField(
-            node.get("name", ".".join(target.value)).text(),
+            node.get("name", f"{reference.header}.{reference.field}").text(),
             reference,
             kind,
             self._headers.field(reference).bits,
             None if mask.value is None else mask.hexadecimal(),
         )
 
-    def _action_call(self, node: JsonNode) -> ActionCall:
+    def _action_call(self, node: JsonNode, actions: Mapping[str, int]) -> ActionCall:
+        """Return a call of one of a table's actions."""
         number = node["action_id"].number()
-        if number not in self._actions:
-            raise node.error(f"refers to action {number}, which the program does not have")
-        arguments = tuple(item.hexadecimal() for item in node["action_data"])
-        if len(arguments) != len(self._actions[number].parameters):
-            raise node.error(f"has {len(arguments)} arguments for action {self._actions[number].name!r}")
-        return ActionCall(self._actions[number].name, arguments)
+        if number not in actions.values():
+            raise node.error(f"refers to action {number}, which its table does not have")
+        action, items = self._actions[number], list(node["action_data"])
+        if len(items) != len(action.parameters):
+            raise node.error(f"has {len(items)} arguments for action {action.name!r}")
+        widths = (bits for _, bits in action.parameters)
+        return ActionCall(action.name, tuple(item.of_width(bits) for item, bits in zip(items, widths, strict=True)))
 
-    def _entry(self, node: JsonNode, table: str, key: tuple[KeyField, ...]) -> tuple[Entry, ActionCall]:
-        values = tuple(_match_value(item) for item in node["match_key"])
-        if len(values) != len(key):
-            raise node.error(f"has {len(values)} key fields, its table {len(key)}")
+    def _entry(
+        self, node: JsonNode, table: str, key: tuple[KeyField, ...], actions: Mapping[str, int]
+    ) -> tuple[Entry, ActionCall]:
+        items = list(node["match_key"])
+        if len(items) != len(key):
+            raise node.error(f"has {len(items)} key fields, its table {len(key)}")
+        values = tuple(_match_value(item, part) for item, part in zip(items, key, strict=True))
         needs_priority = any(BMV2_KINDS[part.kind].is_ranked for part in key)
         priority = HIGHEST_PRIORITY - node["priority"].number() if needs_priority else 0
-        return Entry(table, values, priority), self._action_call(node["action_entry"])
+        return Entry(table, values, priority), self._action_call(node["action_entry"], actions)
 
 
-def _match_value(node: JsonNode) -> MatchValue:
+def _match_value(node: JsonNode, part: KeyField) -> MatchValue:
+    """Return the value that an entry has for a part of its table's key."""
     kind = node["match_type"].text()
-    return int(bool(node["key"].value)) if kind == _VALID else BMV2_KINDS.get(kind, EXACT).from_json(node)
+    if kind == _VALID and part.target.field == VALIDITY:
+        return int(node["key"].flag())
+    if kind != part.kind:
+        raise node.error(f"has the match kind {kind!r}; accepted: {part.kind}, which the key of its table has")
+    value = BMV2_KINDS[kind].from_json(node)
+    if not BMV2_KINDS[kind].fits(value, part.bits):
+        raise node.error(f"does not fit the {part.bits} bits of {part.name!r}")
+    return value

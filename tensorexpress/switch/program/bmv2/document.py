@@ -68,13 +68,36 @@ class JsonNode:
 
     def get(self, key: str, default: Any = None) -> JsonNode:
         """Return what stands under a key, the default where nothing does."""
-        value = self.value.get(key, default) if isinstance(self.value, dict) else default
-        return JsonNode(value, f"{self.path}.{key}")
+        if not isinstance(self.value, dict):
+            raise self.error("is not an object")
+        return JsonNode(self.value.get(key, default), f"{self.path}.{key}")
 
     def __iter__(self) -> Iterator[JsonNode]:
         if not isinstance(self.value, list):
             raise self.error("is not a list")
         return (JsonNode(item, f"{self.path}[{index}]") for index, item in enumerate(self.value))
+
+    def distinct(self, key: str | int = "name") -> Iterator[tuple[Any, JsonNode]]:
+        """Yield the items of a list, each with the name or number that it has under a key and that no other one has."""
+        seen = set()
+        for item in self:
+            label = item[key].number() if key == "id" else item[key].text()
+            if label in seen:
+                raise item.error(f"has the {'id' if key == 'id' else 'name'} {label!r}, which another one has")
+            seen.add(label)
+            yield label, item
+
+    def members(self) -> Iterator[tuple[str, JsonNode]]:
+        """Yield the names and values of an object."""
+        if not isinstance(self.value, dict):
+            raise self.error("is not an object")
+        return ((name, self[name]) for name in self.value)
+
+    def flag(self) -> bool:
+        """Return a truth value, which some compilers write as a number."""
+        if self.value not in (True, False):
+            raise self.error("is neither true nor false")
+        return bool(self.value)
 
     def text(self, longest: int = LONGEST_NAME) -> str:
         """Return a string."""
@@ -113,6 +136,13 @@ class JsonNode:
             return int(self.text(LONGEST_TEXT), 16)
         except ValueError:
             raise self.error("is not a hexadecimal number") from None
+
+    def of_width(self, bits: int) -> int:
+        """Return a hexadecimal number of so many bits; one below zero is taken as its two's complement."""
+        value = self.hexadecimal()
+        if not -(1 << bits >> 1) <= value < 1 << bits:
+            raise self.error(f"does not fit {bits} bits")
+        return value & (1 << bits) - 1
 
     def error(self, problem: str) -> ProgramError:
         """Return the error that this place is to blame for."""

@@ -59,19 +59,20 @@ class ExpressionReader:
         kind, value = node["type"].text(), node["value"]
         match kind:
             case "expression":
-                return self._operator(value) if "op" in value.value else self.expression(value)
+                return self._operator(value) if value.get("op").value is not None else self.expression(value)
             case "hexstr":
-                return Const(value.hexadecimal(), node.get("bitwidth").value)
+                bits = node.get("bitwidth")
+                return Const(value.hexadecimal(), None if bits.value is None else bits.width())
             case "bool":
-                return Const(int(bool(value.value)), 1)
+                return Const(int(value.flag()), 1)
             case "string":
                 return Text(value.text(LONGEST_TEXT))
             case "field":
                 return self._field(value)
             case "stack_field":
-                return LastField(value[0].text(), value[1].text())
+                return self._last_field(LastField(value[0].text(), value[1].text()), node)
             case "union_stack_field":
-                return LastField(value[0].text(), value[2].text(), value[1].text())
+                return self._last_field(LastField(value[0].text(), value[2].text(), value[1].text()), node)
             case "lookahead":
                 return Lookahead(value[0].at_most(8 * LARGEST_HEADER, "bits"), value[1].width())
             case "runtime_data" | "local":
@@ -80,7 +81,7 @@ class ExpressionReader:
                 return RegisterCell(value[0].text(), self.expression(value[1]))
             case "parameters_vector" | "field_list":
                 # p4c writes an empty object for an empty list.
-                return Several(tuple(self.expression(item) for item in value) if value.value else ())
+                return Several(tuple(self.expression(item) for item in value) if value.value != {} else ())
             case "header":
                 return Named(kind, self._headers.header(value))
             case _ if kind in _NAMED:
@@ -96,12 +97,18 @@ class ExpressionReader:
             return Operator("valid", (header,))
         return self._headers.field_ref(value)
 
+    def _last_field(self, reference: LastField, node: JsonNode) -> LastField:
+        self._headers.last_field(reference, node)
+        return reference
+
     def _operator(self, node: JsonNode) -> Expression:
         op = node["op"].text()
         if op in ("access_field", "access_union_header"):
             return Operator(op, (self.expression(node["left"]), Const(node["right"].number())))
         parts = [node[part] for part in (["cond"] if op == "?" else []) + ["left", "right"]]
         operator = Operator(op, tuple(self.expression(part) for part in parts if part.value is not None))
+        if not operator.operands:
+            raise node.error("is an operator without operands")
         bits = self._result_bits(op, operator.operands)
         if bits > WIDEST_NUMBER_BITS:
             raise beyond(f"BMv2 JSON: {node.path}: the result of {op!r}", bits, WIDEST_NUMBER_BITS, "bits")

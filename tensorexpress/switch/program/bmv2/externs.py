@@ -61,8 +61,8 @@ class ExternReader:
         return Checksum(
             self._headers.field_ref(node["target"]),
             name,
-            bool(node.get("verify", True).value),
-            bool(node.get("update", True).value),
+            node.get("verify", True).flag(),
+            node.get("update", True).flag(),
             None if condition.value is None else self._expressions.expression(condition),
         )
 
@@ -76,12 +76,12 @@ class ExternReader:
 
     def arrays(self, root: JsonNode, kinds: Iterable[str]) -> dict[str, dict[str, ArrayInfo]]:
         """Return the arrays of these kinds; refuse those that together would take too much memory."""
-        arrays = {kind: {node["name"].text(): self._array(node) for node in root[f"{kind}_arrays"]} for kind in kinds}
+        arrays = {kind: {name: self._array(node) for name, node in root[f"{kind}_arrays"].distinct()} for kind in kinds}
         _check_cells(arrays)
         return arrays
 
     def _array(self, node: JsonNode) -> ArrayInfo:
-        direct = bool(node.get("is_direct", False).value)
+        direct = node.get("is_direct", False).flag()
         result = node.get("result_target")
         return ArrayInfo(
             name=node["name"].text(),

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from tensorexpress.switch.program.bmv2.document import JsonNode
-from tensorexpress.switch.program.bmv2.values import VALIDITY, FieldInfo, FieldRef, HeaderInfo, HeaderType, UnionInfo
+from tensorexpress.switch.program.bmv2.values import (
+    VALIDITY,
+    FieldInfo,
+    FieldRef,
+    HeaderInfo,
+    HeaderType,
+    LastField,
+    UnionInfo,
+)
 from tensorexpress.switch.program.budgets import LARGEST_HEADER, LARGEST_STACK, beyond
 
 
@@ -13,11 +21,12 @@ class HeaderReader:
     """All headers, stacks and unions of a document, by name."""
 
     def __init__(self, root: JsonNode):
-        self._types = {node["name"].text(): _header_type(node) for node in root["header_types"]}
+        self._types = {name: _header_type(node) for name, node in root["header_types"].distinct()}
         self._header_names: dict[int, str] = {}
         self.headers: dict[str, HeaderInfo] = {}
-        for node in root["headers"]:
-            self._read_header(node)
+        for (name, node), (number, _) in _named_and_numbered(root["headers"]):
+            self._header_names[number] = name
+            self.headers[name] = self._header(name, node)
         self.stack_types: dict[str, str] = {}
         self.stacks = self._stacks(root.get("header_stacks", []), "header_type", "header_ids", self._header_names)
         self._union_names: dict[int, str] = {}
@@ -26,28 +35,27 @@ class HeaderReader:
             root.get("header_union_stacks", []), "union_type", "header_union_ids", self._union_names
         )
 
-    def _read_header(self, node: JsonNode) -> None:
-        name, type_name = node["name"].text(), node["header_type"].text()
+    def _header(self, name: str, node: JsonNode) -> HeaderInfo:
+        type_name = node["header_type"].text()
         if type_name not in self._types:
             raise node.error(f"is of type {type_name!r}, which the program does not have")
-        header = HeaderInfo(name, self._types[type_name], bool(node["metadata"].value))
+        header = HeaderInfo(name, self._types[type_name], node["metadata"].flag())
         size = sum(item.bits for item in header.type.fields) // 8
         if size > LARGEST_HEADER and not header.metadata:
             raise beyond(f"header {name!r}", size, LARGEST_HEADER, "bytes")
-        self.headers[name] = header
-        self._header_names[node["id"].number()] = name
+        return header
 
     def _read_unions(self, root: JsonNode) -> dict[str, UnionInfo]:
         types = {
-            node["name"].text(): [(item[0].text(), item[1].text()) for item in node["headers"]]
-            for node in root.get("header_union_types", [])
+            name: [(member, item[1].text()) for member, item in node["headers"].distinct(0)]
+            for name, node in root.get("header_union_types", []).distinct()
         }
         unions = {}
-        for node in root.get("header_unions", []):
-            name, kind = node["name"].text(), node["union_type"].text()
+        for (name, node), (number, _) in _named_and_numbered(root.get("header_unions", [])):
+            kind = node["union_type"].text()
             if kind not in types:
                 raise node.error(f"is of type {kind!r}, which the program does not have")
-            self._union_names[node["id"].number()] = name
+            self._union_names[number] = name
             unions[name] = UnionInfo(
                 name,
                 kind,
@@ -60,10 +68,13 @@ class HeaderReader:
     def _stacks(self, nodes: JsonNode, type_key: str, ids: str, names: Mapping[int, str]) -> dict[str, tuple[str, ...]]:
         """Return the elements of stacks, which are headers or unions with these ids."""
         stacks = {}
-        for node in nodes:
-            name, elements = node["name"].text(), _by_id(node[ids], names)
+        for name, node in nodes.distinct():
+            elements = _by_id(node[ids], names)
             if len(elements) > LARGEST_STACK:
                 raise beyond(f"header stack {name!r}", len(elements), LARGEST_STACK, "elements")
+            size = node.get("size", len(elements)).number()
+            if len(elements) != size:
+                raise node.error(f"has {len(elements)} elements and the size {size}")
             self.stack_types[name] = node[type_key].text()
             stacks[name] = elements
         return stacks
@@ -86,6 +97,25 @@ class HeaderReader:
         """Return what is known of a field that is there."""
         return self.headers[reference.header].type.by_name[reference.field]
 
+    def last_field(self, reference: LastField, node: JsonNode) -> FieldInfo:
+        """Return what is known of a field of a stack's last element; an error of the node if it is not there."""
+        union = None
+        if reference.member is None:
+            header = next(iter(self.stacks.get(reference.stack, ())), None)
+        else:
+            union = self.unions.get(next(iter(self.union_stacks.get(reference.stack, ())), ""))
+            members = dict(zip(union.members, union.headers, strict=False)) if union else {}
+            header = members.get(reference.member)
+        found = self.headers[header].type.field(reference.field) if header else None
+        if found is None:
+            raise node.error("refers to a field of a stack that the program does not have")
+        return found
+
+
+def _named_and_numbered(nodes: JsonNode) -> Iterator[tuple[tuple[str, JsonNode], tuple[int, JsonNode]]]:
+    """Yield the items of a list with their names, and with their numbers; no two have one name or number."""
+    return zip(nodes.distinct(), nodes.distinct("id"), strict=True)
+
 
 def _by_id(ids: JsonNode, names: Mapping[int, str]) -> tuple[str, ...]:
     for node in ids:
@@ -98,13 +128,13 @@ def _header_type(node: JsonNode) -> HeaderType:
     name = node["name"].text()
     fixed_bits = sum(item[1].width() for item in node["fields"] if item[1].value != "*")
     fields = []
-    for item in node["fields"]:
-        signed = len(item.value) > 2 and bool(item[2].value)
+    for field, item in node["fields"].distinct(0):
+        signed = len(item.value) > 2 and item[2].flag()
         if item[1].value == "*":
             longest = node["max_length"].at_most(LARGEST_HEADER, "bytes") * 8 - fixed_bits
-            fields.append(FieldInfo(item[0].text(), max(longest, 0), signed, varbit=True))
+            fields.append(FieldInfo(field, longest, signed, varbit=True))
         else:
-            fields.append(FieldInfo(item[0].text(), item[1].width(), signed))
+            fields.append(FieldInfo(field, item[1].width(), signed))
         if fields[-1].name == VALIDITY:
             raise item.error(f"is a field named {VALIDITY!r}, which stands for the header's validity")
     return HeaderType(name, tuple(fields), {found.name: found for found in fields})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tensorexpress.errors import ProgramError
 from tensorexpress.switch.program.bmv2.document import JsonNode
 from tensorexpress.switch.program.bmv2.expressions import ExpressionReader
 from tensorexpress.switch.program.bmv2.headers import HeaderReader
@@ -20,7 +19,7 @@ from tensorexpress.switch.program.bmv2.values import (
     Primitive,
     Transition,
 )
-from tensorexpress.switch.program.budgets import LARGEST_SELECT, beyond
+from tensorexpress.switch.program.budgets import LARGEST_HEADER, LARGEST_SELECT, beyond
 
 
 class ParserReader:
@@ -33,28 +32,30 @@ class ParserReader:
 
     def states(self, node: JsonNode) -> dict[str, ParserState]:
         """Return the states of a parser by name."""
-        return {item["name"].text(): self._state(item) for item in node["parse_states"]}
+        return {name: self._state(name, item) for name, item in node["parse_states"].distinct()}
 
-    def _state(self, node: JsonNode) -> ParserState:
+    def _state(self, state: str, node: JsonNode) -> ParserState:
         key = tuple(self._expressions.expression(item) for item in node["transition_key"])
         if len(key) > LARGEST_SELECT:
             raise beyond(f"BMv2 JSON: {node.path}", len(key), LARGEST_SELECT, "parts in its key")
         return ParserState(
-            name=node["name"].text(),
+            name=state,
             steps=tuple(self._step(item) for item in node["parser_ops"]),
             key=key,
             transitions=tuple(self._transition(item, key) for item in node["transitions"]),
         )
 
     def _step(self, node: JsonNode) -> Primitive:
-        op, parameters = node["op"].text(), list(node["parameters"])
+        op, parameters = node["op"].text(), node["parameters"]
         if op == "primitive":
             return self._expressions.primitive(parameters[0])
         if op == "shift":
-            return Primitive("advance", (Const(8 * parameters[0].number()),))
+            return Primitive("advance", (Const(8 * parameters[0].at_most(LARGEST_HEADER, "bytes")),))
         if op in ("extract", "extract_VL"):
-            target, length = parameters[0], [self._expressions.expression(item) for item in parameters[1:]]
-            return Primitive(op, (self._extract_target(target), *length))
+            target, *length = parameters[0], *list(parameters)[1:]
+            return Primitive(
+                op, (self._extract_target(target), *(self._expressions.expression(item) for item in length))
+            )
         if op in ("set", "verify", "advance"):
             return Primitive(op, tuple(self._expressions.expression(item) for item in parameters))
         raise node.error(f"is the parser operation {op!r}, which the embedded switch does not support")
@@ -79,37 +80,37 @@ class ParserReader:
             name = value.text()
             if name not in self._value_sets:
                 raise node.error(f"refers to {name!r}, a value set that the program does not have")
+            bits = sum(self._width(part, node) for part in key)
+            if bits != self._value_sets[name]:
+                raise node.error(
+                    f"has a key of {bits} bits; accepted: {self._value_sets[name]} of the value set {name!r}"
+                )
             return Transition(None, None, name, next_state)
         if kind != "hexstr":
             raise node.error(f"is of type {kind!r}; accepted: default, hexstr, parse_vset")
-        values = self._split(value.hexadecimal(), key)
-        masks = None if node["mask"].value is None else self._split(node["mask"].hexadecimal(), key)
+        values = self._split(value, key)
+        masks = None if node["mask"].value is None else self._split(node["mask"], key)
         return Transition(values, masks, None, next_state)
 
-    def _split(self, number: int, key: tuple[Expression, ...]) -> tuple[int, ...]:
+    def _split(self, node: JsonNode, key: tuple[Expression, ...]) -> tuple[int, ...]:
         """Cut a number of byte-padded fields into the numbers of the fields."""
-        parts = []
+        parts, number = [], node.hexadecimal()
         for part in reversed(key):
-            size = (self._width(part) + 7) // 8 * 8
+            size = (self._width(part, node) + 7) // 8 * 8
             parts.append(number & ((1 << size) - 1))
             number >>= size
+        if number:
+            raise node.error("does not fit the key of its state")
         return tuple(reversed(parts))
 
-    def _width(self, expression: Expression) -> int:
-        headers = self._headers
+    def _width(self, expression: Expression, node: JsonNode) -> int:
         match expression:
-            case FieldRef(header, name):
-                found = headers.headers[header].type.field(name)
-            case LastField(stack, name, None):
-                found = headers.headers[headers.stacks[stack][0]].type.field(name)
-            case LastField(stack, name, member):
-                union = headers.unions[headers.union_stacks[stack][0]]
-                found = headers.headers[union.headers[union.members.index(str(member))]].type.field(name)
+            case FieldRef():
+                return self._headers.field(expression).bits
+            case LastField():
+                return self._headers.last_field(expression, node).bits
             case Lookahead(_, bits):
                 return bits
             case Operator("valid", _):
                 return 1
-            case _:
-                raise ProgramError("BMv2 JSON: a parser selects on something that is neither a field nor lookahead")
-        assert found is not None
-        return found.bits
+        raise node.error("selects on something that is neither a field nor lookahead")

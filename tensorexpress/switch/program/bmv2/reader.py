@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tensorexpress.errors import ProgramError
 from tensorexpress.switch.program.bmv2.controls import ControlReader, read_action
 from tensorexpress.switch.program.bmv2.document import CONTRADICTIONS, JsonNode, contradiction, parse_document
@@ -9,7 +11,7 @@ from tensorexpress.switch.program.bmv2.expressions import ExpressionReader
 from tensorexpress.switch.program.bmv2.externs import ExternReader
 from tensorexpress.switch.program.bmv2.headers import HeaderReader
 from tensorexpress.switch.program.bmv2.parsers import ParserReader
-from tensorexpress.switch.program.bmv2.values import Bmv2Program, FieldRef
+from tensorexpress.switch.program.bmv2.values import Bmv2Program, FieldRef, ProfileInfo
 from tensorexpress.switch.program.externs import ARRAYS
 from tensorexpress.switch.program.verify import verify
 
@@ -40,11 +42,10 @@ def _program(root: JsonNode) -> Bmv2Program:
     headers = HeaderReader(root)
     expressions = ExpressionReader(headers)
     externs = ExternReader(headers, expressions)
-    calculations = {node["name"].text(): externs.calculation(node) for node in root["calculations"]}
-    actions = {node["id"].number(): read_action(node, expressions) for node in root["actions"]}
-    value_sets = {node["name"].text(): node["compressed_bitwidth"].width() for node in root.get("parse_vsets", [])}
+    calculations = {name: externs.calculation(node) for name, node in root["calculations"].distinct()}
+    actions = {number: read_action(number, node, expressions) for number, node in root["actions"].distinct("id")}
+    value_sets = {name: node["compressed_bitwidth"].width() for name, node in root.get("parse_vsets", []).distinct()}
     parser, deparser, controls = _stages(root)
-    profiles = [node for control in controls.values() for node in control.get("action_profiles", [])]
     states = ParserReader(headers, expressions, value_sets).states(parser)
     arrays = externs.arrays(root, ARRAYS)
     control_reader = ControlReader(headers, expressions, actions)
@@ -54,7 +55,7 @@ def _program(root: JsonNode) -> Bmv2Program:
         unions=headers.unions,
         union_stacks=headers.union_stacks,
         stack_types=headers.stack_types,
-        errors={node[0].text(): node[1].number() for node in root.get("errors", [])},
+        errors={name: node[1].at_most(2**32 - 1, "as its number") for name, node in root.get("errors", []).distinct(0)},
         states=states,
         first_state=parser["init_state"].optional_text(),
         value_sets=value_sets,
@@ -62,22 +63,33 @@ def _program(root: JsonNode) -> Bmv2Program:
         actions=actions,
         ingress=control_reader.control(controls["ingress"]),
         egress=control_reader.control(controls["egress"]),
-        profiles={node["name"].text(): externs.profile(node) for node in profiles},
+        profiles=_profiles(controls.values(), externs),
         arrays=arrays,
         calculations=calculations,
         checksums=tuple(externs.checksum(node, calculations) for node in root["checksums"]),
-        digests={node["id"].number(): externs.field_list(node) for node in root["learn_lists"]},
-        field_lists={node["id"].number(): externs.field_list(node) for node in root["field_lists"]},
+        digests={number: externs.field_list(node) for number, node in root["learn_lists"].distinct("id")},
+        field_lists={number: externs.field_list(node) for number, node in root["field_lists"].distinct("id")},
         aliases={
             node[0].text(): FieldRef(node[1][0].text(), node[1][1].text()) for node in root.get("field_aliases", [])
         },
     )
 
 
+def _profiles(controls: Iterable[JsonNode], externs: ExternReader) -> dict[str, ProfileInfo]:
+    """Return the action profiles of all controls by name."""
+    profiles: dict[str, ProfileInfo] = {}
+    for control in controls:
+        for name, node in control.get("action_profiles", []).distinct():
+            if name in profiles:
+                raise node.error(f"has the name {name!r}, which one of another control has")
+            profiles[name] = externs.profile(node)
+    return profiles
+
+
 def _stages(root: JsonNode) -> tuple[JsonNode, JsonNode, dict[str, JsonNode]]:
     """Return parser, deparser and the controls by name, as v1model has them."""
     parsers, deparsers = list(root["parsers"]), list(root["deparsers"])
-    controls = {node["name"].text(): node for node in root["pipelines"]}
+    controls = dict(root["pipelines"].distinct())
     for name in ("ingress", "egress"):
         if name not in controls:
             raise ProgramError(f"the program has no pipeline {name!r}; only v1model programs can run")

@@ -240,6 +240,11 @@ class TableInfo:
         return found if self.default is not None and self.profile is None else [*found, self.next_default]
 
     @property
+    def named_next(self) -> list[str | None]:
+        """All nodes that the table names, those included that cannot follow."""
+        return [*self.next_by_action.values(), self.next_hit, self.next_miss, self.next_default]
+
+    @property
     def fixed_action(self) -> ActionCall | None:
         """The action of a table that always runs the same one and counts nothing; None for any other table."""
         return self.default if not self.key and self.default_is_const and not self.counts else None
@@ -258,6 +263,11 @@ class Condition:
     def successors(self) -> list[str | None]:
         """What may follow; None is the end."""
         return [self.next_true, self.next_false]
+
+    @property
+    def named_next(self) -> list[str | None]:
+        """All nodes that the condition names."""
+        return self.successors
 
 
 @dataclass(frozen=True, slots=True)

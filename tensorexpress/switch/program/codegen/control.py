@@ -25,10 +25,6 @@ class ControlWriter:
         """Write a whole control; `exit` leaves the loop around it."""
         if control.start is None:
             return
-        for name, node in control.nodes.items():
-            for successor in node.successors:
-                if successor is not None and successor not in control.nodes:
-                    raise ProgramError(f"BMv2 JSON: after {name!r} follows {successor!r}, which is not there")
         flow = graph(self._scope.work, control.start, {name: node.successors for name, node in control.nodes.items()})
         if flow.cycle is not None:
             kind = "table" if isinstance(control.nodes[flow.cycle], TableInfo) else "condition"

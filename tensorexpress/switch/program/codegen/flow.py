@@ -146,13 +146,7 @@ class FlowGraph:
             return 0
         # A name of its own where loops nest.
         step = f"step{lines.depth}_"
-        numbers: dict[str, int] = {}
-        waiting = [self.start]
-        while waiting:
-            node = waiting.pop()
-            if node not in numbers:
-                numbers[node] = len(numbers)
-                waiting += [successor for successor in self.successors[node] if successor is not None]
+        numbers = {node: number for number, node in enumerate(reachable(self.start, self.successors))}
 
         def go(successor: Node) -> None:
             lines.add("break" if successor is None else f"{step} = {numbers[successor]}")
@@ -174,6 +168,22 @@ def graph(work: Work, start: Node, successors: Mapping[str, Sequence[Node]]) -> 
     """Return a graph to write; finding out where its paths meet is work too."""
     work.spend(len(successors) + len(successors) ** 2 // 1024)
     return FlowGraph(start, successors)
+
+
+def reachable(start: Node, successors: Mapping[str, Sequence[Node]]) -> list[str]:
+    """Return the nodes that some path from the start leads to, the start first.
+
+    >>> reachable("a", {"a": ["c", None], "b": ["a"], "c": ["a"]})
+    ['a', 'c']
+    """
+    found: dict[str, None] = {}
+    waiting = [start]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in found:
+            found[node] = None
+            waiting += successors[node]
+    return list(found)
 
 
 def write_bounded_loop(scope: Scope, lines: Lines, flow: FlowGraph, body: Body) -> None:

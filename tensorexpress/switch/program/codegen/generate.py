@@ -34,6 +34,7 @@ from tensorexpress.switch.program.codegen.standard import (
     AT_INGRESS,
     MEASURED,
     NO_DECISION,
+    V1MODEL_BITS,
     standard_variables,
 )
 from tensorexpress.switch.program.codegen.variables import PACKED, VALID, Usage, Var, decision, is_decision
@@ -207,7 +208,8 @@ class _Generation:
             if var is not None:
                 assert isinstance(var.part, str)
                 bits = self.program.field(FieldRef(var.header, var.part)).bits
-                values[var] = f"{text} & {hex((1 << bits) - 1)}" if text in MEASURED else text
+                is_wider = text in MEASURED or bits < V1MODEL_BITS.get(name, bits + 1)
+                values[var] = f"{text} & {hex((1 << bits) - 1)}" if is_wider else text
         return values
 
     def decisions(self, stage: str) -> dict[Var, str]:

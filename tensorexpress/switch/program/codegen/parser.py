@@ -61,7 +61,6 @@ class ParserWriter:
     def _find_offsets(self) -> dict[str, int | None]:
         """Return where each state starts in the frame, None where that depends on the packet."""
         found: dict[str, set[int | None]] = {name: set() for name in self._states}
-        assert self._flow.start is not None or not self._states
         if self._flow.start is not None:
             found[self._flow.start].add(0)
         for name in self._flow.order or ():

@@ -28,10 +28,33 @@ AT_EGRESS = {
     "qid": "packet.priority",
 }
 
+#: Under these names programs may say which fields of theirs are fields of the standard metadata.
+ALIASED = ("standard_metadata", "intrinsic_metadata", "queueing_metadata")
+
 #: Of these, what grows with time or load beyond any width.
 MEASURED = frozenset(
     f"packet.{name}" for name in ("ingress_us", "egress_us", "enq_us", "enq_qdepth", "deq_timedelta", "deq_qdepth")
 )
+
+#: Bits of the standard metadata's fields, by v1model.
+V1MODEL_BITS = {
+    "ingress_port": 9,
+    "egress_spec": 9,
+    "egress_port": 9,
+    "instance_type": 32,
+    "packet_length": 32,
+    "enq_timestamp": 32,
+    "enq_qdepth": 19,
+    "deq_timedelta": 32,
+    "deq_qdepth": 19,
+    "ingress_global_timestamp": 48,
+    "egress_global_timestamp": 48,
+    "mcast_grp": 16,
+    "egress_rid": 16,
+    "checksum_error": 1,
+    "parser_error": 32,
+    "priority": 3,
+}
 
 #: Decisions of a pass, each with the value that stands for none.
 NO_DECISION = {
@@ -46,7 +69,7 @@ NO_DECISION = {
 
 def standard_field(program: Bmv2Program, name: str) -> FieldRef | None:
     """Return the field that simple_switch knows by this name, None if the program has none."""
-    for prefix in ("standard_metadata", "intrinsic_metadata", "queueing_metadata"):
+    for prefix in ALIASED:
         alias = program.aliases.get(f"{prefix}.{name}")
         if alias is not None:
             return alias

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tensorexpress.switch.program.bmv2.values import ActionInfo, Const, Expression, Primitive
 from tensorexpress.switch.program.budgets import Work
-from tensorexpress.switch.program.codegen.flow import graph
+from tensorexpress.switch.program.codegen.flow import graph, reachable
 from tensorexpress.switch.program.native.code import IrFunction
 from tensorexpress.switch.program.native.layout import SLOTS
 from tensorexpress.switch.program.native.primitives import PrimitiveCode
@@ -42,8 +42,10 @@ class ActionCode:
     def _body(self, info: ActionInfo, code: IrFunction, writer: PrimitiveCode) -> None:
         steps = info.primitives
         labels = [code.label() for _ in steps] + [code.label()]
-        bounded = self._is_bounded(steps)
-        for position, step in enumerate(steps):
+        successors = _successors(steps)
+        bounded = self._is_bounded(steps, successors)
+        for position in sorted(map(int, reachable("0" if steps else None, successors))):
+            step = steps[position]
             code.start(labels[position])
             if bounded:
                 count_step(code)
@@ -60,21 +62,26 @@ class ActionCode:
         code.start(labels[-1])
         code.give_back(WENT_ON)
 
-    def _is_bounded(self, steps: tuple[Primitive, ...]) -> bool:
+    def _is_bounded(self, steps: tuple[Primitive, ...], successors: dict[str, list[str | None]]) -> bool:
         """Whether the jumps of an action go back, so that its steps are counted."""
         if not any(step.op.startswith("_jump") for step in steps):
             return False
-        successors: dict[str, list[str | None]] = {}
-        for position, step in enumerate(steps):
-            following = [position + 1]
-            if step.op == "_jump":
-                following = [_target(step.parameters[0], len(steps))]
-            elif step.op == "_jump_if_zero":
-                following.append(_target(step.parameters[1], len(steps)))
-            elif step.op == "exit":
-                following = [len(steps)]
-            successors[str(position)] = [str(place) if place < len(steps) else None for place in following]
         return not graph(self._work, "0", successors).is_nestable()
+
+
+def _successors(steps: tuple[Primitive, ...]) -> dict[str, list[str | None]]:
+    """Return the steps of an action that may follow each of them, by position; None is the end."""
+    successors: dict[str, list[str | None]] = {}
+    for position, step in enumerate(steps):
+        following = [position + 1]
+        if step.op == "_jump":
+            following = [_target(step.parameters[0], len(steps))]
+        elif step.op == "_jump_if_zero":
+            following.append(_target(step.parameters[1], len(steps)))
+        elif step.op == "exit":
+            following = [len(steps)]
+        successors[str(position)] = [str(place) if place < len(steps) else None for place in following]
+    return successors
 
 
 def write_primitive(writer: PrimitiveCode, step: Primitive) -> None:

@@ -12,7 +12,7 @@ from tensorexpress.switch.program.bmv2.values import (
     Transition,
 )
 from tensorexpress.switch.program.budgets import Work
-from tensorexpress.switch.program.codegen.flow import graph
+from tensorexpress.switch.program.codegen.flow import graph, reachable
 from tensorexpress.switch.program.native.actions import WENT_ON, count_step, write_primitive
 from tensorexpress.switch.program.native.code import IrFunction
 from tensorexpress.switch.program.native.layout import SLOTS
@@ -49,9 +49,10 @@ class ParserCode:
         labels: dict[str | None, str] = {name: code.label() for name in states}
         labels[None] = self._end = code.label()
         code.go(labels[start])
-        flow = graph(self._work, start, {name: state.successors for name, state in states.items()})
-        bounded = start is not None and not flow.is_nestable()
-        for name, state in states.items():
+        successors = {name: state.successors for name, state in states.items()}
+        bounded = start is not None and not graph(self._work, start, successors).is_nestable()
+        for name in reachable(start, successors):
+            state = states[name]
             code.start(labels[name])
             if bounded:
                 count_step(code)

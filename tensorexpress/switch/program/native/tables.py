@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tensorexpress.switch.operations import ActionCall
 from tensorexpress.switch.program.bmv2.values import VALIDITY, ActionInfo, Calculation, Control, KeyField, TableInfo
+from tensorexpress.switch.program.codegen.flow import reachable
 from tensorexpress.switch.program.match_kinds import BMV2_KINDS, RANGE
 from tensorexpress.switch.program.native.actions import ENDLESS, LEFT, WENT_ON, ActionCode
 from tensorexpress.switch.program.native.code import IrFunction
@@ -35,7 +36,9 @@ class ControlCode:
         self._left = self._labels[None]
         self._endless = code.label()
         code.go(self._labels[control.start])
-        for name, node in control.nodes.items():
+        successors = {name: node.named_next for name, node in control.nodes.items()}
+        for name in reachable(control.start, successors):
+            node = control.nodes[name]
             code.start(self._labels[name])
             if isinstance(node, TableInfo):
                 self._table(node)
