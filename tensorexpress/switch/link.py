@@ -4,6 +4,8 @@ Requests and answers take turns on a stream socket. Each is short: what is long 
 forwarding side never reads or writes for longer than packets can wait. Notices go the other way on a socket that keeps
 messages apart; the kernel's buffer of it is their bound: when the controlling side is slow, notices are dropped and
 counted, and packets are never held up.
+
+Requests are pickled, as the forwarding side trusts this one. What comes back is not: `switch.reports` reads it.
 """
 
 from __future__ import annotations
@@ -17,15 +19,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 from tensorexpress import tied
 from tensorexpress.errors import NetworkError, ProgramError, TensorExpressError
 from tensorexpress.program_engines import PYTHON
+from tensorexpress.switch import reports
 from tensorexpress.switch.compiling import Optimisation, compile_beside
 from tensorexpress.switch.counted import Statistics
 from tensorexpress.switch.operations import Notice, Operation, Query
+from tensorexpress.switch.program.budgets import MOST_CELLS
 
 _LENGTH = struct.Struct("!Q")
 #: Operations and queries in one request, and the bytes that it may have: less than a millisecond's work to read.
@@ -35,18 +38,18 @@ _READ_BYTES = 2**20
 _NOTICE_BYTES = 2**18
 _NOTICES_BUFFER_BYTES = 2**21
 _STOP_SECONDS = 5
+#: The longest answer, or part of one, that is read.
+_LARGEST_ANSWER_BYTES = 2**25
 
 
 class LinkClosedError(NetworkError):
     """The process at the other end is gone."""
 
 
-class ReplyKind(Enum):
-    """What the forwarding end says to a request: any number of parts, then an answer or the error that it met."""
+#: How answers begin: any number of parts, then an answer or the error that the request met.
+_PART, _ANSWER, _ERROR = b"P", b"A", b"E"
 
-    PART = 0
-    ANSWER = 1
-    ERROR = 2
+Answer = TypeVar("Answer")
 
 
 def _packed(message: object) -> bytes:
@@ -139,11 +142,13 @@ class DataLink:
     def _ask(self, queries: Sequence[Query]) -> list[list[Any]]:
         answers: list[list[Any]] = [[] for _ in queries]
 
-        def take(part: list[tuple[int, Any]]) -> None:
-            for number, cell in part:
+        def take(part: Any) -> None:
+            for number, cell in reports.cells(part):
+                if number >= len(answers) or len(answers[number]) >= MOST_CELLS:
+                    raise reports.bad_report()
                 answers[number].append(cell)
 
-        self._exchange(_packed(("ask", (list(queries),))), take)
+        self._exchange(_packed(("ask", (list(queries),))), reports.nothing, take)
         return answers
 
     def packet_out(self, frame: bytes) -> None:
@@ -156,13 +161,11 @@ class DataLink:
 
     def statistics(self) -> Statistics:
         """Return the counters of every port."""
-        statistics: Statistics = self._call("statistics")
-        return statistics
+        return self._ask_for(reports.read_statistics, "statistics")
 
     def lost(self) -> dict[int, int]:
         """Return how many frames that arrived at each port were never taken."""
-        lost: dict[int, int] = self._call("lost")
-        return lost
+        return self._ask_for(reports.numbers_by_port, "lost")
 
     def start(self, settings: object) -> None:
         """Have the other side open its ports; the error it met, if it cannot."""
@@ -171,19 +174,17 @@ class DataLink:
     def stop(self) -> Statistics | None:
         """End the other process; return its last counters, None when it was gone already."""
         try:
-            statistics: Statistics = self._call("stop")
+            return self._ask_for(reports.read_statistics, "stop")
         except LinkClosedError:
             return None
         finally:
             self.close()
-        return statistics
 
     def close(self) -> None:
         """Hang up, which ends the other process; wait for it."""
-        for end in (self._requests, self._notices):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
+        self._hang_up()
+        self._requests.close()
+        self._notices.close()
         with self._turn:
             optimisation = self._optimisation
         if optimisation is not None:
@@ -195,8 +196,13 @@ class DataLink:
                 self._process.kill()
                 self._process.wait()
 
+    def _hang_up(self) -> None:
+        for end in (self._requests, self._notices):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
     def notices(self) -> Iterator[Notice]:
-        """Yield what the switch has to tell, waiting for it; ends when the other process is gone."""
+        """Yield notices as they come; ends when the other process is gone, or sends anything else."""
         while True:
             try:
                 message = self._notices.recv(_NOTICE_BYTES)
@@ -204,32 +210,49 @@ class DataLink:
                 return
             if not message:
                 return
-            yield pickle.loads(message)
+            try:
+                notice = reports.decode_notice(message)
+            except reports.BadReportError:
+                return
+            yield notice
 
-    def _call(self, what: str, *arguments: object) -> Any:
-        return self._exchange(_packed((what, arguments)))
+    def _call(self, what: str, *arguments: object) -> None:
+        self._exchange(_packed((what, arguments)), reports.nothing)
+
+    def _ask_for(self, read: Callable[[Any], Answer], what: str) -> Answer:
+        return self._exchange(_packed((what, ())), read)
 
     def _send_all(self, requests: Sequence[bytes]) -> None:
         for request in requests:
-            self._exchange(request)
+            self._exchange(request, reports.nothing)
 
-    def _exchange(self, request: bytes, take: Callable[[Any], None] | None = None) -> Any:
-        """Send a request and return its answer, or raise the error; `take` is called with its parts."""
+    def _exchange(
+        self, request: bytes, read: Callable[[Any], Answer], take: Callable[[Any], None] | None = None
+    ) -> Answer:
+        """Send a request and return its answer as `read` makes it, or raise the error; `take` gets its parts."""
         try:
             with self._turn:
                 self._requests.sendall(request)
-                while True:
-                    (size,) = _LENGTH.unpack(self._read(_LENGTH.size))
-                    kind, value = pickle.loads(self._read(size))
-                    if kind is not ReplyKind.PART:
-                        break
-                    if take is not None:
-                        take(value)
+                kind, value = self._next_reply()
+                while kind == _PART and take is not None:
+                    take(value)
+                    kind, value = self._next_reply()
+                if kind == _ANSWER:
+                    return read(value)
+                refusal = reports.read_error(value)
         except OSError:
             raise _gone() from None
-        if kind is ReplyKind.ERROR:
-            raise value
-        return value
+        except reports.BadReportError as error:
+            self._hang_up()
+            raise LinkClosedError(str(error)) from None
+        raise refusal
+
+    def _next_reply(self) -> tuple[bytes, Any]:
+        (size,) = _LENGTH.unpack(self._read(_LENGTH.size))
+        if not 0 < size <= _LARGEST_ANSWER_BYTES:
+            raise reports.bad_report()
+        content = self._read(size)
+        return content[:1], reports.decode(content[1:])
 
     def _read(self, size: int) -> bytes:
         content = bytearray()
@@ -270,7 +293,7 @@ class SwitchEnd:
     def notify(self, notice: Notice) -> None:
         """Tell the controlling side something, or drop it when too much waits there already."""
         try:
-            self._notices.send(pickle.dumps(notice, pickle.HIGHEST_PROTOCOL))
+            self._notices.send(reports.encode_notice(notice))
         except OSError:
             self.dropped_notices += 1
 
@@ -297,20 +320,21 @@ class SwitchEnd:
 
     def part(self, value: object) -> None:
         """Send part of an answer; only while no other part of it waits."""
-        self._send(ReplyKind.PART, value)
+        self._send(_PART, value)
 
     def answer(self, value: object) -> None:
-        """Answer the request that was made last."""
-        self._send(ReplyKind.ANSWER, value)
+        """Answer the request that was made last: with what `switch.reports` reads, or None."""
+        self._send(_ANSWER, value)
 
     def refuse(self, error: Exception) -> None:
         """Answer the request that was made last with an error."""
         if not isinstance(error, TensorExpressError):
             error = NetworkError(f"the switch failed: {type(error).__name__}: {error}")
-        self._send(ReplyKind.ERROR, error)
+        self._send(_ERROR, reports.encode_error(error))
 
-    def _send(self, kind: ReplyKind, value: object) -> None:
-        self._outgoing += _packed((kind, value))
+    def _send(self, kind: bytes, value: object) -> None:
+        content = kind + reports.encode(value)
+        self._outgoing += _LENGTH.pack(len(content)) + content
         self.send_rest()
 
     def send_rest(self) -> None:

@@ -34,6 +34,7 @@ from tensorexpress.switch.link import LinkClosedError, SwitchEnd
 from tensorexpress.switch.operations import Operation, Query
 from tensorexpress.switch.pcap import PcapWriter, TimedFrame, capture_name, record
 from tensorexpress.switch.ports import FramePort, PortSpec, open_port
+from tensorexpress.switch.reports import encode_pairs, encode_statistics
 from tensorexpress.switch.traffic import PortSettings
 from tensorexpress.wire.udp import inherited_socket, stamped, unstamped
 
@@ -137,9 +138,9 @@ class Loop:
             "apply_gathered": self._apply_gathered,
             "packet_out": self.switch.packet_out,
             "set_rate": self.switch.set_rate,
-            "statistics": self._statistics,
-            "lost": self._lost,
-            "stop": self._statistics,
+            "statistics": lambda: encode_statistics(self._statistics()),
+            "lost": lambda: encode_pairs(self._lost()),
+            "stop": lambda: encode_statistics(self._statistics()),
         }
         self._in_slices: dict[str, Callable[..., _Work]] = {
             "apply": lambda operations: _apply(self.switch.configuration, operations),
