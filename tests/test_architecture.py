@@ -39,7 +39,7 @@ IMPORTS: dict[str, set[str]] = {
     "switch.program.codegen": {"switch", "switch.program", "switch.program.bmv2"},
     "switch.program.native": {"switch", "switch.program", "switch.program.bmv2", "switch.program.codegen"},
     "switch.p4runtime": {"switch", "switch.program", "switch.program.bmv2", "switch.p4runtime.messages"},
-    "switch.p4runtime.messages": {"switch", "switch.p4runtime"},
+    "switch.p4runtime.messages": {"switch", "switch.p4runtime", "switch.program"},
     "control": {"wire", "p4", "control.entities"},
     "control.entities": {"control"},
     "host": {"wire", "switch", "switch.native"},

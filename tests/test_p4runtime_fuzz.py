@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +15,9 @@ from support.thorough import rest
 
 from tensorexpress.p4runtime_messages import is_repeated, p4runtime_pb2
 from tensorexpress.switch.device import Switch
+from tensorexpress.switch.p4runtime.holdings import kept_bytes
 from tensorexpress.switch.p4runtime.service import serve
+from tensorexpress.switch.p4runtime.store import Store
 
 UPDATES = 10_000
 BATCH = 100
@@ -340,6 +342,15 @@ def test_ten_thousand_writes_are_answered_as_the_oracle_predicts() -> None:
     assert UPDATES / 5 < seen[0] < UPDATES * 4 / 5
 
 
+def kept_values(store: Store) -> Iterator[Any]:
+    """Yield all values that writes put into the dictionaries of a store."""
+    for part in (store, store.rows, store._profiles, store._arrays, store._replication):
+        for name, container in vars(part).items():
+            if isinstance(container, dict) and name not in ("_writers", "_readers"):
+                for value in container.values():
+                    yield from value.values() if isinstance(value, dict) else [value]
+
+
 @pytest.mark.parametrize("seed", range(2, 5))
 def test_the_store_decides_like_the_oracle(seed: int) -> None:
     store, data_path = new_store()
@@ -351,3 +362,4 @@ def test_the_store_decides_like_the_oracle(seed: int) -> None:
     play(write, lambda: [found for one in EVERYTHING for found in store.read(one)], 1000, seed)
     rows = [one.table_entry for one in store.read(EVERYTHING[0])]
     assert len(data_path.entries) == len(rows)
+    assert store._holdings.bytes == sum(map(kept_bytes, kept_values(store)))

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import test_native_loop
 from support import tiny
+from support.runtime_support import DOCUMENT, FITTED, P4INFO, update
 from test_native_loop import Loops
 
 from tensorexpress.cli.switch import statistics_table
 from tensorexpress.p4.define import CPU_PORT
+from tensorexpress.p4runtime_messages import p4info_pb2
 from tensorexpress.program_engines import NATIVE, PYTHON
 from tensorexpress.switch import device
 from tensorexpress.switch.counted import ALLOWANCE, LOOP, NO_PORT, RELOADED, TOO_MANY_ROUNDS
@@ -21,13 +23,25 @@ from tensorexpress.switch.engines import make_switch
 from tensorexpress.switch.native.allowances import SharedAllowances
 from tensorexpress.switch.native.words import COPIED_ARRIVAL
 from tensorexpress.switch.operations import SetCloneSession, SetMulticastGroup
+from tensorexpress.switch.p4runtime.batch import DELETE, INSERT, MODIFY
+from tensorexpress.switch.p4runtime.digests import DigestQueue
+from tensorexpress.switch.p4runtime.fitting import fit
+from tensorexpress.switch.p4runtime.holdings import Holdings
+from tensorexpress.switch.p4runtime.messages.digest_configs import DigestConfig
+from tensorexpress.switch.p4runtime.p4info import read_p4info
+from tensorexpress.switch.p4runtime.status import Code, Refused
+from tensorexpress.switch.p4runtime.store import Recorder, Store
 from tensorexpress.switch.packet import DROP_PORT, SwitchPacket
 from tensorexpress.switch.program.budgets import (
+    BASE_BYTES,
     COPIES_IN_TURN,
     MOST_COPIES,
     MOST_COPY_BYTES,
     MOST_PORTS,
+    MOST_REPLICAS,
+    PLAIN_MEMORY,
     TURN_PS,
+    SwitchMemory,
 )
 from tensorexpress.switch.traffic import PortSettings
 
@@ -226,3 +240,95 @@ def test_a_copy_of_a_frame_that_was_copied_long_ago_has_no_second_allowance(monk
     assert [allowance.take(MOST_COPIES, 60) for allowance in first if allowance] == [MOST_COPIES - 1000] * 4
     again = [allowances.of_copy(copied, 60) for copied in copies]
     assert [allowance.take(1, 60) for allowance in again if allowance] == [0] * 4
+
+
+def entry(number: int) -> str:
+    value = "".join(f"\\{octet:03o}" for octet in number.to_bytes(6, "big").lstrip(b"\0"))
+    return f"""table_entry {{ table_id: $l2_exact
+        match {{ field_id: 1 exact {{ value: "{value}" }} }} match {{ field_id: 2 exact {{ value: "\\0" }} }}
+        action {{ action {{ action_id: $forward params {{ param_id: 1 value: "\\001" }} }} }} }}"""
+
+
+def group(number: int) -> str:
+    copies = " ".join(f"replicas {{ egress_port: 1 instance: {instance} }}" for instance in range(40))
+    return f"""packet_replication_engine_entry {{
+        multicast_group_entry {{ multicast_group_id: {number} {copies} }} }}"""
+
+
+def session(number: int) -> str:
+    return f"""packet_replication_engine_entry {{
+        clone_session_entry {{ session_id: {number} replicas {{ egress_port: 1 instance: 0 }} }} }}"""
+
+
+def small_memory() -> SwitchMemory:
+    return SwitchMemory(BASE_BYTES + 8 * 200_000)
+
+
+def store_without_sizes(memory: SwitchMemory) -> Store:
+    """Return the entities of a program whose P4Info gives no table a size."""
+    unsized = p4info_pb2.P4Info()
+    unsized.CopyFrom(P4INFO)
+    for table in unsized.tables:
+        table.size = 0
+    fitted = fit(read_p4info(unsized), DOCUMENT)
+    return Store(fitted.schema, Recorder(), fitted.initial, 255, memory)
+
+
+@pytest.mark.parametrize("make", [entry, group, session])
+def test_entities_of_every_kind_share_a_bound_on_their_memory(make: Callable[[int], str]) -> None:
+    store = store_without_sizes(small_memory())
+    before = store._holdings.bytes
+    refusals = store.write([update(INSERT, make(number)) for number in range(1, 200)])
+    made = refusals.index(next(filter(None, refusals)))
+    assert 5 < made < 190
+    for refusal in refusals[made:]:
+        assert refusal is not None
+        assert refusal.code == Code.RESOURCE_EXHAUSTED
+        assert "of 200 KB; delete some, or start the switch with a larger --memory" in str(refusal)
+    assert store._holdings.bytes <= store._holdings.most_bytes
+    assert not any(store.write([update(DELETE, make(number)) for number in range(1, made + 1)]))
+    assert store._holdings.bytes == before
+    assert not any(store.write([update(INSERT, make(number)) for number in range(1, made + 1)]))
+
+
+def test_a_refused_batch_gives_back_the_memory_that_it_took() -> None:
+    store = store_without_sizes(small_memory())
+    before = store._holdings.bytes
+    batch = [update(INSERT, entry(number)) for number in range(1, 200)]
+    assert any(store.write(batch, all_or_none=True))
+    assert store._holdings.bytes == before
+
+
+def test_a_group_has_a_bounded_number_of_replicas() -> None:
+    copies = " ".join(f"replicas {{ egress_port: 1 instance: {instance} }}" for instance in range(MOST_REPLICAS + 1))
+    text = f"packet_replication_engine_entry {{ multicast_group_entry {{ multicast_group_id: 1 {copies} }} }}"
+    (refusal,) = store_without_sizes(PLAIN_MEMORY).write([update(INSERT, text)])
+    assert refusal is not None
+    assert refusal.code == Code.RESOURCE_EXHAUSTED
+    assert str(refusal) == "multicast group 1: 1025 replicas; accepted: at most 1024"
+
+
+def test_operations_for_a_saved_program_are_kept_up_to_a_bound() -> None:
+    """A client may save a program and write to it for ever without committing it."""
+    recorder = Recorder(small_memory())
+    store = Store(FITTED.schema, recorder, FITTED.initial, 255)
+    change = update(MODIFY, 'register_entry { register_id: $last_seen index { index: 0 } data { bitstring: "\\001" } }')
+    with pytest.raises(Refused, match="no memory left") as refused:
+        any(any(store.write([change])) for _ in range(200))
+    assert refused.value.code == Code.RESOURCE_EXHAUSTED
+    assert 5 < len(recorder.operations) < 190
+
+
+def test_digests_that_a_client_does_not_take_have_a_bound_on_their_memory() -> None:
+    held = Holdings(50_000)
+    queues = [DigestQueue(DigestConfig(max_timeout_ns=0, max_list_size=5, ack_timeout_ns=10), held) for _ in range(2)]
+    for number in range(1000):
+        queues[number % 2].add((number, 2**4000), number)
+    _, messages = queues[0].take(1000)
+    assert len(messages) == 5
+    assert 40_000 < held.bytes <= 50_000
+    queues[0].acknowledge(1)
+    assert held.bytes <= 50_000 - 5 * 1000
+    for queue in queues:
+        queue.clear()
+    assert held.bytes == 0

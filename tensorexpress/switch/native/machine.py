@@ -13,7 +13,7 @@ _WORD = ir.IntType(64)
 
 
 class Cells(Protocol):
-    """Memory as an array of numbers."""
+    """SwitchMemory as an array of numbers."""
 
     def __getitem__(self, at: int) -> int: ...
     def __setitem__(self, at: int, value: int) -> None: ...

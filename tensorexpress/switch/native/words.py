@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tensorexpress.switch.program.budgets import MOST_REPLICAS as MOST_REPLICAS
 from tensorexpress.switch.program.native.layout import SLOTS, TOLD
 from tensorexpress.wire.udp import STAMP_BYTES as STAMP_BYTES
 
@@ -19,8 +20,6 @@ BATCH = 64
 RING_BATCH = 256
 MOST_ARRIVALS = 2048
 MOST_SENT = 4096
-#: Copies of a packet that native code makes; who wants more of them gets them from Python.
-MOST_REPLICAS = 1024
 
 #: What a copy and its arrival are numbered by: this many times the number of the arrival among those copied, plus the
 #: copies; 0 is a packet that is no copy.

@@ -8,6 +8,7 @@ from typing import Any
 
 from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.operations import Operation, Query
+from tensorexpress.switch.p4runtime.holdings import Holdings, kept_bytes
 from tensorexpress.switch.p4runtime.messages.checks import find
 from tensorexpress.switch.p4runtime.status import Code, Refused, invalid
 
@@ -21,27 +22,45 @@ _ABSENT = object()
 class Batch:
     """Operations for the data path, and the old values of everything that was changed for them."""
 
-    def __init__(self) -> None:
+    def __init__(self, holdings: Holdings) -> None:
         self.operations: list[Operation] = []
-        self._undo: list[tuple[dict[Any, Any], Hashable, Any]] = []
+        self._holdings = holdings
+        self._undo: list[tuple[dict[Any, Any], Hashable, Any, int]] = []
 
     def put(self, container: dict[Any, Any], key: Hashable, value: Any) -> None:
-        """Set an item."""
-        self._undo.append((container, key, container.get(key, _ABSENT)))
+        """Set an item; Refused where there is no memory for it."""
+        old = container.get(key, _ABSENT)
+        charged = kept_bytes(value) - (0 if old is _ABSENT else kept_bytes(old))
+        self._holdings.charge(charged)
+        self._undo.append((container, key, old, charged))
         container[key] = value
 
     def remove(self, container: dict[Any, Any], key: Hashable) -> None:
         """Remove an item that is there."""
-        self._undo.append((container, key, container.pop(key)))
+        old = container.pop(key)
+        charged = -kept_bytes(old)
+        self._holdings.charge(charged)
+        self._undo.append((container, key, old, charged))
 
     def add(self, container: dict[Any, Any], key: Hashable, amount: int) -> None:
-        """Add to a count."""
-        self.put(container, key, container.get(key, 0) + amount)
+        """Add to a count; a count of 0 is not kept."""
+        count = container.get(key, 0) + amount
+        if count:
+            self.put(container, key, count)
+        elif key in container:
+            self.remove(container, key)
 
-    def take_back(self) -> None:
-        """Undo all changes, the last one first, and forget the operations."""
-        self.operations.clear()
-        for container, key, old in reversed(self._undo):
+    def mark(self) -> tuple[int, int]:
+        """Return how far the batch is, for `take_back`."""
+        return len(self.operations), len(self._undo)
+
+    def take_back(self, to: tuple[int, int] = (0, 0)) -> None:
+        """Undo all changes since a mark, the last one first, and forget the operations."""
+        operations, changes = to
+        del self.operations[operations:]
+        while len(self._undo) > changes:
+            container, key, old, charged = self._undo.pop()
+            self._holdings.bytes -= charged
             if old is _ABSENT:
                 del container[key]
             else:

@@ -10,21 +10,31 @@ from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.operations import CpuFrame, Digest, IdleEntry, Notice
 from tensorexpress.switch.p4runtime.clients import Clients
 from tensorexpress.switch.p4runtime.digests import DigestQueue
+from tensorexpress.switch.p4runtime.holdings import Holdings
 from tensorexpress.switch.p4runtime.inbox import Inbox
 from tensorexpress.switch.p4runtime.messages.checks import find
 from tensorexpress.switch.p4runtime.packet_io import decode_header
 from tensorexpress.switch.p4runtime.pipelines import Pipelines
 from tensorexpress.switch.p4runtime.values import encode_data, leaves
+from tensorexpress.switch.program.budgets import PLAIN_MEMORY, SwitchMemory
 
 
 class Notices:
     """Works on notices in a thread of its own, with the device's lock; all else is for those who hold that."""
 
-    def __init__(self, pipelines: Pipelines, clients: Clients, lock: threading.RLock):
+    def __init__(
+        self,
+        pipelines: Pipelines,
+        clients: Clients,
+        lock: threading.RLock,
+        memory: SwitchMemory = PLAIN_MEMORY,
+    ):
         self._pipelines = pipelines
         self._clients = clients
         self._lock = lock
         self._digests: dict[int, DigestQueue] = {}
+        #: Half of the memory of control is for digests, the other half for requests and streams.
+        self._held = Holdings(memory.control_bytes // 2)
         #: Frames from the CPU port that were shorter than the program's packet-in header.
         self.malformed_packets_in = 0
         self._inbox = Inbox(self._work_on)
@@ -44,6 +54,8 @@ class Notices:
 
     def restart_digests(self) -> None:
         """Forget what was gathered for the program before."""
+        for queue in self._digests.values():
+            queue.clear()
         self._digests.clear()
         self.configure_digests()
 
@@ -95,9 +107,11 @@ class Notices:
             wanted = store.digest_config(id)
             queue = self._digests.get(id)
             if wanted is None:
-                self._digests.pop(id, None)
+                if queue is not None:
+                    queue.clear()
+                    del self._digests[id]
             elif queue is None:
-                self._digests[id] = DigestQueue(wanted)
+                self._digests[id] = DigestQueue(wanted, self._held)
             else:
                 queue.config = wanted
 

@@ -26,6 +26,7 @@ from tensorexpress.switch.p4runtime.batch import (
     declared_or_all,
     stored_or_all,
 )
+from tensorexpress.switch.p4runtime.holdings import Holdings, kept_bytes
 from tensorexpress.switch.p4runtime.messages import digest_configs, value_sets
 from tensorexpress.switch.p4runtime.messages.checks import find
 from tensorexpress.switch.p4runtime.messages.digest_configs import DigestConfig
@@ -34,19 +35,22 @@ from tensorexpress.switch.p4runtime.profiles import Profiles
 from tensorexpress.switch.p4runtime.replication import Replication
 from tensorexpress.switch.p4runtime.rows import Initial, Rows
 from tensorexpress.switch.p4runtime.status import Code, Refused, invalid, unimplemented
+from tensorexpress.switch.program.budgets import PLAIN_MEMORY, SwitchMemory
 
 
 class Recorder:
     """A data path that keeps operations for later: for a program that is saved, and for entries in a file."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: SwitchMemory = PLAIN_MEMORY) -> None:
         self.operations: list[Operation] = []
+        self._holdings = Holdings(memory.entities_bytes)
 
     def load(self, document: bytes, operations: Sequence[Operation] = ()) -> None:
         """Keep nothing: what is recorded is for the program that the operations are written for."""
 
     def apply(self, operations: Sequence[Operation], *, atomic: bool = False) -> None:
-        """Keep the operations."""
+        """Keep the operations; Refused where there is no memory for them."""
+        self._holdings.charge(sum(map(kept_bytes, operations)))
         self.operations += operations
 
     def ask(self, queries: Sequence[Query]) -> list[list[Any]]:
@@ -60,8 +64,17 @@ class Recorder:
 class Store:
     """All entities of one loaded program. Not for several threads at once."""
 
-    def __init__(self, schema: P4Schema, data_path: DataPath, initial: Initial, cpu_port: int | None = None):
+    def __init__(
+        self,
+        schema: P4Schema,
+        data_path: DataPath,
+        initial: Initial,
+        cpu_port: int | None = None,
+        memory: SwitchMemory = PLAIN_MEMORY,
+    ):
         self.schema = schema
+        self._holdings = Holdings(memory.entities_bytes)
+        self._holdings.charge(sum(kept_bytes(row) for rows in initial.rows.values() for row in rows))
         self._data_path = data_path
         self._profiles = Profiles(schema)
         #: Table entries, for those who look one up without asking for a message.
@@ -112,7 +125,7 @@ class Store:
         `must_tell` a batch about whose updates no answer could say what became of each leaves everything as it was, and
         the refusal is raised for the whole batch.
         """
-        batch = Batch()
+        batch = Batch(self._holdings)
         refusals: list[Refused | None] = []
         try:
             for update in updates:
@@ -134,13 +147,14 @@ class Store:
         return refusals
 
     def _attempt(self, batch: Batch, update: Any) -> Refused | None:
-        kind = update.entity.WhichOneof("entity")
+        kind, mark = update.entity.WhichOneof("entity"), batch.mark()
         try:
             if update.type not in (INSERT, MODIFY, DELETE):
                 raise invalid(f"update type {update.type}; accepted: INSERT, MODIFY, DELETE")
             _check_entity_kind(kind, self._writers)
             self._writers[kind](batch, update.type, getattr(update.entity, kind))
         except Refused as refusal:
+            batch.take_back(mark)  # memory may run out in the middle of an update
             # Its traceback would keep the messages of a whole batch in memory.
             return Refused(refusal.code, str(refusal))
         except RecursionError:

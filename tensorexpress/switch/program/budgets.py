@@ -6,7 +6,19 @@ code that takes a packet minutes.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tensorexpress.errors import ProgramError
+
+#: Bytes that a switch takes altogether, in both of its processes, and the fewest that it can work with.
+MEMORY_BYTES = 2**31
+LEAST_MEMORY_BYTES = 2**29
+
+#: Bytes of both processes before anything is loaded: Python, its libraries, gRPC.
+BASE_BYTES = 2**28
+
+#: Replicas of a multicast group or a clone session.
+MOST_REPLICAS = 1024
 
 #: Ports of a switch on which every number is a port; v1model has 511 numbers.
 MOST_PORTS = 4096
@@ -105,3 +117,37 @@ class Work:
                 f"the program takes more than {MOST_WORK} steps to compile; make it smaller: fewer tables that share "
                 "long actions, smaller header stacks"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchMemory:
+    """The memory of a switch, and how its parts share it: eighths of all but the base."""
+
+    total_bytes: int = MEMORY_BYTES
+
+    @property
+    def _eighth(self) -> int:
+        return (self.total_bytes - BASE_BYTES) // 8
+
+    @property
+    def packets_bytes(self) -> int:
+        """Bytes of packets that wait: two eighths."""
+        return 2 * self._eighth
+
+    @property
+    def program_bytes(self) -> int:
+        """Bytes of the state of one program; there are two while one takes the place of another."""
+        return self._eighth
+
+    @property
+    def entities_bytes(self) -> int:
+        """Bytes of what controllers set in one program; there may be a saved one and one that is reconciled, too."""
+        return self._eighth
+
+    @property
+    def control_bytes(self) -> int:
+        """Bytes of requests under way, and of messages for clients."""
+        return self._eighth
+
+
+PLAIN_MEMORY = SwitchMemory()

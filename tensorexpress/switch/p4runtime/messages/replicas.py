@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from tensorexpress.p4runtime_messages import p4runtime_pb2
 from tensorexpress.switch.p4runtime.messages.checks import LARGEST_PORT, above_zero, check_metadata
 from tensorexpress.switch.p4runtime.status import Code, Refused, invalid
 from tensorexpress.switch.p4runtime.values import decode_bits, encode_bits
+from tensorexpress.switch.program.budgets import MOST_REPLICAS
 
 #: The port that P4Runtime calls the CPU, whatever number it has in the data plane.
 SDN_PORT_CPU = 0xFFFFFFFD
@@ -80,7 +81,9 @@ def read_clone(message: Any, cpu_port: int | None) -> CloneReplicas:
     return CloneReplicas(replicas, message.class_of_service, message.packet_length_bytes)
 
 
-def _read_replicas(owner: str, messages: Iterable[Any], cpu_port: int | None) -> tuple[Replica, ...]:
+def _read_replicas(owner: str, messages: Sequence[Any], cpu_port: int | None) -> tuple[Replica, ...]:
+    if len(messages) > MOST_REPLICAS:
+        raise Refused(Code.RESOURCE_EXHAUSTED, f"{owner}: {len(messages)} replicas; accepted: at most {MOST_REPLICAS}")
     replicas = tuple(_read_replica(owner, message, cpu_port) for message in messages)
     if len({(one.port, one.instance) for one in replicas}) < len(replicas):
         raise invalid(f"{owner}: two replicas have the same port and instance; give each pair once")
