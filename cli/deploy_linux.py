@@ -41,17 +41,17 @@ def deploy_linux(
     egress = tc.egress_of(plan, host_rate(plan, rate))
     commands = tc.remove(device) if remove else tc.setup(device, egress)
     done = True
-    if not dry_run and remove:
-        done = take_away(device)
-    elif not dry_run:
-        set_up(device, egress)
+    if not dry_run:
+        done = take_away(device) if remove else set_up(device, egress)
     if json_path is not None:
         write_json(json_path, {"device": device, "dry_run": dry_run, "done": done, "commands": commands})
     if json_path == "-":
         return
     if dry_run:
         click.echo("\n".join(map(shlex.join, commands)))
-    elif not done:
+    elif not done and remove:
         click.echo(f"{device}: has no queues of tensorexpress; nothing to remove")
+    elif not done:
+        click.echo(f"{device}: unchanged; {tc.summary(egress)}")
     else:
         click.echo(f"{device}: queues removed" if remove else f"{device}: {tc.summary(egress)}")

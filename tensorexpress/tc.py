@@ -7,6 +7,7 @@ this, and what it does not do.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -240,6 +241,40 @@ def root_of(qdiscs: str, device: str) -> tuple[str, str]:
         if qdisc.get("root") and qdisc.get("dev", device) == device:
             return qdisc["kind"], qdisc["handle"]
     return "noqueue", "0:"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Queues as tc shows them: qdiscs, classes and filters, without counters and numbers that the kernel hands out."""
+
+    qdiscs: tuple[str, ...]
+    classes: tuple[str, ...]
+    filters: tuple[str, ...]
+
+
+#: What a root qdisc shows of its past and of its interface.
+_OF_INTERFACE = ("direct_packets_stat", "direct_qlen", "ver")
+
+
+def shown(qdiscs: str, classes: str, filters: str) -> Shown:
+    """Return the queues of an interface from `tc -j -d qdisc show`, `tc -d class show` and `tc -j -d filter show`.
+
+    >>> once, again = (
+    ...     shown('[{"kind":"bfifo","handle":"%s:","parent":"7e:1","options":{"limit":9}}]' % handle,
+    ...           f"class htb 7e:1 parent 7e:ff leaf {handle}: prio 0", "[]")
+    ...     for handle in ("8001", "8002")
+    ... )
+    >>> once == again, once.classes
+    (True, ('class htb 7e:1 parent 7e:ff leaf prio 0',))
+    """
+    found = []
+    for qdisc in json.loads(qdiscs or "[]"):
+        options = {name: value for name, value in qdisc.get("options", {}).items() if name not in _OF_INTERFACE}
+        handle = qdisc["handle"] if qdisc.get("root") else ""
+        found.append(json.dumps([qdisc["kind"], handle, qdisc.get("parent", ""), options], sort_keys=True))
+    lines = (re.sub(r"\bleaf [0-9a-f]+:", "leaf", line).strip() for line in classes.splitlines())
+    rules = (json.dumps(rule, sort_keys=True) for rule in json.loads(filters or "[]"))
+    return Shown(tuple(sorted(found)), tuple(sorted(filter(None, lines))), tuple(rules))
 
 
 def queue_counts(qdiscs: str) -> dict[str, dict[int, QueueCount]]:

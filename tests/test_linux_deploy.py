@@ -77,6 +77,64 @@ def test_queues_are_set_up_again_and_removed(machine, plan_path):
     assert (again.returncode, again.stdout) == (0, "nic0: has no queues of tensorexpress; nothing to remove\n")
 
 
+#: Sends frames of 1,500 bytes by nic0, which queue there.
+SEND_FRAMES = """
+import socket
+with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as sending:
+    sending.bind(("nic0", 0x88B5))
+    for _ in range(100):
+        sending.send(bytes(12) + bytes.fromhex("88b5") + bytes(1486))
+"""
+
+
+def counted(machine):
+    """Handle, packets sent or waiting, and drops of every qdisc of nic0."""
+    qdiscs = json.loads(machine("tc", "-s", "-j", "qdisc", "show", "dev", "nic0").stdout)
+    return {each["handle"]: (each["packets"] + each["qlen"], each["drops"]) for each in qdiscs}
+
+
+@needs_root
+@pytest.mark.parametrize("queues", [8, 1])
+def test_an_unchanged_plan_changes_nothing_and_no_packet_that_waits_is_lost(machine, tmp_path, queues):
+    path = tmp_path / "plan.json"
+    path.write_text(plan_text(plan_on(star(hosts=3, bandwidth="2 Gbps"), "tensorexpress" if queues > 1 else "fifo")))
+    words = [*TENSOREXPRESS, "deploy", path, "--target", "linux", "--dev", "nic0", "--rate", "100 Kbps"]
+    first = machine(*words)
+    assert first.returncode == 0, first.stderr
+    assert machine(sys.executable, "-c", SEND_FRAMES).returncode == 0
+    before = counted(machine)
+    assert sum(packets for packets, _ in before.values()) >= 200  # of the root, and of a queue
+    again = machine(*words, "--json", "-")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["done"] is False
+    after = counted(machine)
+    assert after.keys() == before.keys()
+    for handle, (packets, drops) in after.items():
+        assert packets >= before[handle][0]
+        assert drops == 0
+    assert machine(*words).stdout == f"nic0: unchanged; {first.stdout.removeprefix('nic0: ')}"
+
+
+@needs_root
+@pytest.mark.parametrize(
+    "change",
+    [
+        "class change dev nic0 parent 7e:ff classid 7e:2 htb rate 8bit burst 1 ceil 50mbit prio 1 quantum 9014",
+        "qdisc change dev nic0 parent 7e:3 bfifo limit 1000",
+        "filter del dev nic0 parent 7e: protocol arp prio 1",
+        "filter add dev nic0 parent 7e: protocol ip prio 3 u32 match u8 0 0 at 1 flowid 7e:4",
+    ],
+)
+def test_queues_that_another_process_has_changed_are_set_up_again(machine, plan_path, change):
+    words = [*TENSOREXPRESS, "deploy", plan_path, "--target", "linux", "--dev", "nic0", "--rate", "100 Mbps"]
+    assert machine(*words).returncode == 0
+    right = classes_and_filters(machine)
+    assert machine("tc", *change.split()).returncode == 0
+    again = machine(*words)
+    assert (again.returncode, "unchanged" in again.stdout) == (0, False), again.stderr
+    assert classes_and_filters(machine) == right
+
+
 @needs_root
 def test_the_commands_of_a_dry_run_do_what_deploy_does(machine, plan_path):
     words = ["deploy", plan_path, "--target", "linux", "--dev", "nic0", "--rate", "1 Gbps"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -12,6 +13,12 @@ from pathlib import Path
 from tensorexpress import tc
 from tensorexpress.errors import InputError, NetworkError, unknown
 from tensorexpress.names import check_interface
+
+#: How tc shows the queues of an interface; classes have no JSON in usual versions of it.
+_SHOW = (("tc", "-j", "-d", "qdisc"), ("tc", "-d", "class"), ("tc", "-j", "-d", "filter"))
+
+#: Line between two of these.
+_END = "---"
 
 _INTERFACES = Path("/sys/class/net")
 
@@ -33,8 +40,8 @@ def _refusal(command: Sequence[str], stderr: str, lines: Sequence[str]) -> str:
     return f"`{shown}`: {reason.removeprefix('Error: ').rstrip('.')}; `tensorexpress doctor` says what a kernel lacks"
 
 
-def set_up(device: str, egress: tc.Egress) -> None:
-    """Give an interface its queues, or leave it as it was.
+def set_up(device: str, egress: tc.Egress) -> bool:
+    """Give an interface its queues, or leave it as it was; False when it has them already, and nothing is done.
 
     An interface whose queues someone else has set up is refused, because they could not be put back.
     """
@@ -45,12 +52,35 @@ def set_up(device: str, egress: tc.Egress) -> None:
             f"{device} has a qdisc {kind} {handle} that is not of tensorexpress; if it may go, "
             f"run `tc qdisc del dev {device} root` first"
         )
+    if _is_ours(handle) and _shown_at(device) == _shown_after(egress):
+        return False
     try:
         run_tool("tc", "-batch", "-", lines=[" ".join(command[1:]) for command in tc.setup(device, egress)])
     except BaseException:
         if not _is_default(_root(device)[1]):
             _remove(device)
         raise
+    return True
+
+
+def _shown_at(device: str) -> tc.Shown:
+    return tc.shown(*(run_tool(*words, "show", "dev", device) for words in _SHOW))
+
+
+def _shown_after(egress: tc.Egress) -> tc.Shown | None:
+    """Return what tc shows after `tc.setup`; None on a machine that cannot try that on an interface of no use.
+
+    tc rounds rates, bursts and limits in ways of its version and kernel. Loopback of a new namespace, which ends with
+    this command, rounds them alike.
+    """
+    device = "lo"
+    commands = [" ".join(command[1:]) for command in tc.setup(device, egress)]
+    shows = [f"{shlex.join(words)} show dev {device}; echo {_END}" for words in _SHOW]
+    try:
+        printed = run_tool("unshare", "--net", "sh", "-ec", "\n".join(["tc -batch -", *shows]), lines=commands)
+    except NetworkError:
+        return None
+    return tc.shown(*printed.split(f"{_END}\n")[: len(_SHOW)])
 
 
 def take_away(device: str) -> bool:
