@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from support.runtime_support import DOCUMENT, FITTED, P4INFO, update
 from test_native_loop import Loops
 
 from tensorexpress.cli.switch import statistics_table
+from tensorexpress.errors import ProgramError
 from tensorexpress.p4.define import CPU_PORT
 from tensorexpress.p4runtime_messages import p4info_pb2
 from tensorexpress.program_engines import NATIVE, PYTHON
@@ -22,7 +24,15 @@ from tensorexpress.switch.device import Switch
 from tensorexpress.switch.engines import make_switch
 from tensorexpress.switch.native.allowances import SharedAllowances
 from tensorexpress.switch.native.words import COPIED_ARRIVAL
-from tensorexpress.switch.operations import SetCloneSession, SetMulticastGroup
+from tensorexpress.switch.operations import (
+    MeterRates,
+    Operation,
+    SetCloneSession,
+    SetMeter,
+    SetMulticastGroup,
+    WriteCounter,
+    WriteRegister,
+)
 from tensorexpress.switch.p4runtime.batch import DELETE, INSERT, MODIFY
 from tensorexpress.switch.p4runtime.digests import DigestQueue
 from tensorexpress.switch.p4runtime.fitting import fit
@@ -42,7 +52,10 @@ from tensorexpress.switch.program.budgets import (
     PLAIN_MEMORY,
     TURN_PS,
     SwitchMemory,
+    cells_bytes,
 )
+from tensorexpress.switch.program.compiled import compile_program
+from tensorexpress.switch.program.engines import make_pipeline
 from tensorexpress.switch.traffic import PortSettings
 
 Sent = list[tuple[int, bytes, int]]
@@ -65,22 +78,21 @@ def run_out(switch: Switch) -> None:
 
 
 def to_any_port() -> bytes:
-    """Return a program that sends each frame to the port of 32 bits that it begins with."""
+    """Return a program that sends each frame to the port that it begins with."""
     return tiny.program(
-        {"h": {"port": 32}},
+        {"h": {"unused": 7, "port": 9}},
         extracted=["h"],
         ingress=[tiny.assign(tiny.field("standard_metadata", "egress_spec"), tiny.field("h", "port"))],
-        standard={**tiny.STANDARD, "egress_spec": 32},
     )
 
 
 @engines
 def test_all_ports_that_do_not_exist_share_one_counter(engine: str) -> None:
     switch, sent = switch_with(to_any_port(), engine, ports={0: PortSettings()})
-    numbers = [*range(600, 900), *range(2**32 - 300, 2**32)]
+    numbers = [number for number in range(1, DROP_PORT) if number != CPU_PORT]
     for number in numbers:
-        switch.receive(0, number.to_bytes(4, "big"), 0)
-    switch.receive(0, bytes(4), 0)
+        switch.receive(0, number.to_bytes(2, "big"), 0)
+    switch.receive(0, bytes(2), 0)
     statistics = switch.statistics()
     assert [port for port, _, _ in sent] == [0]
     assert set(statistics.ports) == {0, CPU_PORT}
@@ -90,14 +102,11 @@ def test_all_ports_that_do_not_exist_share_one_counter(engine: str) -> None:
 
 @engines
 def test_a_switch_with_any_port_makes_a_bounded_number_of_them(engine: str) -> None:
-    switch, sent = switch_with(to_any_port(), engine, cpu_port=None)
-    numbers = [number for number in range(MOST_PORTS + 9) if number != DROP_PORT]
-    for number in numbers:
-        switch.receive(0, number.to_bytes(4, "big"), 0)
-    statistics = switch.statistics()
-    assert [port for port, _, _ in sent] == numbers[:MOST_PORTS]
-    assert len(statistics.ports) == MOST_PORTS
-    assert statistics.drops == {NO_PORT: len(numbers) - MOST_PORTS}
+    switch, sent = switch_with(to_any_port(), engine)
+    for number in range(MOST_PORTS + 9):
+        switch.receive(number, bytes(2), 0)
+    assert len(sent) == MOST_PORTS + 9
+    assert len(switch.statistics().ports) == MOST_PORTS
 
 
 #: Frames that begin with this byte are copied and go round; others are forwarded.
@@ -332,3 +341,46 @@ def test_digests_that_a_client_does_not_take_have_a_bound_on_their_memory() -> N
     for queue in queues:
         queue.clear()
     assert held.bytes == 0
+
+
+def with_arrays(kind: str, arrays: int, cells: int, bits: int = 0) -> bytes:
+    """Return a program with arrays of cells that nothing uses."""
+    common = {"size": cells, "is_direct": False, "bitwidth": bits, "rate_count": 2, "type": "packets"}
+    named = [{"name": f"a{id}", "id": id, **common} for id in range(arrays)]
+    return tiny.program(BYTE, extracted=["h"], **{f"{kind}_arrays": named})
+
+
+@pytest.mark.parametrize(("kind", "arrays"), [("meter", 64), ("meter", 12), ("counter", 60)])
+def test_registers_counters_and_meters_are_bounded_by_their_bytes(kind: str, arrays: int) -> None:
+    """All of these have as few cells as are accepted."""
+    with pytest.raises(ProgramError) as refused:
+        compile_program(with_arrays(kind, arrays, 2**16))
+    size = cells_bytes(kind, arrays * 2**16)
+    assert str(refused.value) == (
+        f"the program has {size} bytes of memory in all registers, counters and meters; "
+        f"accepted: up to {PLAIN_MEMORY.program_bytes}"
+    )
+    compile_program(with_arrays(kind, 9, 2**16))
+
+
+@engines
+@pytest.mark.parametrize(("kind", "bits"), [("meter", 0), ("counter", 0), ("register", 8), ("register", 100)])
+def test_no_array_takes_more_memory_than_it_is_charged(kind: str, bits: int, engine: str) -> None:
+    cells = 4096
+    compiled = compile_program(with_arrays(kind, 1, cells, bits), engine)
+    make_pipeline(compiled)
+    tracemalloc.start()
+    try:
+        pipeline = make_pipeline(compiled)
+        for cell in range(cells):
+            # Every cell holds numbers of its own, as large as they can be.
+            operation: Operation = WriteRegister("a0", cell, 2**bits - 1 - cell % 2)
+            if kind == "counter":
+                operation = WriteCounter("a0", cell, 2**62 + cell, 2**62 - cell)
+            elif kind == "meter":
+                operation = SetMeter("a0", cell, MeterRates(10**9 + cell, 10**9 - cell, 10**10 + cell, 10**10 - cell))
+            pipeline.apply(operation)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken < cells_bytes(kind, cells, bits) + 100_000

@@ -6,9 +6,14 @@ code that takes a packet minutes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tensorexpress.errors import ProgramError
+
+if TYPE_CHECKING:
+    from tensorexpress.switch.program.bmv2.values import ArrayInfo
 
 #: Bytes that a switch takes altogether, in both of its processes, and the fewest that it can work with.
 MEMORY_BYTES = 2**31
@@ -87,6 +92,23 @@ MOST_STEPS = 2**16
 MOST_LOOP_CHARACTERS = 2**27
 
 
+def cells_bytes(kind: str, cells: int, bits: int = 0) -> int:
+    """Return the memory of an array of cells, in the engine that takes more of it: objects of Python in lists.
+
+    >>> cells_bytes("register", 1000, 32), cells_bytes("counter", 1000), cells_bytes("meter", 1000)
+    (44000, 80000, 320000)
+    """
+    numbers = {"register": 1, "counter": 2}
+    if kind not in numbers:
+        return 320 * cells  # of a meter: its buckets, their times, its rates and its place
+    return numbers[kind] * cells * (36 + 4 * max(1, -(-bits // 30)))
+
+
+def state_bytes(arrays: Mapping[str, Mapping[str, ArrayInfo]]) -> int:
+    """Return the memory of all registers, counters and meters of a program, by kind and name."""
+    return sum(cells_bytes(kind, one.size, one.bits) for kind, named in arrays.items() for one in named.values())
+
+
 def beyond(what: str, found: int, most: int, unit: str) -> ProgramError:
     """Return the refusal of a program that asks for more than a budget.
 
@@ -136,7 +158,7 @@ class SwitchMemory:
 
     @property
     def program_bytes(self) -> int:
-        """Bytes of the state of one program; there are two while one takes the place of another."""
+        """Bytes of the registers, counters and meters of one program; one takes the place of another beside it."""
         return self._eighth
 
     @property

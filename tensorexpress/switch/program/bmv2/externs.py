@@ -19,7 +19,7 @@ from tensorexpress.switch.program.bmv2.values import (
     Operator,
     ProfileInfo,
 )
-from tensorexpress.switch.program.budgets import MOST_CELLS, MOST_REGISTER_BITS, beyond
+from tensorexpress.switch.program.budgets import MOST_CELLS, MOST_REGISTER_BITS, PLAIN_MEMORY, beyond, state_bytes
 
 
 class ExternReader:
@@ -108,3 +108,6 @@ def _check_cells(arrays: Mapping[str, Mapping[str, ArrayInfo]]) -> None:
     bits = sum(array.size * array.bits for array in arrays["register"].values())
     if bits > MOST_REGISTER_BITS:
         raise beyond("the program", bits, MOST_REGISTER_BITS, "bits in all registers")
+    size_bytes, most_bytes = state_bytes(arrays), PLAIN_MEMORY.program_bytes
+    if size_bytes > most_bytes:
+        raise beyond("the program", size_bytes, most_bytes, "bytes of memory in all registers, counters and meters")
