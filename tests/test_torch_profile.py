@@ -381,12 +381,31 @@ def test_a_model_is_left_as_it_was_found() -> None:
     assert not any(hooks)
 
 
-def test_a_compiled_model_is_refused_as_looking_at_it_would_change_what_is_compiled() -> None:
-    inner = nn.Linear(4, 1)
-    inner.compile(backend="eager")  # compiles nothing before it is called
-    for model in (torch.compile(nn.Linear(4, 1), backend="eager"), nn.Sequential(inner)):
-        with pytest.raises(WorkloadError, match=r"is compiled; accepted: the model as it is before torch\.compile"):
-            profile(model, torch.ones(2, 4), torch.sum)
+def never(graph: Any, inputs: Any) -> Any:
+    """Stand for a compiler that must not be asked."""
+    raise AssertionError("compiled")
+
+
+def test_a_compiled_model_has_the_profile_of_the_one_before() -> None:
+    def whole() -> Any:
+        return nn.Sequential(Timed(4, 10, 20), nn.Sequential(Timed(4, 30, 50)))
+
+    expected = profiled(whole())
+    in_part, itself = whole(), whole()
+    in_part[1] = torch.compile(in_part[1], backend=never)
+    itself[1].compile(backend=never)
+    for model in (torch.compile(whole(), backend=never), torch.compile(in_part, backend=never), itself):
+        found = profiled(model)
+        assert times(found) == times(expected)
+        assert found.workload.name == expected.workload.name
+        assert found.notes[-1].startswith("the model is compiled, and was profiled without torch.compile")
+    assert not expected.notes
+
+
+def test_a_compiled_model_without_a_way_to_run_the_one_before_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.compiler, "set_stance")
+    with pytest.raises(WorkloadError, match=r"accepted: the model before torch\.compile, or torch 2\.6 or newer"):
+        profile(torch.compile(nn.Linear(4, 1), backend=never), torch.ones(2, 4), torch.sum)
 
 
 def test_types_lazy_modules_and_inputs_with_names() -> None:

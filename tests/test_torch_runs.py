@@ -194,6 +194,15 @@ def test_a_reference_of_a_script_that_cannot_be_alone_sums_in_memory(
     assert "all of them are those of the reference, bit for bit" in result.output
 
 
+@rest(but=1)
+@pytest.mark.parametrize("distribute", [ENGINE, DDP])
+def test_a_compiled_model_trains_as_the_one_before(small: Path, distribute: str) -> None:
+    compiled = "torch.manual_seed(1)\nmodel[0] = torch.compile(model[0])\nmodel = torch.compile(model)\n"
+    result = run(small, "", "--reference", distribute=compiled + distribute)
+    assert result.exit_code == 0, result.output
+    assert "all of them are those of one process, bit for bit" in result.output
+
+
 @rest()
 def test_a_reference_without_losses_or_with_other_steps_is_no_comparison(small: Path) -> None:
     no_loss = {".cross_entropy(model(own), classes).backward()": ".cross_entropy(model(own), classes).sum()"}

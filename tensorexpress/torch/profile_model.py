@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from statistics import median_low
 from typing import Any
@@ -14,6 +14,7 @@ import torch
 from tensorexpress.errors import InputError, MachineError, WorkloadError, shown, unknown
 from tensorexpress.foreign.imported import different_names, listed
 from tensorexpress.names import name_of_file
+from tensorexpress.torch.compiled import is_compiled, name_before, not_compiling, original
 from tensorexpress.torch.profile_layers import LAYER_KINDS, SeenStep, TimedSteps, timed_layers
 from tensorexpress.torch.profile_steps import Clock, CpuClock, CudaClock, Steps, arguments_of, left_as_found
 from tensorexpress.units import counted, format_ms, format_size
@@ -116,7 +117,13 @@ def profile(
     run = Steps(model, inputs, loss, clock or (CudaClock() if on_gpu else CpuClock()))
     bare: list[int] = []
     seen: list[SeenStep] = []
-    with torch.enable_grad(), left_as_found(model), _computed_by(threads):
+    compiled = is_compiled(model)
+    with (
+        torch.enable_grad(),
+        left_as_found(model),
+        _computed_by(threads),
+        not_compiling() if compiled else nullcontext(),
+    ):
         for _ in range(warmup):  # which also makes the parameters of lazy modules
             run.run()
         parameters = _parameters(model)
@@ -130,10 +137,15 @@ def profile(
         raise WorkloadError("no parameter gets a gradient; accepted: a loss that depends on trainable parameters")
     dtype = _dtype(parameters.tensors)
     layers = _layers(timed, parameters, dtype, each)
-    workload = Workload(name or name_of_file(type(model).__name__), layers, dtype, batch=_batch(inputs))
-    notes = tuple(_notes(timed, parameters, workload, len(seen), set(seen[0].uses_ns)))
+    workload = Workload(name or name_of_file(type(original(model)).__name__), layers, dtype, batch=_batch(inputs))
+    notes = [*_notes(timed, parameters, workload, len(seen), set(seen[0].uses_ns))]
+    if compiled:
+        notes.append(
+            "the model is compiled, and was profiled without torch.compile; if yours trains compiled, give "
+            "job.samples_per_second its throughput"
+        )
     bare_ps = median_low(bare) * _PS_PER_NS
-    return ModelProfile(workload, timed.steps, timed.step_ps, bare_ps, timed.beside_ps, where, notes)
+    return ModelProfile(workload, timed.steps, timed.step_ps, bare_ps, timed.beside_ps, where, tuple(notes))
 
 
 def _check(model: object, loss: object, steps: int, warmup: int, each: str) -> None:
@@ -141,12 +153,6 @@ def _check(model: object, loss: object, steps: int, warmup: int, each: str) -> N
         raise WorkloadError(f"the model is {shown(model)}; accepted: a torch.nn.Module")
     if not callable(loss):
         raise WorkloadError(f"the loss is {shown(loss)}; accepted: a function from the model's output to one number")
-    compiled = [path for path, module in model.named_modules() if _is_compiled(module)]
-    if compiled:
-        raise WorkloadError(
-            f"{f'its part {compiled[0]}' if compiled[0] else type(model).__name__} is compiled; "
-            "accepted: the model as it is before torch.compile, whose graphs do not show the uses of parameters"
-        )
     for what, found in (("steps", steps), ("warmup", warmup)):
         if type(found) is not int or not 1 <= found <= MOST_STEPS:
             raise InputError(f"{what} is {shown(found)}; accepted: a whole number from 1 to {MOST_STEPS}")
@@ -156,10 +162,6 @@ def _check(model: object, loss: object, steps: int, warmup: int, each: str) -> N
         raise WorkloadError(
             f"{type(model).__name__} has no trainable parameter; accepted: a model with one that requires_grad"
         )
-
-
-def _is_compiled(module: torch.nn.Module) -> bool:
-    return type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
 
 
 @contextmanager
@@ -194,8 +196,11 @@ def _parameters(model: torch.nn.Module) -> _Parameters:
     first: dict[int, str] = {}
     tied, frozen, beside = [], [], []
     names, tensors, owners = [], [], []
-    has_modules = {path for path, module in model.named_modules() if next(module.children(), None) is not None}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
+    has_modules = {
+        name_before(path) for path, module in model.named_modules() if next(module.children(), None) is not None
+    }
+    for own_name, parameter in model.named_parameters(remove_duplicate=False):
+        name = name_before(own_name)
         if id(parameter) in first:
             tied.append(f"{name} is {first[id(parameter)]}")
             continue

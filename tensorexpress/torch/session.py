@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from tensorexpress.errors import InputError, shown
 from tensorexpress.torch.channel import SumChannel
+from tensorexpress.torch.compiled import is_compiled, not_compiling
 from tensorexpress.torch.ddp import BucketExchange
 from tensorexpress.torch.optimizer import DistributedOptimizer, check_optimizer
 from tensorexpress.torch.training import Engine
@@ -156,6 +157,9 @@ class LoneSession(TrainingSession):
         return LoneModel(model, self.workers)
 
     def _begin(self, model: torch.nn.Module, accumulate: int) -> None:
+        # A reference computes as the run does; a script that Python starts is left alone.
+        if self in _given and is_compiled(model):
+            not_compiling()
         self._model, self._accumulate, self._batches = model, accumulate, 0
         _LossWatch(self._backward).__enter__()
 
@@ -242,6 +246,11 @@ class WorkerSession(TrainingSession):
     def _layers(self, model: torch.nn.Module) -> list[list[Named]]:
         if self.engine is not None:
             raise InputError("a model was distributed already; accepted: one model; put several into one ModuleList")
+        if is_compiled(model):
+            not_compiling()
+            self._say(
+                "the model is compiled; here it runs without torch.compile, whose graphs show no uses of parameters"
+            )
         task = self._task
         return match_layers(model, task["layers"], task["elements"], task["scenario"])
 

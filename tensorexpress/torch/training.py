@@ -384,9 +384,9 @@ def check_model(model: torch.nn.Module) -> None:
             where = f"module {name}" if name else "the model"
             raise InputError(
                 f"{where} is of class {type(module).__name__}, which uses parameters where nobody sees it; accepted: a "
-                "model that is neither compiled nor scripted nor wrapped for another kind of data-parallel training"
+                "model that is neither scripted nor wrapped for another kind of data-parallel training"
             )
 
 
-#: Compiled, scripted, and what distributes by itself.
-_NOT_SEEN = ("OptimizedModule", "ScriptModule", "DistributedDataParallel", "FullyShardedDataParallel", "DataParallel")
+#: Scripted, and what distributes by itself.
+_NOT_SEEN = ("ScriptModule", "DistributedDataParallel", "FullyShardedDataParallel", "DataParallel")

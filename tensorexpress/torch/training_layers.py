@@ -8,6 +8,7 @@ from itertools import combinations
 import torch
 
 from tensorexpress.errors import InputError, shown
+from tensorexpress.torch.compiled import name_before, original
 
 #: A layer that is named after one parameter of a module may hold others of it; with more than these nobody tries.
 _MOST_BESIDE = 12
@@ -17,7 +18,7 @@ Named = tuple[str, torch.nn.Parameter]
 
 def trainable(model: torch.nn.Module) -> list[Named]:
     """Return the parameters that are trained, each under its first name; refuse those that hosts cannot sum."""
-    found = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    found = [(name_before(name), each) for name, each in model.named_parameters() if each.requires_grad]
     for name, parameter in found:
         if parameter.dtype != torch.float32:
             raise InputError(f"parameter {name} is of {parameter.dtype}; accepted: torch.float32; convert the model")
@@ -37,7 +38,7 @@ def match_layers(
     ['0.weight', '0.bias']
     """
     free = dict(trainable(model))
-    kind = type(model).__name__
+    kind = type(original(model)).__name__
     layers: list[list[Named]] = []
     for name, count in zip(names, elements, strict=True):
         own = _of_layer(name, count, free)
