@@ -363,6 +363,8 @@ def start_process(inherited: Sequence[int] = (), engine: str = PYTHON) -> DataLi
             [sys.executable, "-P", "-c", f"from tensorexpress.switch.loop import main; main{arguments}"],
             pass_fds=(*descriptors, *inherited),
             stdin=subprocess.DEVNULL,
+            # Threads of numpy's libraries would do nothing, and keep capabilities that the process gives up.
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
             # Ctrl-C is for the controlling process, which then ends this one in good order.
             process_group=0,
         )

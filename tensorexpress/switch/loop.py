@@ -26,6 +26,7 @@ from tensorexpress.files import make_directory
 from tensorexpress.p4.define import CPU_PORT
 from tensorexpress.program_engines import PYTHON
 from tensorexpress.switch.configuration import Configuration
+from tensorexpress.switch.confinement import confine
 from tensorexpress.switch.counted import LOST_ON_CABLE, NOT_TAKEN, REFUSED, PortStatistics, Statistics
 from tensorexpress.switch.emulated_cable import CableSettings, EmulatedCable, arrivals
 from tensorexpress.switch.engines import make_switch, prepare_engine
@@ -446,13 +447,13 @@ def main(parent: int, requests: int, notices: int) -> None:
     logging.basicConfig(format="tensorexpress: %(message)s", handlers=[_UnblockedHandler()])
     with inherited_socket(requests) as request_socket, inherited_socket(notices) as notice_socket:
         control = SwitchEnd(request_socket, notice_socket)
-        loop = _opened(control)
+        loop = _opened(control, parent)
         if loop is not None:
             loop.run()
 
 
-def _opened(control: SwitchEnd) -> Loop | None:
-    """Open what the first request asks for; None when that cannot be and the other side was told so."""
+def _opened(control: SwitchEnd, parent: int) -> Loop | None:
+    """Return the loop of the first request, its ports open and its process confined; None when that cannot be."""
     while True:
         select.select([control], (), ())
         try:
@@ -465,8 +466,13 @@ def _opened(control: SwitchEnd) -> Loop | None:
         try:
             prepare_engine(settings.engine)
             loop = Loop(settings, control)
+            refused = confine(parent, grows_files=settings.pcap is not None)
         except Exception as error:  # it goes to whoever asked
             control.refuse(error)
             return None
+        if refused:
+            logger.warning(
+                "the process that forwards packets keeps rights: this machine refused %s", ", ".join(refused)
+            )
         control.answer(None)
         return loop

@@ -49,6 +49,10 @@ COPIES_AT_ONCE = 512
 COPIES_IN_TURN = 64
 TURN_PS = 10**10
 
+#: Bytes of address space that a forwarding process may take beyond those that it begins with: programs, their state,
+#: and packets that wait.
+MOST_GROWTH_BYTES = 2**32
+
 #: Bytes of a BMv2 JSON document, and of a P4Info.
 LARGEST_DOCUMENT = 2**22
 
