@@ -149,6 +149,7 @@ def quiet() -> Iterator[None]:
 def _check_line(error: ProgramError) -> None:
     assert str(error).isprintable(), repr(str(error))
     assert len(str(error)) < 8000, f"a line of {len(str(error))} characters"
+    assert "do not fit together" not in str(error), f"no rule refuses it: {error}"
 
 
 def peak_bytes() -> int:

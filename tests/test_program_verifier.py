@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+from contextlib import suppress
+from random import Random
 from typing import Any
 
 import pytest
-from support.passes import PROGRAMS, document, through
+from support.mutants import mutant
+from support.passes import PROGRAMS, document, egress, ingress, through
+from support.random_tables import RandomTables
+from support.thorough import examples, rest
 from support.tiny_programs import (
     assign,
     control,
@@ -26,7 +32,10 @@ from support.twins import TwinPipelines
 from tensorexpress.errors import ProgramError
 from tensorexpress.program_engines import NATIVE, PYTHON
 from tensorexpress.switch import VirtualSwitch
+from tensorexpress.switch.packet import DROP_PORT, EndlessLoop
 from tensorexpress.switch.program.bmv2.reader import read_program
+from tensorexpress.switch.program.compiled import CompiledProgram, compile_program
+from tensorexpress.switch.program.verify import PRIMITIVES
 
 
 def refusal(document: bytes) -> str:
@@ -535,3 +544,51 @@ def test_a_sound_tiny_program_runs_in_both_engines() -> None:
     frame = b"Z" * (VARBIT_BYTES + FIELDS) + b"tail"
     for engine in (PYTHON, NATIVE):
         assert VirtualSwitch(text(value), engine=engine).run({0: [frame]}) == {1: [frame]}
+
+
+def test_every_primitive_that_can_be_written_has_a_rule_for_its_parameters() -> None:
+    says = refusal(text(changed("actions/0/primitives/1/op", "teleport")))
+    assert set(says.partition("Accepted: ")[2].split(", ")) - {"set"} <= set(PRIMITIVES)
+
+
+# Mutants of real programs.
+
+
+def becomes(document: bytes, engine: str) -> CompiledProgram | str:
+    """Return a program that is compiled, or the line that refuses it."""
+    try:
+        return compile_program(document, engine, optimised=False)
+    except ProgramError as error:
+        return str(error)
+
+
+def compared(document: bytes, random: Random) -> bool:
+    """Return whether a program runs, after a check that both engines refuse it alike, or do the same with packets."""
+    outcome, native = becomes(document, PYTHON), becomes(document, NATIVE)
+    if isinstance(outcome, str):
+        assert native == outcome
+        assert outcome.isprintable()
+        assert "do not fit together" not in outcome
+        return False
+    if isinstance(native, str):  # what native code cannot do has a reason, and that is no mishap
+        assert re.fullmatch(r"the program cannot run as native code: it [a-z].*; choose .*", native), native
+        return True
+    twins, draw = TwinPipelines(native), RandomTables(read_program(document), random.getrandbits(32))
+    operations = [draw.operation() for _ in range(20)] if native.tables else []
+    for each in (*native.entries, *draw.first(), *operations):
+        twins.apply(each)
+    for frame in (b"", bytes(64), bytes(range(200)), random.randbytes(90), b"\1" + random.randbytes(60)):
+        with suppress(EndlessLoop):
+            packet = ingress(twins, frame, random.randrange(4))
+            if packet.egress_spec != DROP_PORT and packet.resubmit_fields < 0:
+                egress(twins, packet)
+    return True
+
+
+@rest(but=2)
+@pytest.mark.parametrize("name", [*PROGRAMS, "everything"])
+def test_a_mutant_is_refused_in_one_line_or_does_the_same_in_both_engines(name: str) -> None:
+    sound = text(everything()) if name == "everything" else document(name)
+    ran = [compared(mutant(random, sound), random) for random in map(Random, range(examples(100)))]
+    assert any(ran)
+    assert not all(ran)

@@ -1,7 +1,8 @@
 """State that a program keeps between packets, other than tables: arrays of cells, and value sets.
 
-An array that a program may have is a class here and its primitives in codegen/externs.py; BMv2 JSON lists those of the
-kind "x" under "x_arrays". Programs that use primitives which native/primitives.py does not have run in Python.
+An array that a program may have is a class here, its primitives are in codegen/externs.py and the kinds of their
+parameters in verify.py; BMv2 JSON lists those of the kind "x" under "x_arrays". Programs that use primitives which
+native/primitives.py does not have run in Python.
 """
 
 from __future__ import annotations

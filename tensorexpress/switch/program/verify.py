@@ -89,7 +89,7 @@ _WIDEST_STANDARD = 63
 
 #: The parameters of a primitive; those after "?" may be left out. "field" and "place" are data that may be assigned
 #: to; "constant", "count", "jump" and "digest" are numbers that are known when the program is loaded.
-_PRIMITIVES: dict[str, str] = {
+PRIMITIVES: dict[str, str] = {
     **dict.fromkeys(("assign", "modify_field", "set", "assign_VL"), "place data"),
     **dict.fromkeys(("assign_header", "copy_header"), "header header"),
     "assign_union": "union union",
@@ -122,7 +122,7 @@ _PRIMITIVES: dict[str, str] = {
 #: Primitives whose first two parameters are of the same type.
 _COPIES = frozenset(
     name
-    for name, needed in _PRIMITIVES.items()
+    for name, needed in PRIMITIVES.items()
     if needed in ("place data", "header header", "union union", "stack stack")
 )
 
@@ -493,7 +493,7 @@ class _Verifier:
     # Actions and the parser.
 
     def _primitive(self, step: Primitive) -> None:
-        needed = _PRIMITIVES.get(step.op)
+        needed = PRIMITIVES.get(step.op)
         if needed is None:  # an action that no packet reaches may use others
             return
         must, _, may = needed.partition("?")

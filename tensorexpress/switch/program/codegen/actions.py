@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from inspect import Signature, signature
 
 from tensorexpress.errors import ProgramError, unknown
 from tensorexpress.switch.program.bmv2.values import ActionInfo, Const, Expression, Primitive
@@ -22,7 +21,6 @@ class ActionWriter:
         self._lines = context.lines
         self._expressions = expressions
         self._primitives = primitives
-        self._signatures: dict[str, Signature] = {}
 
     def action(self, info: ActionInfo, arguments: Sequence[Snippet]) -> None:
         """Write an action's body with these arguments."""
@@ -44,17 +42,7 @@ class ActionWriter:
         if write is None:
             known = [name for name in self._primitives if name not in ("set",)]
             raise ProgramError(f"{self._context.where} uses an {unknown('primitive', primitive.op, known)}")
-        try:
-            self._signature(primitive.op).bind(*primitive.parameters)
-        except TypeError:
-            count = len(primitive.parameters)
-            raise self._context.unsupported(f"{primitive.op!r} with {count} parameters") from None
         write(*primitive.parameters)
-
-    def _signature(self, op: str) -> Signature:
-        if op not in self._signatures:
-            self._signatures[op] = signature(self._primitives[op])
-        return self._signatures[op]
 
     def _with_jumps(self, info: ActionInfo) -> None:
         """Write an action that has conditions: p4c lowers them to jumps, which become conditions again."""

@@ -169,8 +169,8 @@ class AssignmentWriter:
 
     def _push(self, stack: Expression, count: Expression, direction: int) -> None:
         """Push or pop a constant number of elements."""
-        if not isinstance(stack, Named) or not isinstance(count, Const):
-            raise self._context.unsupported("a push or pop of a number of elements that is no constant")
+        assert isinstance(stack, Named)
+        assert isinstance(count, Const)
         if count.value:
             self._headers.shift_stack(stack.name, direction * count.value)
 

@@ -56,8 +56,6 @@ class ExpressionWriter:
             case FieldRef(header, name):
                 return self.field(header, name)
             case Parameter(index):
-                if index >= len(self._context.parameters):
-                    raise self._context.unsupported(f"parameter {index}, which its action does not have")
                 return self._context.parameters[index]
             case LastField():
                 return self._last_field(expression)
@@ -71,9 +69,7 @@ class ExpressionWriter:
 
     def field(self, header: str, name: str) -> Snippet:
         """Return the text of a field."""
-        found = self._scope.header(header).type.field(name)
-        if found is None:
-            raise self._context.unsupported(f"the field {header}.{name}, which is not there")
+        found = self._scope.program.field(FieldRef(header, name))
         text = self._scope.read(Var(header, name))
         if found.varbit:
             return Snippet(text, atom=True)
@@ -89,9 +85,7 @@ class ExpressionWriter:
 
     def register(self, name: str, index: Snippet) -> Snippet:
         """Return the text of a register's cell; a cell that is not there is 0."""
-        info = self._scope.program.arrays["register"].get(name)
-        if info is None:
-            raise self._context.unsupported(f"the register {name!r}, which is not there")
+        info = self._scope.program.arrays["register"][name]
         cells = self._scope.identifiers.object("register", name)
         if index.bits is not None and 1 << index.bits <= info.size:
             return Snippet(f"{cells}[{index.text}]", info.bits, atom=True)
@@ -261,14 +255,11 @@ class ExpressionWriter:
 
     def _unary(self, op: str, operand: Snippet) -> Snippet:
         """Return the text of a sign or a complement."""
-        if op not in ("+", "-", "~"):
-            raise self._context.unsupported(f"the unary operator {op!r}")
         return operand if op == "+" else Snippet(f"{op}{operand.inner}")
 
     def _lookahead(self, expression: Lookahead) -> Snippet:
         """Return the text of bits of the frame; only a parser looks ahead."""
-        if self._context.lookahead is None:
-            raise self._context.unsupported("lookahead outside the parser")
+        assert self._context.lookahead is not None
         return self._context.lookahead(expression)
 
 

@@ -43,9 +43,7 @@ class ExternWriter:
     def _count(self, counter: Expression, index: Expression) -> None:
         """Count this packet in a cell; one that is not there counts nothing."""
         assert isinstance(counter, Named)
-        info = self._scope.program.arrays["counter"].get(counter.name)
-        if info is None:
-            raise self._context.unsupported(f"the counter {counter.name!r}, which is not there")
+        info = self._scope.program.arrays["counter"][counter.name]
         name = self._scope.identifiers.object("counter", counter.name)
         code = self._context.bound(self._expressions.value(index))
         self._guarded(
@@ -70,9 +68,7 @@ class ExternWriter:
     def _execute_meter(self, meter: Expression, index: Expression, target: Expression) -> None:
         """target = colour of this packet."""
         assert isinstance(meter, Named)
-        info = self._scope.program.arrays["meter"].get(meter.name)
-        if info is None:
-            raise self._context.unsupported(f"the meter {meter.name!r}, which is not there")
+        info = self._scope.program.arrays["meter"][meter.name]
         name = self._scope.identifiers.object("meter", meter.name)
         units = "length" if info.in_bytes else "1"
         self._lines.add(f"data = {name}.execute({self._expressions.value(index).text}, {units}, {self._context.now()})")
@@ -89,9 +85,7 @@ class ExternWriter:
     def _register_write(self, register: Expression, index: Expression, value: Expression) -> None:
         """register[index] = value; a cell that is not there stays so."""
         assert isinstance(register, Named)
-        info = self._scope.program.arrays["register"].get(register.name)
-        if info is None:
-            raise self._context.unsupported(f"the register {register.name!r}, which is not there")
+        info = self._scope.program.arrays["register"][register.name]
         cells = self._scope.identifiers.object("register", register.name)
         code = self._context.bound(self._expressions.value(index))
         text = masked(self._expressions.value(value), info.bits).text
@@ -102,10 +96,7 @@ class ExternWriter:
         assert isinstance(calculation, Named)
         if not self._assignments.needs(target):
             return
-        found = self._scope.program.calculations.get(calculation.name)
-        if found is None:
-            raise self._context.unsupported(f"the calculation {calculation.name!r}, which is not there")
-        result = self._checksums.hashed(found)
+        result = self._checksums.hashed(self._scope.program.calculations[calculation.name])
         modulus = self._expressions.value(size)
         known = literal(modulus)
         if known is None:

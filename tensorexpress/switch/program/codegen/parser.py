@@ -187,9 +187,7 @@ class ParserWriter:
         fixed = self._headers.fixed_size(header)
         with self._lines.block("if size_bits & 7 or size_bits < 0:"):
             self._fail(self._error("ParserInvalidArgument"))
-        longest = next((item.bits for item in self._scope.header(header).type.fields if item.varbit), None)
-        if longest is None:
-            raise self._context.unsupported(f"a varbit of the header {header!r}, which has none")
+        (longest,) = (item.bits for item in self._scope.header(header).type.fields if item.varbit)
         with self._lines.block(f"if length - {self._here()} < {fixed} + (size_bits >> 3):"):
             self._fail(self._error("PacketTooShort"))
         with self._lines.block(f"if size_bits > {longest}:"):

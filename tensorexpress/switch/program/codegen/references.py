@@ -52,8 +52,6 @@ class References(Generic[_Number]):
         """Return the headers of a stack, or those of one member of a stack of unions."""
         program = self._program
         if member is None:
-            if stack not in program.stacks:
-                raise self._unsupported(f"the stack {stack!r}, which is not there")
             return list(program.stacks[stack])
         unions = [program.unions[name] for name in program.union_stacks[stack]]
         return [union.headers[union.members.index(member)] for union in unions]

@@ -90,9 +90,8 @@ class TableWriter:
         if table.ages:
             self._lines.add(f"row.hit_us = {self._context.now()}")
         if table.direct_meter is not None:
-            meter = self._scope.program.arrays["meter"].get(table.direct_meter)
-            if meter is None or meter.result is None:
-                raise self._context.unsupported(f"the direct meter {table.direct_meter!r}, which is not there")
+            meter = self._scope.program.arrays["meter"][table.direct_meter]
+            assert meter.result is not None
             units = "length" if meter.in_bytes else "1"
             self._lines.add(f"data = row.meter.execute({units}, {self._context.now()})")
             self._assignments.set_field(meter.result, masked(Snippet("data", 2, atom=True), 2))
