@@ -386,6 +386,7 @@ def never(graph: Any, inputs: Any) -> Any:
     raise AssertionError("compiled")
 
 
+@rest()
 def test_a_compiled_model_has_the_profile_of_the_one_before() -> None:
     def whole() -> Any:
         return nn.Sequential(Timed(4, 10, 20), nn.Sequential(Timed(4, 30, 50)))

@@ -86,6 +86,8 @@ def _told(error: Exception, script: str, worker: int) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if Path(frame.filename).name == Path(script).name] or frames
     text = one_line(str(error))[:_LONGEST_TEXT]
+    if type(error).__module__.startswith("torch._dynamo"):
+        text = "the model was compiled after distribute(); accepted: torch.compile before distribute() and ddp()"
     if not own:
         return f"{script} (worker {worker}): {type(error).__name__}: {text}"
     deepest = "" if own[-1] is frames[-1] else f", in {frames[-1].filename}:{frames[-1].lineno}"

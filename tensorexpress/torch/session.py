@@ -25,6 +25,7 @@ from tensorexpress.errors import InputError, shown
 from tensorexpress.torch.channel import SumChannel
 from tensorexpress.torch.compiled import is_compiled, not_compiling
 from tensorexpress.torch.ddp import BucketExchange
+from tensorexpress.torch.launchers import launched_several
 from tensorexpress.torch.optimizer import DistributedOptimizer, check_optimizer
 from tensorexpress.torch.training import Engine
 from tensorexpress.torch.training_layers import Named, match_layers
@@ -317,6 +318,11 @@ def join(*, steps: int = 1) -> TrainingSession:
     """Return the script's part in training; `steps` is for one that is alone, as a run knows how many it has."""
     if _given:
         return _given[0]
+    if WORKERS_VARIABLE not in os.environ:
+        refused = launched_several(sys.argv[0] or "the script", os.environ)
+        if refused is not None:
+            print(f"tensorexpress: error: {refused}", file=sys.stderr, flush=True)
+            raise SystemExit(InputError.exit_code)
     text = os.environ.get(WORKERS_VARIABLE, "1")
     if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= _MOST_WORKERS):
         raise InputError(f"{WORKERS_VARIABLE} is {shown(text)}; accepted: 1 to {_MOST_WORKERS}")
