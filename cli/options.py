@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 
-#: A prediction that takes longer than this says so before it starts.
+#: A prediction that takes longer than this, or more memory, says so before it starts.
 _SAID_FROM_SECONDS = 10
+_SAID_FROM_BYTES = 10**9
 
 
 def set_option(command: Command) -> Command:
@@ -200,16 +201,17 @@ def progress(length: int, label: str) -> Iterator[Callable[..., None]]:
 
 
 def say_if_long(scenario: Scenario, policies: Sequence[Policy], packets: int, engine: str) -> None:
-    """Say on standard error how long a prediction will take, before it starts, where that is long."""
-    from tensorexpress.sim.predict import expected_seconds, format_duration
+    """Print on standard error how much time and memory a prediction will take, before it starts, if that is much."""
+    from tensorexpress.sim.predict import announced_cost, format_duration
 
-    # How long the readable engine takes nobody has measured here.
-    seconds = expected_seconds(scenario, policies, packets) if engine != "simpy" else 0.0
-    if seconds >= _SAID_FROM_SECONDS:
-        coarse = f" with {packets} packets moved as one" if packets > 1 else ""
-        # Where switches sum, packets move one by one.
-        faster = "" if any(policy.in_switches for policy in policies) else "; --grain PACKETS trades accuracy for time"
-        say(f"this takes about {format_duration(seconds)}{coarse}{faster}")
+    cost = announced_cost(scenario, policies, packets, engine)
+    if cost.seconds < _SAID_FROM_SECONDS and cost.bytes < _SAID_FROM_BYTES:
+        return
+    coarse = f" with {packets} packets moved as one" if packets > 1 else ""
+    # Where switches sum, packets move one by one.
+    faster = "" if any(policy.in_switches for policy in policies) else "; --grain PACKETS trades accuracy for time"
+    needs = f"about {format_duration(cost.seconds)} and {cost.bytes / 10**9:.1f} GB of memory"
+    say(f"this takes {needs}{coarse}{faster}")
 
 
 class Grain(click.ParamType):  # type: ignore[type-arg]  # older click's types cannot be subscripted

@@ -13,7 +13,7 @@ from tensorexpress.graph import ARCHITECTURES
 from tensorexpress.hot_rows import hot_rows_of
 from tensorexpress.plan import Plan, make_plan, mean_hops, parts_of_slices, slice_counts
 from tensorexpress.policy import Policy
-from tensorexpress.scenario import Scenario
+from tensorexpress.scenario import Job, Scenario
 from tensorexpress.sums import packets_of
 from tensorexpress.units import format_size
 
@@ -36,6 +36,15 @@ PATIENCE_SECONDS = 30
 _WORTH_IT = 0.2
 
 
+#: By which share an iteration at a grain may be off packet level, at the least: under any policy; under one that orders
+#: slices in hosts alone, which larger slices help or hinder; and where workers drift apart, because servers share their
+#: hosts, or because workers that sum among themselves compute for different times.
+_ERROR, _ERROR_OF_HOST_ORDER, _ERROR_OF_DRIFT = 0.02, 0.06, 0.1
+
+#: How many times the change at another grain is added to that.
+_ERROR_PER_CHANGE = 2
+
+
 def why_not_coarse(scenario: Scenario) -> str | None:
     """Return what of a scenario only packet level can tell, None when nothing; beside what policies say."""
     if scenario.loss:
@@ -50,6 +59,24 @@ def why_not_coarse(scenario: Scenario) -> str | None:
 def most_packets(scenario: Scenario) -> int:
     """Return the largest grain."""
     return max(1, _LONGEST_TRAIN_BYTES // scenario.framing.full_packet_bytes)
+
+
+def compared_grain(scenario: Scenario, grain: int) -> int:
+    """Return the grain at which a coarse prediction is made again: twice it, or half of it where that is too large."""
+    return 2 * grain if 2 * grain <= most_packets(scenario) else grain // 2
+
+
+def coarse_error(scenario: Scenario, policy: Policy, change: float) -> float:
+    """Return the share by which an iteration at a grain may be off packet level, by its change at another grain.
+
+    `benchmarks/announce.py` measures in how many cases that is enough; docs/simulator.md has the result.
+    """
+    drifts = any(
+        set(job.workers) & set(job.servers) or ((scenario.jitter or scenario.stragglers) and not job.servers)
+        for job in scenario.jobs
+    )
+    least = _ERROR_OF_HOST_ORDER if policy.orders_in_hosts and not policy.orders_in_switches else _ERROR
+    return (_ERROR_OF_DRIFT if drifts else least) + _ERROR_PER_CHANGE * change
 
 
 def check_grain(scenario: Scenario, grain: int, policies: Sequence[Policy] = ()) -> None:
@@ -72,7 +99,7 @@ def coarsened(plan: Plan, grain: int) -> Plan:
 
     Whole tensors stay whole, and a tensor still has a slice for every server.
     """
-    slice_bytes = _slice_bytes(plan.scenario, plan.policy, grain)
+    slice_bytes = coarse_slice_bytes(plan.scenario, plan.policy, grain)
     if slice_bytes == plan.policy.slice_bytes:
         return plan
     coarse = make_plan(plan.scenario, replace(plan.policy, slice_bytes=slice_bytes), plan.dscps or None)
@@ -80,10 +107,22 @@ def coarsened(plan: Plan, grain: int) -> Plan:
     return replace(coarse, policy=plan.policy)
 
 
-def _slice_bytes(scenario: Scenario, policy: Policy, grain: int) -> int:
+def coarse_slice_bytes(scenario: Scenario, policy: Policy, grain: int) -> int:
+    """Return how large slices of a policy are at a grain; 0 for whole tensors."""
     if grain == 1 or not policy.slice_bytes:
         return policy.slice_bytes
     return max(policy.slice_bytes, grain * scenario.framing.payload_bytes)
+
+
+def summed_packets(job: Job, scenario: Scenario, policy: Policy) -> tuple[int, Sequence[int]]:
+    """Return how many packets switches sum and send back in an iteration, and the bytes left of each tensor."""
+    if not policy.in_switches:
+        return 0, job.workload.tensor_bytes
+    hot = hot_rows_of(job, scenario.cluster)
+    layers = zip(job.workload.layers, hot, strict=True)
+    sizes = [layer.cold_bytes(job.workload.bytes_per_param, rows) for layer, rows in layers]
+    # Packets go to the nearest switch and back, or a bit on.
+    return 2 * len(job.hosts) * sum(packets_of(job.workload, hot)), sizes
 
 
 def usual_seconds(scenario: Scenario, policies: Sequence[Policy], grain: int) -> float:
@@ -92,16 +131,10 @@ def usual_seconds(scenario: Scenario, policies: Sequence[Policy], grain: int) ->
     acks = 1 / scenario.transport.ack_every if grain == 1 and scenario.transport.acks else 0
     seconds = 0.0
     for policy in policies:
-        slice_bytes = _slice_bytes(scenario, policy, grain)
+        slice_bytes = coarse_slice_bytes(scenario, policy, grain)
         for job in scenario.jobs:
-            sizes: Sequence[int] = job.workload.tensor_bytes
-            if policy.in_switches:
-                hot = hot_rows_of(job, scenario.cluster)
-                # Packets go to the nearest switch and back, or a bit on.
-                packets = 2 * len(job.hosts) * sum(packets_of(job.workload, hot))
-                seconds += scenario.rounds * packets * _SECONDS_PER_TRANSMISSION
-                layers = zip(job.workload.layers, hot, strict=True)
-                sizes = [layer.cold_bytes(job.workload.bytes_per_param, rows) for layer, rows in layers]
+            packets, sizes = summed_packets(job, scenario, policy)
+            seconds += scenario.rounds * packets * _SECONDS_PER_TRANSMISSION
             per_slice, parts = ARCHITECTURES[job.architecture].messages_per_slice(len(job.hosts)), parts_of_slices(job)
             for size, count in zip(sizes, slice_counts(job, slice_bytes, sizes), strict=True):
                 if not size:
@@ -131,5 +164,6 @@ def choose_grain(scenario: Scenario, policies: Sequence[Policy]) -> int:
 
 
 def both_seconds(scenario: Scenario, policies: Sequence[Policy], grain: int) -> float:
-    """Return how long it takes with this grain and, to compare, with twice as large a one; see `usual_seconds`."""
-    return usual_seconds(scenario, policies, grain) + usual_seconds(scenario, policies, 2 * grain)
+    """Return how long it takes with this grain and, to compare, with another one; see `usual_seconds`."""
+    other = compared_grain(scenario, grain)
+    return usual_seconds(scenario, policies, grain) + usual_seconds(scenario, policies, other)

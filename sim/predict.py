@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
@@ -13,28 +12,27 @@ from functools import partial
 from tensorexpress.errors import InputError, PolicyError
 from tensorexpress.memory import check_memory
 from tensorexpress.plan import make_plan
-from tensorexpress.policy import POLICIES, Policy, parse_policy
+from tensorexpress.policy import Policy, parse_policy
 from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS
 from tensorexpress.replan import new_routes
 from tensorexpress.results.side_by_side import Result, SideBySide, side_by_side
-from tensorexpress.scenario import Scenario, policy_problems, read_scenario
+from tensorexpress.scenario import Scenario, policy_problems
 from tensorexpress.scenario_keys import USUAL_POLICIES
+from tensorexpress.sim.cost import SIMPY_FACTOR, Cost, expected_cost, pace
 from tensorexpress.sim.grain import (
     AUTO,
-    both_seconds,
     check_grain,
     choose_grain,
+    coarse_error,
+    compared_grain,
     most_packets,
-    usual_seconds,
     why_not_coarse,
 )
-from tensorexpress.sim.run import load_engine, needed_bytes, simulate, simulate_coarsely
+from tensorexpress.sim.run import load_engine, needed_bytes, simulate_coarsely
 from tensorexpress.slots import grow_trees
+from tensorexpress.units import counted
 
 logger = logging.getLogger(__name__)
-
-#: How many times as long SimPy takes for a transmission as the compiled engine of a usual machine.
-_SIMPY_FACTOR = 40
 
 #: From how long on the machine's own pace is worth a look before the start.
 LONG_SECONDS = 5
@@ -74,7 +72,7 @@ def predict(
     def one(policy: Policy) -> tuple[Result, float | None]:
         plan = make_plan(scenario, policy)
         routes = () if replan_ps is None else new_routes(plan, replan_ps)
-        compares = 1 < packets <= most_packets(scenario) // 2
+        compares = packets > 1
 
         def simulated(grain: int, before: float, share: float) -> Result:
             moved = partial(shares.note, policy.name, before, share)
@@ -83,8 +81,8 @@ def predict(
         result = simulated(packets, 0.0, 2 / 3 if compares else 1.0)
         if not compares:
             return result, None
-        doubled = simulated(2 * packets, 2 / 3, 1 / 3)
-        pairs = zip(result.jobs, doubled.jobs, strict=True)
+        other_grain = simulated(compared_grain(scenario, packets), 2 / 3, 1 / 3)
+        pairs = zip(result.jobs, other_grain.jobs, strict=True)
         return result, max(abs(other.iteration_ps / own.iteration_ps - 1) for own, other in pairs)
 
     done: dict[str, Result] = {}
@@ -108,7 +106,12 @@ def predict(
             if not (keeps_finished and done and isinstance(error, KeyboardInterrupt)):
                 raise
     finished = [done[policy.name] for policy in compared if policy.name in done]
-    return side_by_side(finished, packets, changes, replan_ps)
+    errors = {
+        policy.name: coarse_error(scenario, policy, changes[policy.name])
+        for policy in compared
+        if policy.name in changes
+    }
+    return side_by_side(finished, packets, changes, replan_ps, errors)
 
 
 class _Shares:
@@ -137,22 +140,18 @@ def grain_of(scenario: Scenario, policies: Sequence[Policy], grain: int | str) -
     if not isinstance(packets, int):
         raise InputError(f"grain {grain!r}: accepted: a number of packets from 1 on, or {AUTO!r}")
     check_grain(scenario, packets, policies)
-    check_memory(scenario.name, needed_bytes(scenario, packets))
+    check_memory(
+        scenario.name,
+        round(expected_cost(scenario, policies, packets).bytes),
+        f"{counted(len(policies), 'simulation')}{f' with {packets} packets moved as one' if packets > 1 else ''}",
+    )
     return packets
 
 
-def expected_seconds(scenario: Scenario, policies: Sequence[Policy], grain: int) -> float:
-    """Return about how long `predict` will take on this machine, by the pace of a short simulation."""
-    seconds = both_seconds(scenario, policies, grain) if grain > 1 else usual_seconds(scenario, policies, 1)
-    if seconds < LONG_SECONDS:
-        return seconds
-    probe = read_scenario(None, ["job.workers=2", "job.servers=1", "iterations=1", "warmup=0"])
-    plan = make_plan(probe, POLICIES["fifo"])
-    # The first one loads what is compiled.
-    simulate(plan)
-    start = time.perf_counter()
-    simulate(plan)
-    return seconds * (time.perf_counter() - start) / usual_seconds(probe, [plan.policy], 1)
+def announced_cost(scenario: Scenario, policies: Sequence[Policy], grain: int, engine: str = "auto") -> Cost:
+    """Return about how much time and memory `predict` will take on this machine, by the pace of a short simulation."""
+    cost = expected_cost(scenario, policies, grain, engine)
+    return cost if cost.seconds < LONG_SECONDS else cost._replace(seconds=cost.seconds * pace())
 
 
 def why_simpy(policies: Sequence[Policy]) -> dict[str, str]:
@@ -176,12 +175,13 @@ def announce_simpy(
     if not reasons:
         return
     slow = [policy for policy in policies if policy.name in reasons]
-    seconds = sum(usual_seconds(scenario, [policy], grain) for policy in slow) * _SIMPY_FACTOR
+    # Python's interpreter lock lets one of them go on at a time.
+    seconds = sum(expected_cost(scenario, [policy], grain, engine).seconds for policy in slow)
     logger.warning(
         "tensorexpress: the compiled engine has no %s: SimPy simulates %s, some %d times slower, in about %s%s",
         ", ".join(dict.fromkeys(reasons.values())),
         ", ".join(reasons),
-        _SIMPY_FACTOR,
+        SIMPY_FACTOR,
         format_duration(seconds),
         " a point" if per_point else "",
     )

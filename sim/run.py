@@ -21,9 +21,10 @@ from tensorexpress.sim_engines import ENGINES
 from tensorexpress.trace import LINK, Trace
 from tensorexpress.units import PS_PER_SECOND, format_rate, format_time, serialisation_ps
 
-#: Bytes of memory that a simulation needs for every chunk of an iteration, all tables included.
-_BYTES_PER_CHUNK = 64
-_BYTES_PER_MESSAGE = 500
+#: Bytes of memory that a simulation needs at the least for every chunk and every message of an iteration, all tables
+#: included; `cost.py` tells more.
+_BYTES_PER_CHUNK = 1
+_BYTES_PER_MESSAGE = 700
 
 #: How many times as long as the longest time-out a packet may occupy a link.
 _MOST_TIMEOUTS = 10
@@ -89,7 +90,7 @@ def check_timeouts(plan: Plan, program: FlatPlan) -> None:
 
 
 def needed_bytes(scenario: Scenario, grain: int = 1) -> int:
-    """Return about how much memory a simulation of a scenario takes, whatever the policy."""
+    """Return how much memory a simulation of a scenario takes at the least, whatever the policy."""
     payload = grain * scenario.framing.payload_bytes
     needed = 0
     for job in scenario.jobs:

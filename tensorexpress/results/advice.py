@@ -119,7 +119,10 @@ def _about_policies(compared: SideBySide, job: int) -> Iterator[str]:
     fastest = min(metrics.iteration_ps for metrics in others.values())
     # Of policies that are as good as equal, speak of the one named first.
     name, best = next(item for item in others.items() if item[1].iteration_ps <= fastest * _EQUAL)
-    if best.iteration_ps < base.iteration_ps:
+    if not compared.tells_apart(name, job=job):
+        unclear = [other for other in others if not compared.tells_apart(other, job=job)]
+        yield f"This coarse simulation cannot tell {', '.join(unclear)} from {baseline}: {_errors(compared)}."
+    elif best.iteration_ps < base.iteration_ps:
         removed, saved = base.blocking_ps - best.blocking_ps, base.iteration_ps - best.iteration_ps
         saves = (
             f"removes {format_ms(removed)} of the {format_ms(base.blocking_ps)} for which {baseline} blocks"
@@ -134,7 +137,7 @@ def _about_policies(compared: SideBySide, job: int) -> Iterator[str]:
         left = format_ms(base.iteration_ps - optimal)
         yield f"No policy here is faster than {baseline}; {left} are left to the optimum."
     for slower, metrics in others.items():
-        if metrics.iteration_ps > base.iteration_ps * (1 + _SLOWER):
+        if metrics.iteration_ps > base.iteration_ps * (1 + _SLOWER) and compared.tells_apart(slower, job=job):
             more = format_ms(metrics.iteration_ps - base.iteration_ps)
             yield f"{slower} is slower than {baseline} by {more}{why_slower(compared, slower, job)}."
     yield from _about_what_is_between(compared, job)
@@ -145,7 +148,7 @@ def _about_policies(compared: SideBySide, job: int) -> Iterator[str]:
 def why_slower(compared: SideBySide, name: str, job: int) -> str:
     """Return why order costs more than it gains under a policy, as far as that is known; "" where it is not."""
     plan, took_ps = compared.results[name].plan, compared.results[name].jobs[job].iteration_ps
-    if took_ps / compared.baseline.jobs[job].iteration_ps - 1 <= compared.grain_changes.get(name, 0.0):
+    if not compared.tells_apart(name, job=job):
         return f", no more than what moving {compared.grain} packets as one may cost"
     planned = plan.jobs[job]
     if planned.sums:
@@ -340,6 +343,8 @@ def _about_switch_order(compared: SideBySide, job: int) -> Iterator[str]:
     if not in_hosts or not in_switches:
         return
     host, switch = (_best(group, job) for group in (in_hosts, in_switches))
+    if not compared.tells_apart(host.plan.policy.name, switch.plan.policy.name, job):
+        return
     gain = host.jobs[job].iteration_ps - switch.jobs[job].iteration_ps
     names = f"{switch.plan.policy.name} over {host.plan.policy.name}"
     worth_ps = _WORTH_IT * switch.jobs[job].iteration_ps
@@ -411,18 +416,19 @@ def _about_grain(compared: SideBySide) -> Iterator[str]:
     if compared.grain == 1:
         return
     said = f"Coarse: {compared.grain} packets moved as one (--grain {compared.grain})"
-    if not compared.grain_changes:
+    if not compared.grain_errors:
         yield f"{said}; a smaller grain tells how much that matters, --grain 1 is packet level."
         return
-    name, most = max(compared.grain_changes.items(), key=lambda item: item[1])
-    yield (
-        f"{said}: at twice that, iterations change by at most {most:.2%} ({name}), and expect about as much to packet "
-        f"level{', too much to tell policies apart' if most > _WORTH_IT else ''}. A smaller --grain is more exact, and "
-        "slower; --grain 1 is packet level."
-    )
+    yield f"{said}: {_errors(compared)}. A smaller --grain is more exact, and slower; --grain 1 is packet level."
     dropped = [name for name, result in compared.results.items() if result.trace.links["drops"].any()]
     if dropped:
         yield f"What moved as one was dropped as one ({', '.join(dropped)}): only --grain 1 tells single losses."
+
+
+def _errors(compared: SideBySide) -> str:
+    """Return by how much iterations may be off packet level, for each policy."""
+    errors = ", ".join(f"{error:.0%} ({name})" for name, error in compared.grain_errors.items())
+    return f"iteration times may be off by {errors}"
 
 
 def _about_parts(compared: SideBySide) -> Iterator[str]:

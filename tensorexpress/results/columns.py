@@ -16,6 +16,9 @@ from tensorexpress.units import PS_PER_MS
 #: One row of a CSV file or of a data frame.
 Cells: TypeAlias = dict[str, str | int | float]
 
+#: Stands for a speed-up that a coarse simulation cannot tell from none.
+UNCLEAR = "unclear"
+
 
 @dataclass(frozen=True)
 class JobResult:
@@ -36,6 +39,8 @@ class JobResult:
     retransmissions: int
     #: Whether it was simulated or measured.
     source: str
+    #: Whether the policy differs from the baseline by more than a coarse simulation may be off.
+    is_clear: bool = True
 
     @property
     def speedup(self) -> float:
@@ -61,6 +66,8 @@ class Column:
 
     def shown(self, result: JobResult) -> str:
         """Return the cell of a table."""
+        if self.name == "speedup" and not result.is_clear:
+            return UNCLEAR
         return self.form.format(self.value(result))
 
 
@@ -103,8 +110,9 @@ TABLE_COLUMNS = tuple(column for column in COLUMNS.values() if column.heading is
 
 def cells(result: JobResult) -> Cells:
     """Return all that is reported of a job under a policy, as one flat row; times are in milliseconds."""
-    return {
+    row: Cells = {
         "policy": result.policy,
         "job": result.job,
         **{name: column.value(result) for name, column in COLUMNS.items()},
     }
+    return row if result.is_clear else row | {"speedup": ""}

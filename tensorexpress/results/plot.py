@@ -144,7 +144,7 @@ def _draw_columns(axes: Axes, compared: SideBySide, job: int) -> None:
     columns = {
         "iteration": [milliseconds(result.jobs[job].iteration_ps) for result in results.values()],
         "blocking": [milliseconds(result.jobs[job].blocking_ps) for result in results.values()],
-        "speed-up": [f"{compared.speedup(name, job):.2f}×" for name in results],
+        "speed-up": [compared.shown_speedup(name, job) for name in results],
         "of optimal": [f"{100 * compared.of_optimal(name, job):.1f} %" for name in results],
     }
     axes.set_axis_off()

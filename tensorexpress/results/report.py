@@ -40,7 +40,11 @@ def as_json(compared: SideBySide) -> dict[str, Any]:
     return {
         "provenance": compared.provenance.to_json(),
         "scenario": scenarios.to_json(compared.scenario),
-        "grain": {"packets": compared.grain, "changes_when_doubled": dict(compared.grain_changes)},
+        "grain": {
+            "packets": compared.grain,
+            "changes_when_doubled": dict(compared.grain_changes),
+            "errors": dict(compared.grain_errors),
+        },
         **({"replan_ps": compared.replan_ps} if compared.replan_ps is not None else {}),
         "policies": policies,
         "notes": notes(compared),
@@ -56,15 +60,20 @@ def _job_to_json(result: JobResult) -> dict[str, Any]:
             document.setdefault("latency_ms", {})[kind] = column.value(result)
         else:
             document[column.name] = column.value(result)
+    if not result.is_clear:
+        document["speedup"] = None
     return document
 
 
 def _mean(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the mean of equal-shaped rows, field by field."""
-    return {
-        key: _mean([row[key] for row in rows]) if isinstance(value, dict) else fmean(row[key] for row in rows)
-        for key, value in rows[0].items()
-    }
+    """Return the mean of equal-shaped rows, field by field; None where a row has none."""
+
+    def mean(values: list[Any]) -> Any:
+        if isinstance(values[0], dict):
+            return _mean(values)
+        return None if None in values else fmean(values)
+
+    return {key: mean([row[key] for row in rows]) for key in rows[0]}
 
 
 def as_csv(compared: SideBySide) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from tensorexpress.confidence import student_t
 from tensorexpress.errors import InputError
+from tensorexpress.results.columns import UNCLEAR
 from tensorexpress.results.side_by_side import SideBySide
 from tensorexpress.text import grid
 from tensorexpress.units import PS_PER_MS
@@ -85,7 +86,9 @@ class OverSeeds:
         for name in first.results:
             for index, job in enumerate(first.scenario.jobs):
                 time, gain = self.iteration_ms(name, index), self.speedup(name, index)
-                numbers = [f"{time.mean:.2f}", f"{time.within:.2f}", f"{gain.mean:.2f}x", f"{gain.within:.2f}"]
+                is_clear = all(each.tells_apart(name, job=index) for each in self.predictions)
+                gained = [f"{gain.mean:.2f}x", f"{gain.within:.2f}"] if is_clear else [UNCLEAR, ""]
+                numbers = [f"{time.mean:.2f}", f"{time.within:.2f}", *gained]
                 rows.append([name, *([job.name] if several else []), *numbers])
         title = (
             f"Seeds {self.seeds[0]} to {self.seeds[-1]}: means, and how far off they are at the most (95 % confidence)"

@@ -11,7 +11,7 @@ from tensorexpress.errors import ScenarioError
 from tensorexpress.plan import Plan, make_plan
 from tensorexpress.policy import POLICIES
 from tensorexpress.replan import NewRoutes
-from tensorexpress.results.columns import Cells, JobResult, cells
+from tensorexpress.results.columns import UNCLEAR, Cells, JobResult, cells
 from tensorexpress.results.provenance import Provenance, provenance
 from tensorexpress.scenario import Scenario
 from tensorexpress.trace import JobMetrics, Trace, busiest_link, measure_job
@@ -51,6 +51,8 @@ class SideBySide:
     #: that was not tried.
     grain: int = 1
     grain_changes: Mapping[str, float] = field(default_factory=dict)
+    #: By which share iterations of each policy may be off for the packets that were moved as one (`sim/grain.py`).
+    grain_errors: Mapping[str, float] = field(default_factory=dict)
     #: How long after links or background traffic change other routes are in force; None where routes stay.
     replan_ps: int | None = None
 
@@ -68,6 +70,19 @@ class SideBySide:
     def speedup(self, name: str, job: int = 0) -> float:
         """Return how many times shorter an iteration is than under the baseline."""
         return self.baseline.jobs[job].iteration_ps / self.results[name].jobs[job].iteration_ps
+
+    def tells_apart(self, name: str, other: str | None = None, job: int = 0) -> bool:
+        """Return whether two policies differ by more than the errors of a coarse simulation; other: the baseline."""
+        other = self.baseline.plan.policy.name if other is None else other
+        if self.grain == 1 or name == other:
+            return True
+        own_ps, other_ps = (self.results[each].jobs[job].iteration_ps for each in (name, other))
+        own, others = (self.grain_errors.get(each, 1.0) for each in (name, other))
+        return own_ps * (1 + own) < other_ps * (1 - others) or other_ps * (1 + others) < own_ps * (1 - own)
+
+    def shown_speedup(self, name: str, job: int = 0) -> str:
+        """Return the speed-up over the baseline for people, or that a coarse simulation cannot tell."""
+        return f"{self.speedup(name, job):.2f}×" if self.tells_apart(name, job=job) else UNCLEAR
 
     def of_optimal(self, name: str, job: int = 0) -> float:
         """Return the lower bound over the iteration time: 1 means that nothing can be faster."""
@@ -89,6 +104,7 @@ class SideBySide:
                 drops=int(result.trace.links["drops"].sum()),
                 retransmissions=result.trace.retransmissions,
                 source=result.trace.source,
+                is_clear=self.tells_apart(name, job=index),
             )
             for index, job in enumerate(self.scenario.jobs)
         ]
@@ -108,6 +124,7 @@ def side_by_side(
     grain: int = 1,
     grain_changes: Mapping[str, float] | None = None,
     replan_ps: int | None = None,
+    grain_errors: Mapping[str, float] | None = None,
 ) -> SideBySide:
     """Put results of one scenario side by side."""
     scenario = results[0].plan.scenario
@@ -120,7 +137,7 @@ def side_by_side(
                 )
     by_name = {result.plan.policy.name: result for result in results}
     optimal_ps = _optimal_ps(scenario, results, grain)
-    return SideBySide(scenario, by_name, optimal_ps, grain, grain_changes or {}, replan_ps)
+    return SideBySide(scenario, by_name, optimal_ps, grain, grain_changes or {}, grain_errors or {}, replan_ps)
 
 
 def _optimal_ps(scenario: Scenario, results: Sequence[Result], grain: int) -> tuple[float, ...]:

@@ -11,7 +11,7 @@ from tensorexpress.results import compare_report
 from tensorexpress.results.advice import notes
 from tensorexpress.results.bands import PAYS, THRESHOLD, verdicts
 from tensorexpress.results.bands import summary as summary_of_sweep
-from tensorexpress.results.columns import COLUMNS, TABLE_COLUMNS, JobResult
+from tensorexpress.results.columns import COLUMNS, TABLE_COLUMNS, UNCLEAR, JobResult
 from tensorexpress.results.compare import METRICS, Comparison, Value
 from tensorexpress.results.explanation import Explanation, JobExplanation, summary
 from tensorexpress.results.explanation_report import gains, reached
@@ -149,7 +149,7 @@ def _iteration_bar(title: str, compared: SideBySide, name: str, job: int) -> Bar
     parts = parts_ps(result.trace.jobs[job], compared.scenario.warmup, metrics.iteration_ps)
     beside = (
         f"{metrics.iteration_ps / PS_PER_MS:.2f} ms, blocked {metrics.blocking_ps / PS_PER_MS:.2f} ms, "
-        f"{compared.speedup(name, job):.2f}×"
+        f"{compared.shown_speedup(name, job)}"
     )
     return Bar(title, [(kind, part / PS_PER_MS) for kind, part in zip(_PART_NAMES, parts, strict=True)], beside)
 
@@ -178,7 +178,8 @@ def _numbers(compared: SideBySide, number: int, job: int) -> Markup:
 
 def _cell(result: JobResult, column: str) -> Markup:
     shown, value = COLUMNS[column].shown(result), COLUMNS[column].value(result)
-    return tag("td", shown, data_column=column, data_policy=result.policy, data_job=result.job, data_value=repr(value))
+    exact = "" if shown == UNCLEAR else repr(value)
+    return tag("td", shown, data_column=column, data_policy=result.policy, data_job=result.job, data_value=exact)
 
 
 def _over_time(compared: SideBySide, job: int) -> Markup | None:
