@@ -11,10 +11,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from fuzz_configs import fuzz, peak_bytes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support import tiny_programs as tiny
 from support.passes import PROGRAMS, document, through
 from support.runtime_support import DOCUMENT, P4INFO, Client, StrictDataPath
 from support.thorough import examples, rest
@@ -232,6 +234,28 @@ def test_verifying_a_program_over_p4runtime_runs_nothing_of_its_names(tmp_path: 
         request.config.p4_device_config = hostile
         client.stub.SetForwardingPipelineConfig(request)
     assert not witness.exists()
+
+
+def test_a_program_that_breaks_a_rule_is_refused_over_p4runtime_and_the_one_before_stays() -> None:
+    value = json.loads(DOCUMENT)
+    first, other = [header["name"] for header in value["headers"] if not header["metadata"]][:2]
+    copy = tiny.step("assign_header", tiny.named("header", first), tiny.named("header", other))
+    value["actions"][0]["primitives"].append(copy)
+    with serve(StrictDataPath(), "127.0.0.1:0", cpu_port=255) as server, Client(server.address) as client:
+        client.join()
+        request = p4runtime_pb2.SetForwardingPipelineConfigRequest(device_id=1)
+        request.action = p4runtime_pb2.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT
+        request.election_id.low = 1
+        request.config.p4info.CopyFrom(P4INFO)
+        request.config.p4_device_config = DOCUMENT
+        client.stub.SetForwardingPipelineConfig(request)
+        request.config.p4_device_config = json.dumps(value).encode()
+        with pytest.raises(grpc.RpcError) as refused:
+            client.stub.SetForwardingPipelineConfig(request)
+        assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert "as parameters of 'assign_header'; accepted: two of the same type" in refused.value.details()
+        there = client.stub.GetForwardingPipelineConfig(p4runtime_pb2.GetForwardingPipelineConfigRequest(device_id=1))
+        assert there.config.p4_device_config == DOCUMENT
 
 
 # Loops.

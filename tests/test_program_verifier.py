@@ -499,8 +499,8 @@ RULES: list[tuple[str, Any, str]] = [
     (f"{TABLE}/default_entry/action_data", [], "has 0 arguments for action 'set'"),
     (f"{TABLE}/default_entry/action_data/0", "0x100", "does not fit 8 bits"),
     (f"{ENTRY}/action_entry/action_id", 1, "refers to action 1, which its table does not have"),
-    (f"{ENTRY}/match_key/0/key", "0x100", "does not fit the 8 bits of 'a'"),
-    (f"{ENTRY}/match_key/1/prefix_length", 17, "does not fit the 16 bits of 'b'"),
+    (f"{ENTRY}/match_key/0/key", "0x100", "match_key[0].key does not fit 8 bits"),
+    (f"{ENTRY}/match_key/1/prefix_length", 17, "match_key[1].prefix_length has 17 bits; accepted: up to 16"),
     (f"{ENTRY}/match_key/1/match_type", "ternary", "has the match kind 'ternary'; accepted: lpm"),
     (f"{ENTRY}/match_key", [], "has 0 key fields, its table 3"),
     (f"{TABLE}/direct_meters", "m", "has the direct meter 'm'; accepted: a meter that is bound to it, with a result"),
@@ -544,6 +544,15 @@ def test_a_sound_tiny_program_runs_in_both_engines() -> None:
     frame = b"Z" * (VARBIT_BYTES + FIELDS) + b"tail"
     for engine in (PYTHON, NATIVE):
         assert VirtualSwitch(text(value), engine=engine).run({0: [frame]}) == {1: [frame]}
+
+
+@pytest.mark.parametrize(("argument", "first"), [("0x05", 5), ("-0x01", 255), ("-0x80", 128)])
+def test_an_argument_below_zero_is_its_twos_complement(argument: str, first: int) -> None:
+    value = changed(f"{TABLE}/default_entry/action_data/0", argument)
+    value["actions"][0]["primitives"] = STEPS[-1:]
+    left = through(TwinPipelines(text(value)), b"\2\0\0")
+    assert left is not None
+    assert left[0] == first
 
 
 def test_every_primitive_that_can_be_written_has_a_rule_for_its_parameters() -> None:

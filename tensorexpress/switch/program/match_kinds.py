@@ -24,9 +24,9 @@ class MatchKind:
     #: Whether the mask does not say all, so that `admits` has to be asked.
     is_compared = False
 
-    def from_json(self, node: JsonNode) -> MatchValue:
+    def from_json(self, node: JsonNode, bits: int) -> MatchValue:
         """Return the value that an entry in BMv2 JSON gives; the node checks what is read from it."""
-        return node["key"].hexadecimal()
+        return node["key"].of_width(bits)
 
     def anything(self, bits: int) -> MatchValue:
         """Return the value that matches every packet."""
@@ -47,10 +47,6 @@ class MatchKind:
     def _mask_of_pair(self, value: tuple[int, int], bits: int) -> tuple[int, int]:
         return value
 
-    def fits(self, value: MatchValue, bits: int) -> bool:
-        """Whether a value is within the width of its field."""
-        return all(0 <= part < 1 << bits for part in (value if isinstance(value, tuple) else (value or 0,)))
-
     def admits(self, value: MatchValue, number: int) -> bool:
         """Whether the field of a packet, which its mask lets pass, matches."""
         return True
@@ -68,13 +64,9 @@ class Lpm(MatchKind):
 
     name = bmv2 = "lpm"
 
-    def from_json(self, node: JsonNode) -> MatchValue:
+    def from_json(self, node: JsonNode, bits: int) -> MatchValue:
         """Return (value, length of the prefix)."""
-        return node["key"].hexadecimal(), node["prefix_length"].number()
-
-    def fits(self, value: MatchValue, bits: int) -> bool:
-        """Whether the value is within the width of its field, and the prefix no longer."""
-        return isinstance(value, tuple) and 0 <= value[0] < 1 << bits and 0 <= value[1] <= bits
+        return node["key"].of_width(bits), node["prefix_length"].at_most(bits, "bits")
 
     def canonical(self, value: MatchValue, bits: int) -> MatchValue:
         """Return it with no bits behind the prefix."""
@@ -93,9 +85,9 @@ class Ternary(MatchKind):
     name = bmv2 = "ternary"
     is_ranked = True
 
-    def from_json(self, node: JsonNode) -> MatchValue:
+    def from_json(self, node: JsonNode, bits: int) -> MatchValue:
         """Return (value, mask)."""
-        return node["key"].hexadecimal(), node["mask"].hexadecimal()
+        return node["key"].of_width(bits), node["mask"].of_width(bits)
 
     def canonical(self, value: MatchValue, bits: int) -> MatchValue:
         """Return it with no bits outside the mask."""
@@ -109,9 +101,9 @@ class Range(MatchKind):
     is_ranked = True
     is_compared = True
 
-    def from_json(self, node: JsonNode) -> MatchValue:
+    def from_json(self, node: JsonNode, bits: int) -> MatchValue:
         """Return (low, high)."""
-        return node["start"].hexadecimal(), node["end"].hexadecimal()
+        return node["start"].of_width(bits), node["end"].of_width(bits)
 
     def anything(self, bits: int) -> MatchValue:
         """Return the range of all numbers."""

@@ -157,7 +157,4 @@ def _match_value(node: JsonNode, part: KeyField) -> MatchValue:
         return int(node["key"].flag())
     if kind != part.kind:
         raise node.error(f"has the match kind {kind!r}; accepted: {part.kind}, which the key of its table has")
-    value = BMV2_KINDS[kind].from_json(node)
-    if not BMV2_KINDS[kind].fits(value, part.bits):
-        raise node.error(f"does not fit the {part.bits} bits of {part.name!r}")
-    return value
+    return BMV2_KINDS[kind].from_json(node, part.bits)

@@ -81,7 +81,7 @@ class ExpressionReader:
                 return RegisterCell(value[0].text(), self.expression(value[1]))
             case "parameters_vector" | "field_list":
                 # p4c writes an empty object for an empty list.
-                return Several(tuple(self.expression(item) for item in value) if value.value != {} else ())
+                return Several(tuple(self.expression(item) for item in value) if value.value not in ({}, None) else ())
             case "header":
                 return Named(kind, self._headers.header(value))
             case _ if kind in _NAMED:
