@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tensorexpress.errors import InputError, MachineError
+from tensorexpress.errors import InputError
 from tensorexpress.units import PS_PER_MS
 
 if TYPE_CHECKING:
@@ -26,9 +26,8 @@ _UNEXPLAINED = 0.02
 
 def training_script(path: str | None, checks: bool, reference: bool, scale: str) -> TrainingScript | None:
     """Return the script of the command line, if there is one; refuse what does not go with it, or needs one."""
-    from importlib.util import find_spec
-
     from tensorexpress.target.scripts import TrainingScript
+    from tensorexpress.torch.profile_source import check_torch
 
     if path is None:
         for given, option in ((checks, "--check-sums"), (reference, "--reference")):
@@ -39,8 +38,7 @@ def training_script(path: str | None, checks: bool, reference: bool, scale: str)
         raise InputError(f"--scale {scale} with --script; accepted: 1, because a script computes as fast as it does")
     if not os.path.isfile(path):
         raise InputError(f"--script {path!r} is no file; accepted: a Python script, such as train.py")
-    if find_spec("torch") is None:
-        raise MachineError("torch is not installed; `pip install 'tensorexpress[torch]'` installs it")
+    check_torch()
     return TrainingScript(path, checks=checks)
 
 

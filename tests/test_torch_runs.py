@@ -274,6 +274,20 @@ def test_what_does_not_go_with_a_script_is_refused_before_anything_is_started(sm
         assert message in result.output
 
 
+def test_a_missing_torch_is_an_error_that_names_the_cpu_build(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    ends = set()
+    for arguments in (
+        ["run", str(small), "--script", __file__],
+        ["profile", f"{__file__}:build", "-o", str(small.with_name("layers.csv"))],
+    ):
+        result = CliRunner().invoke(main, arguments)
+        assert result.exit_code == 1, result.output
+        ends.add(result.output.splitlines()[-1])
+    (line,) = ends
+    assert line.startswith("tensorexpress: error: torch is not installed; install its CPU build")
+
+
 @pytest.mark.skipif("TENSOREXPRESS_LONG_TRAINING" not in os.environ, reason="TENSOREXPRESS_LONG_TRAINING is not set")
 @pytest.mark.parametrize("how", [(), ("--faults", "loss=5%"), (*SUMS, "--set", "cluster.bandwidth=5 Mbps")])
 @pytest.mark.parametrize("model", ["transformer", "convnet"])

@@ -67,7 +67,10 @@ def parse_source(text: str, folder: Path) -> ModelSource:
 def check_torch() -> None:
     """Raise MachineError, with what to do, where torch is not installed."""
     if importlib.util.find_spec("torch") is None:
-        raise MachineError("torch is not installed; run `pip install 'tensorexpress[torch]'`")
+        raise MachineError(
+            "torch is not installed; install its CPU build, as PyTorch's own install page says, then run "
+            "`pip install 'tensorexpress[torch]'`, which alone takes several GB of CUDA on Linux"
+        )
 
 
 def build(source: ModelSource) -> tuple[Any, Any, Callable[[Any], Any]]:
