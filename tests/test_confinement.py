@@ -6,11 +6,13 @@ import os
 import pickle
 import platform
 import shutil
+import signal
 import socket
 import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -22,11 +24,13 @@ from test_device_process import PROGRAM, frame, wait_for_end, wires
 from tensorexpress.errors import NetworkError
 from tensorexpress.program_engines import AUTO, PYTHON
 from tensorexpress.switch import confinement
-from tensorexpress.switch.link import DataLink, start_process
+from tensorexpress.switch import link as link_module
+from tensorexpress.switch.link import DataLink, LinkClosedError, start_process
 from tensorexpress.switch.loop import LoopSettings
 from tensorexpress.switch.pcap import read_pcap
 from tensorexpress.switch.ports import WireSpec
 from tensorexpress.switch.program.budgets import MOST_GROWTH_BYTES
+from tensorexpress.switch.running import RunningSwitch
 from tensorexpress.switch.traffic import PortSettings
 
 pytestmark = pytest.mark.skipif(
@@ -238,6 +242,20 @@ def test_it_ends_with_its_parent_although_it_changed_its_user() -> None:
         assert process.stdout.readline() == "spins\n"
         process.kill()
         wait_for_end(pid)
+
+
+def test_a_switch_stops_although_its_forwarding_process_answers_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(link_module, "ANSWER_SECONDS", 0.5)
+    switch = RunningSwitch(LoopSettings({}), f"unix:{tmp_path}/s.sock")
+    assert switch.address is not None
+    os.kill(switch.data_path.pid or 0, signal.SIGSTOP)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(switch.data_path.statistics)
+        assert switch.stop() is None
+        with pytest.raises(LinkClosedError):
+            waiting.result()
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])

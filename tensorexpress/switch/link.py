@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from tensorexpress import tied
@@ -38,6 +38,8 @@ _READ_BYTES = 2**20
 _NOTICE_BYTES = 2**18
 _NOTICES_BUFFER_BYTES = 2**21
 _STOP_SECONDS = 5
+#: How long the other process may take to answer before it is ended when the switch stops.
+ANSWER_SECONDS = 30
 #: The longest answer, or part of one, that is read.
 _LARGEST_ANSWER_BYTES = 2**25
 
@@ -179,6 +181,21 @@ class DataLink:
             return None
         finally:
             self.close()
+
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """Kill the other process if the work inside waits for it longer than ANSWER_SECONDS."""
+        timer = threading.Timer(ANSWER_SECONDS, self._kill)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
 
     def close(self) -> None:
         """Hang up, which ends the other process; wait for it."""

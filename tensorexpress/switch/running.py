@@ -80,9 +80,10 @@ class RunningSwitch:
 
     def stop(self) -> Statistics | None:
         """End both; return the last counters, None when the forwarding process was gone already."""
-        if self._server is not None:
-            self._server.stop()
-        return self.data_path.stop()
+        with self.data_path.ending():
+            if self._server is not None:
+                self._server.stop()
+            return self.data_path.stop()
 
     def _pass_notices_on(self) -> None:
         for notice in self.data_path.notices():
