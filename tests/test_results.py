@@ -110,6 +110,28 @@ def test_a_measured_run_is_reported_as_one(scenario, prediction):
     assert report.as_json(side_by_side(measured))["policies"]["fifo"]["source"] == "measured"
 
 
+def test_a_measured_gain_that_is_not_that_of_the_stall_is_told_beside_it():
+    def measured(longer_ms):
+        """Return the measured runs of both policies, the second of which takes so much longer than its stall explains."""
+        results = [
+            replace(Result.of(each.plan, replace(each.trace, source="measured")), jobs=each.jobs[:1])
+            for each in predict(read_scenario(None, SMALL), ["fifo", "tensorexpress"]).results.values()
+        ]
+        job = results[1].jobs[0]
+        job = replace(job, iteration_ps=job.iteration_ps + longer_ms * 1e9)
+        return side_by_side([results[0], replace(results[1], jobs=(job,))])
+
+    same, other = measured(0), measured(200)
+    fifo, best = (each.jobs[0] for each in other.results.values())
+    removed, saved = fifo.blocking_ps - best.blocking_ps, fifo.iteration_ps - best.iteration_ps
+    assert removed > 1.4 * saved > 0
+    assert "for which fifo blocks" in report.as_json(same)["notes"][0]
+    assert (
+        f"saves {saved / 1e9:.2f} ms of the {fifo.iteration_ps / 1e9:.2f} ms under fifo, which blocks "
+        in (report.as_json(other)["notes"][0])
+    )
+
+
 def test_every_json_says_what_made_it(tmp_path):
     own = digest(read_scenario(None, list(SMALL)))
     runner, traces = CliRunner(), tmp_path / "traces"
