@@ -208,8 +208,12 @@ def switch_on_wires(name: str | None = "stateful") -> Iterator[tuple[Recorded, s
         yield switch, ends[0][0], ends[1][0]
 
 
+#: Bytes behind each command: so many that a meter of 1 byte/s cannot let another frame pass while a test runs.
+PADDING = 1485
+
+
 def answered(left: socket.socket, right: socket.socket, *parts: int) -> bytes:
-    left.send(command(*parts))
+    left.send(command(*parts) + bytes(PADDING))
     return right.recv(2048)
 
 
@@ -241,10 +245,10 @@ def test_frames_pass_at_once_and_go_on_through_optimised_code_with_all_state(
     optimiser: Optimiser, caplog: pytest.LogCaptureFixture
 ) -> None:
     with switch_on_wires() as (switch, left, right):
-        switch.data_path.apply([SetMeter("In.rates", 2, MeterRates(cir=1, cburst=15, pir=1, pburst=30))])
+        switch.data_path.apply([SetMeter("In.rates", 2, MeterRates(cir=1, cburst=1500, pir=1, pburst=3000))])
         answers = [answered(left, right, *parts) for parts in ((1, 3, 0x12345), (2, 3), (3, 2), (3, 2), (3, 2))]
         before = state(switch)
-        assert before == [[0, 0, 0, 0x12345, 0, 0, 0, 0], [(0, 0)] * 2 + [(3, 45), (2, 30)] + [(0, 0)] * 4]
+        assert before == [[0, 0, 0, 0x12345, 0, 0, 0, 0], [(0, 0)] * 2 + [(3, 4500), (2, 3000)] + [(0, 0)] * 4]
         assert [what for what, _ in switch.given] == ["prepare"]
         assert kept_program().ir
         optimiser.let_go()
@@ -255,7 +259,7 @@ def test_frames_pass_at_once_and_go_on_through_optimised_code_with_all_state(
         assert code != first_code
         # What was stored is found, and the meter has as little left as before.
         assert [answered(left, right, *parts) for parts in ((2, 3), (3, 2))] == [answers[1], answers[4]]
-        assert state(switch)[1] == [(0, 0)] * 2 + [(4, 60), (3, 45)] + [(0, 0)] * 4
+        assert state(switch)[1] == [(0, 0)] * 2 + [(4, 6000), (3, 4500)] + [(0, 0)] * 4
         kept = kept_program()
         assert not kept.ir
         assert pickle.loads(kept.program).native.code == code
