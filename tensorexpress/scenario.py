@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -437,31 +437,21 @@ def _change_to_json(change: Change, cluster: Cluster) -> dict[str, Any]:
 
 
 def _job_to_json(job: Job, hosts: Sequence[str]) -> dict[str, Any]:
+    """Return every field of a job as JSON: hosts by name, and a summary of the workload in place of its layers."""
+    workload = job.workload
+    as_they_are = {field.name: getattr(job, field.name) for field in fields(job) if field.name != "workload"}
     return {
-        "name": job.name,
-        "model": job.workload.name,
-        "layers": len(job.workload.layers),
-        "tensor_bytes": sum(job.workload.tensor_bytes),
-        "dtype": job.workload.dtype,
-        "batch": job.workload.batch,
-        "compression": job.workload.compression,
-        "compression_rate_bps": job.workload.compression_rate_bps,
-        "compute_ps": job.workload.compute_ps,
-        "architecture": job.architecture,
+        **as_they_are,
+        "model": workload.name,
+        "layers": len(workload.layers),
+        "tensor_bytes": sum(workload.tensor_bytes),
+        "dtype": workload.dtype,
+        "batch": workload.batch,
+        "compression": workload.compression,
+        "compression_rate_bps": workload.compression_rate_bps,
+        "compute_ps": workload.compute_ps,
         "workers": [hosts[host] for host in job.hosts],
         "servers": [hosts[host] for host in job.servers],
-        "shard_bytes": job.shard_bytes,
-        "sum_rate_bps": job.sum_rate_bps,
-        "start_ps": job.start_ps,
-        "gpus_per_host": job.gpus_per_host,
-        "local_rate_bps": job.local_rate_bps,
-        "bucket_bytes": job.bucket_bytes,
-        "prefetch": job.prefetch,
-        "forward_only": job.forward_only,
-        "add_rate_bps": job.add_rate_bps,
-        "update_rate_bps": job.update_rate_bps,
-        "overhead_ps": job.overhead_ps,
-        "barrier": job.barrier,
     }
 
 

@@ -934,6 +934,51 @@ def test_json_describes_what_was_simulated():
     assert described["compute"]["stragglers"] == {"h1": 2.0}
 
 
+JOB = Job("job", Workload("two", (Layer("a", 1000, 10, 20), Layer("b", 2000, 10, 20))), (0, 1), (2,), "async")
+DESCRIBED = Scenario("small", star(4, "10 Gbps", "1 us"), (JOB,))
+#: Other values of the fields whose type does not suggest one.
+OTHER_VALUES: dict[str, Any] = {
+    "cluster": star(5, "10 Gbps", "1 us"),
+    "jobs": (JOB, replace(JOB, name="other")),
+    "transport": Transport(window_bytes=1),
+    "background": (Background(0, 1, 10**6),),
+    "stragglers": ((0, 2.0),),
+    "changes": (Change(0, 10, links=(0,), rate_bps=10**6),),
+    "commits": CommitSettings(helpers=(3,)),
+    "workload": Workload("one", (Layer("a", 1000, 10, 20),)),
+    "workers": (0, 3),
+    "servers": (3,),
+}
+
+SETTINGS: dict[str, Any] = {"scenario": DESCRIBED, "job": JOB, "transport": DESCRIBED.transport}
+
+
+def another(name: str, value: object) -> object:
+    match value:
+        case bool():
+            return not value
+        case int() | float():
+            return value + 1
+        case str():
+            return f"another {value}"
+    return OTHER_VALUES[name]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(owner, field.name) for owner in ("scenario", "job", "transport") for field in fields(SETTINGS[owner])],
+)
+def test_json_tells_every_field_from_another_value_of_it(owner: str, name: str) -> None:
+    value = SETTINGS[owner]
+    changed = replace(value, **{name: another(name, getattr(value, name))})
+    match changed:
+        case Job():
+            changed = replace(DESCRIBED, jobs=(changed,))
+        case Transport():
+            changed = replace(DESCRIBED, transport=changed)
+    assert to_json(changed) != to_json(DESCRIBED)
+
+
 # Small counts only: a cluster of 100,000 hosts is valid input, and slow to build hundreds of times.
 NUMBERS = st.integers(-2, 20) | st.floats() | st.just(10**30)
 WORDS = st.sampled_from(["star", "h0", "h1", "10 Gbps", "1 us", "fifo", "p3:switch=pifo", "ring", "", "unlimited"])
