@@ -11,7 +11,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -19,8 +19,9 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import llvmlite.binding as llvm
 
+from tensorexpress.compiled_sources import sources_of
 from tensorexpress.machine_code import compile_module, load, processor_key
-from tensorexpress.user_cache import cached
+from tensorexpress.user_cache import keep, kept
 
 logger = logging.getLogger(__name__)
 
@@ -39,14 +40,12 @@ def compiled(function: _Function) -> _Function:
 
 
 class Library(NamedTuple):
-    """Functions that numba compiles: what it is called, how many numbers each takes, and what they are made from."""
+    """Functions that numba compiles: their names with the count of numbers that each takes, and their modules."""
 
     name: str
     arguments: Mapping[str, int]
     #: Modules that have these functions; they are imported only to be compiled.
     modules: tuple[str, ...]
-    #: All files that have a word in what is compiled, beside this one.
-    sources: tuple[Path, ...]
     #: Those that take long or wait, while other threads of Python go on.
     waiting: tuple[str, ...] = ()
     #: The part of the program that has these functions, as a notice to users calls it.
@@ -64,11 +63,26 @@ class Library(NamedTuple):
         return found
 
     def _machine_code(self) -> bytes:
-        """Return an object file, which is made anew whenever anything changes that it is made from."""
+        """Return the object file that was made of the same sources on this processor, or a new one."""
+        # The list of sources takes longer to find than to read, so it is kept beside the object file.
+        place = hashlib.sha256(f"{__file__} {self}".encode()).hexdigest()
+        listed = kept("functions", f"{self.name}-{place}.sources")
+        if listed is not None:
+            found = kept("functions", self._object_name(map(Path, listed.decode().split("\n"))))
+            if found is not None:
+                return found
+        made = self._compile()
+        sources = sorted({*sources_of(self.modules).values(), Path(__file__)})
+        keep("functions", self._object_name(sources), made)
+        keep("functions", f"{self.name}-{place}.sources", "\n".join(map(str, sources)).encode())
+        return made
+
+    def _object_name(self, sources: Iterable[Path]) -> str:
+        """Return the name of the object file that is made of sources as they are now, on this processor."""
         key = hashlib.sha256(processor_key())
-        for path in (*self.sources, Path(__file__)):
-            key.update(path.read_bytes())
-        return cached("functions", f"{self.name}-{key.hexdigest()}.o", self._compile)
+        for path in sources:
+            key.update(path.read_bytes() if path.is_file() else b"")
+        return f"{self.name}-{key.hexdigest()}.o"
 
     def _compile(self) -> bytes:
         """Return an object file of all functions; notices on standard error tell users of the wait."""

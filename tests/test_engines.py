@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 from dataclasses import fields, replace
-from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +18,6 @@ from tensorexpress.scenario import Background, Job, Scenario, Transport
 from tensorexpress.sim import fast, model
 from tensorexpress.sim.flat_plan import build
 from tensorexpress.sim.grain import coarsened
-from tensorexpress.sim.kernel import native
 from tensorexpress.sim.record import Record
 from tensorexpress.sim.run import execute, simulate
 from tensorexpress.sim_engines import ENGINES
@@ -159,19 +155,6 @@ def test_both_engines_and_auto_give_the_same_trace() -> None:
         assert np.array_equal(simpy_.jobs[0].transfers, other.jobs[0].transfers)
         assert np.array_equal(simpy_.jobs[0].forward_start_ps, other.jobs[0].forward_start_ps)
         assert (simpy_.end_ps, simpy_.transmissions) == (other.end_ps, other.transmissions)
-
-
-def test_the_kernel_is_compiled_anew_when_any_module_that_is_compiled_into_it_changes() -> None:
-    folder = Path(native.__file__).parent
-    imported = {
-        node.module
-        for path in folder.glob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tensorexpress.sim.")
-    }
-    files = {Path(getattr(find_spec(name), "origin", "")) for name in imported}
-    assert files <= set(native.parts())
-    assert len(files) > 8
 
 
 def test_memory_that_was_expected_too_small_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -305,7 +305,7 @@ def test_users_are_told_of_a_compilation_and_only_once(
     source = tmp_path / "doubling.py"
     source.write_text("def doubled(number: int) -> int:\n    return 2 * number\n")
     monkeypatch.syspath_prepend(tmp_path)
-    library = Library("doubling", {"doubled": 1}, ("doubling",), (source,), part="an example")
+    library = Library("doubling", {"doubled": 1}, ("doubling",), part="an example")
     with caplog.at_level(logging.WARNING, "tensorexpress.compiled_functions"):
         for _ in range(2):
             (doubled,) = library.functions()

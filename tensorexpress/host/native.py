@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,17 +18,10 @@ from tensorexpress.wire.frame import FrameEnd
 
 Bytes = NDArray[np.uint8]
 
-_HERE = Path(__file__).parent
 _SEGMENTS = Library(
     "segments",
     {"fill": 6, "check": 4, "send": 12, "receive": 12, "send_frames": 12, "send_frame": 6, "receive_frames": 6},
     ("tensorexpress.host.kernel", "tensorexpress.host.frame_kernel"),
-    (
-        _HERE / "kernel.py",
-        _HERE / "frame_kernel.py",
-        _HERE / "layout.py",
-        *(_HERE.parent / name for name in ("framing.py", "wire/header.py", "switch/native/machine.py")),
-    ),
     part="the segments of hosts",
 )
 

@@ -11,7 +11,6 @@ import os
 import struct
 from collections.abc import Callable, Mapping
 from ipaddress import ip_address
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -36,29 +35,13 @@ from tensorexpress.wire.frame import FrameEnd
 from tensorexpress.wire.header import Kind
 from tensorexpress.wire.udp import STAMP_BYTES
 
-_HERE = Path(__file__).parent
 _FLOWS = Library(
     "flows",
     {"flows": 4},
     ("tensorexpress.host.endpoint_kernel",),
-    (
-        *(
-            _HERE / f"{name}.py"
-            for name in (
-                "endpoint_kernel", "exchange_kernel", "exchange_layout", "flow_kernel", "flow_layout", "frame_kernel",
-                "kernel", "blocks", "layout", "flow", "scheduler",
-            )
-        ),
-        *(
-            _HERE.parent / name
-            for name in (
-                "framing.py", "recovery.py", "queueing.py", "wire/header.py", "wire/udp.py", "switch/native/machine.py",
-            )
-        ),
-    ),
     waiting=("flows",),
     part="the transport of hosts",
-)  # fmt: skip
+)
 [_flows] = _FLOWS.functions()
 
 _PS_PER_NS, _PS_PER_US = 1000, 10**6

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 from tensorexpress.compiled_functions import Library
@@ -54,20 +53,11 @@ _ARGUMENTS = {
 }
 
 
-_HERE = Path(__file__).parent
-
 _LOOP = Library(
     "loop",
     _ARGUMENTS,
     tuple(
         f"tensorexpress.switch.native.{name}" for name in ("steps", "queues", "cables", "sockets", "captures", "turns")
-    ),
-    (
-        *sorted(_HERE.glob("*.py")),
-        *(
-            _HERE.parent / name
-            for name in ("packet.py", "traffic.py", "program/budgets.py", "program/native/layout.py", "../wire/udp.py")
-        ),
     ),
     waiting=("forward",),
     part="the switch",
