@@ -112,7 +112,7 @@ def test_a_measured_run_is_reported_as_one(scenario, prediction):
 
 def test_a_measured_gain_that_is_not_that_of_the_stall_is_told_beside_it():
     def measured(longer_ms):
-        """Return the measured runs of both policies, the second of which takes so much longer than its stall explains."""
+        """Return measured runs of both policies; the second takes so much longer than its stall explains."""
         results = [
             replace(Result.of(each.plan, replace(each.trace, source="measured")), jobs=each.jobs[:1])
             for each in predict(read_scenario(None, SMALL), ["fifo", "tensorexpress"]).results.values()
