@@ -33,6 +33,7 @@ from tensorexpress.errors import ProgramError
 from tensorexpress.program_engines import NATIVE, PYTHON
 from tensorexpress.switch import VirtualSwitch
 from tensorexpress.switch.packet import DROP_PORT, EndlessLoop
+from tensorexpress.switch.program import verify
 from tensorexpress.switch.program.bmv2.reader import read_program
 from tensorexpress.switch.program.compiled import CompiledProgram, compile_program
 from tensorexpress.switch.program.verify import PRIMITIVES
@@ -489,7 +490,7 @@ RULES: list[tuple[str, Any, str]] = [
     (f"{TABLE}/type", "indirect", "has no 'action_profile'"),
     (f"{TABLE}/action_ids/0", 9, "is 9, an action that the program does not have"),
     (f"{TABLE}/action_ids", [2, 2], "is a second action 'set' of the table 'tk'"),
-    (f"{TABLE}/next_tables", {"gone": None}, "goes on after an unknown action 'gone'"),
+    (f"{TABLE}/next_tables", {"gone": None}, "goes on after 'gone', which is not one of its actions"),
     (f"{TABLE}/next_tables", {"set": "gone"}, "table 'tk' has the successor 'gone', which is not there"),
     (f"{TABLE}/base_default_next", "gone", "has the successor 'gone'"),
     ("pipelines/0/conditionals/0/true_next", "gone", "condition 'if' has the successor 'gone', which is not there"),
@@ -558,6 +559,21 @@ def test_an_argument_below_zero_is_its_twos_complement(argument: str, first: int
 def test_every_primitive_that_can_be_written_has_a_rule_for_its_parameters() -> None:
     says = refusal(text(changed("actions/0/primitives/1/op", "teleport")))
     assert set(says.partition("Accepted: ")[2].split(", ")) - {"set"} <= set(PRIMITIVES)
+
+
+def test_an_error_lists_some_names_alone() -> None:
+    value = everything()
+    value["header_unions"][0]["header_ids"] = [7] * 100_000
+    assert len(refusal(text(value))) < 500
+
+
+def test_what_headers_of_one_type_have_in_common_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(verify, "groups_of", lambda kind: seen.append(kind.name))
+    value = everything()
+    value["headers"] += [value["headers"][2] | {"name": f"more{at}", "id": 1000 + at} for at in range(50)]
+    read_program(text(value))
+    assert sorted(seen) == ["fixed", "variable"]
 
 
 # Mutants of real programs.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from tensorexpress.errors import ProgramError, shown, unknown
 from tensorexpress.switch.program.bmv2.document import wrong
@@ -83,6 +84,9 @@ _ACCEPTED: dict[str, tuple[str, ...]] = {
     "register": ("register array",),
     "calculation": ("calculation",),
 }
+
+#: Names that an error lists at most.
+_MOST_LISTED = 8
 
 #: Bits of a field that stands for one of the standard metadata, at most.
 _WIDEST_STANDARD = 63
@@ -182,17 +186,17 @@ class _Verifier:
     # Headers.
 
     def _header_types(self) -> None:
-        for header in self._program.headers.values():
-            self._place = f"header type {header.type.name!r}"
-            for item in header.type.fields:
-                if item.varbit and (item.bits < 0 or item.bits % 8):
+        used = {(header.type.name, header.metadata): header.type for header in self._program.headers.values()}
+        for (name, is_struct), header_type in used.items():
+            self._place = f"header type {name!r}"
+            varbits = [item for item in header_type.fields if item.varbit]
+            for item in varbits:
+                if item.bits < 0 or item.bits % 8:
                     raise self._wrong(f"{item.bits} bits left for the varbit {item.name!r}", "whole bytes")
-            if header.metadata:
-                continue
-            varbits = [item.name for item in header.type.fields if item.varbit]
-            if len(varbits) > 1:
-                raise self._wrong(f"the varbits {_listed(varbits)}", "one varbit in a header")
-            groups_of(header.type)  # a varbit starts, and the header ends, at a whole byte
+            if not is_struct:
+                if len(varbits) > 1:
+                    raise self._wrong(f"the varbits {_listed(item.name for item in varbits)}", "one varbit in a header")
+                groups_of(header_type)  # a varbit starts, and the header ends, at a whole byte
 
     def _stacks_and_unions(self) -> None:
         program = self._program
@@ -613,4 +617,5 @@ def _described(item: FieldInfo) -> str:
 
 
 def _listed(names: Iterable[str]) -> str:
-    return ", ".join(map(repr, names)) or "none"
+    first = list(islice(names, _MOST_LISTED + 1))
+    return ", ".join([*map(repr, first[:_MOST_LISTED]), *(["..."] if len(first) > _MOST_LISTED else [])]) or "none"

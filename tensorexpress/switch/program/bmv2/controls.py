@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tensorexpress.errors import unknown
 from tensorexpress.switch.operations import ActionCall, Entry, MatchValue
 from tensorexpress.switch.program.bmv2.document import JsonNode
 from tensorexpress.switch.program.bmv2.expressions import ExpressionReader
@@ -82,7 +81,7 @@ class ControlReader:
         following = {after: value.optional_text() for after, value in node["next_tables"].members()}
         for after in following:
             if after not in actions and after not in _BY_HIT:
-                raise node.error(f"goes on after an {unknown('action', after, [*actions, *_BY_HIT])}")
+                raise node.error(f"goes on after {after!r}, which is not one of its actions")
         fallback = node.get("base_default_next").optional_text()
         key = tuple(self._key_field(item) for item in node["key"])
         default = node.get("default_entry")
@@ -130,9 +129,10 @@ class ControlReader:
     def _action_call(self, node: JsonNode, actions: Mapping[str, int]) -> ActionCall:
         """Return a call of one of a table's actions."""
         number = node["action_id"].number()
-        if number not in actions.values():
+        action = self._actions.get(number)
+        if action is None or actions.get(action.name) != number:
             raise node.error(f"refers to action {number}, which its table does not have")
-        action, items = self._actions[number], list(node["action_data"])
+        items = list(node["action_data"])
         if len(items) != len(action.parameters):
             raise node.error(f"has {len(items)} arguments for action {action.name!r}")
         widths = (bits for _, bits in action.parameters)

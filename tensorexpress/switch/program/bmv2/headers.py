@@ -22,6 +22,7 @@ class HeaderReader:
 
     def __init__(self, root: JsonNode):
         self._types = {name: _header_type(node) for name, node in root["header_types"].distinct()}
+        self._sizes = {name: sum(item.bits for item in kind.fields) // 8 for name, kind in self._types.items()}
         self._header_names: dict[int, str] = {}
         self.headers: dict[str, HeaderInfo] = {}
         for (name, node), (number, _) in _named_and_numbered(root["headers"]):
@@ -40,29 +41,20 @@ class HeaderReader:
         if type_name not in self._types:
             raise node.error(f"is of type {type_name!r}, which the program does not have")
         header = HeaderInfo(name, self._types[type_name], node["metadata"].flag())
-        size = sum(item.bits for item in header.type.fields) // 8
-        if size > LARGEST_HEADER and not header.metadata:
-            raise beyond(f"header {name!r}", size, LARGEST_HEADER, "bytes")
+        if self._sizes[type_name] > LARGEST_HEADER and not header.metadata:
+            raise beyond(f"header {name!r}", self._sizes[type_name], LARGEST_HEADER, "bytes")
         return header
 
     def _read_unions(self, root: JsonNode) -> dict[str, UnionInfo]:
-        types = {
-            name: [(member, item[1].text()) for member, item in node["headers"].distinct(0)]
-            for name, node in root.get("header_union_types", []).distinct()
-        }
+        types = {name: _union_type(node) for name, node in root.get("header_union_types", []).distinct()}
         unions = {}
         for (name, node), (number, _) in _named_and_numbered(root.get("header_unions", [])):
             kind = node["union_type"].text()
             if kind not in types:
                 raise node.error(f"is of type {kind!r}, which the program does not have")
             self._union_names[number] = name
-            unions[name] = UnionInfo(
-                name,
-                kind,
-                _by_id(node["header_ids"], self._header_names),
-                tuple(member for member, _ in types[kind]),
-                tuple(header_type for _, header_type in types[kind]),
-            )
+            members, member_types = types[kind]
+            unions[name] = UnionInfo(name, kind, _by_id(node["header_ids"], self._header_names), members, member_types)
         return unions
 
     def _stacks(self, nodes: JsonNode, type_key: str, ids: str, names: Mapping[int, str]) -> dict[str, tuple[str, ...]]:
@@ -122,6 +114,12 @@ def _by_id(ids: JsonNode, names: Mapping[int, str]) -> tuple[str, ...]:
         if node.number() not in names:
             raise node.error(f"is {node.value}, an id that nothing has")
     return tuple(names[node.number()] for node in ids)
+
+
+def _union_type(node: JsonNode) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of a union's members, and their types."""
+    members = {name: item[1].text() for name, item in node["headers"].distinct(0)}
+    return tuple(members), tuple(members.values())
 
 
 def _header_type(node: JsonNode) -> HeaderType:
