@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
-from tensorexpress.cli.signals import INTERRUPTED, stopped_by_signals
+from tensorexpress.cli.signals import INTERRUPTED, leave, stopped_by_signals
 from tensorexpress.errors import NotRootError, StorageError, TensorExpressError, one_line
 from tensorexpress.files import failures_kept, of_the_disk
 
@@ -50,6 +50,10 @@ VERBS = {
 }
 
 
+#: Verbs that compute and write files, and set nothing up on the machine.
+_COMPUTING = ("predict", "sweep", "tune", "explain", "hot", "place", "plan", "report")
+
+
 class _InterruptedVerb(Exception):
     """Ctrl-C, or a signal that means the same, while a verb was at work."""
 
@@ -83,11 +87,15 @@ class Verbs(click.Group):
         run: Callable[..., Any] = partial(super().main, *args, **{**extra, "standalone_mode": False})
         if not extra.get("standalone_mode", True):
             return run()
+        begun = bool(args) or extra.get("args") is not None  # by a caller of Python, not as a process of its own
         try:
-            with stopped_by_signals(), failures_kept():
+            with (
+                stopped_by_signals(computes=not begun and not {*sys.argv[1:2]}.isdisjoint(_COMPUTING)),
+                failures_kept(),
+            ):
                 status = run()
         except NotRootError as error:
-            if args or extra.get("args") is not None:  # not those of this process
+            if begun:
                 _end(f"error: {error}", error.exit_code)
             _begin_again(error)
         except TensorExpressError as error:
@@ -107,7 +115,14 @@ class Verbs(click.Group):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             _end(f"error: cannot write to standard output: {problem}", StorageError.exit_code)
         except (_InterruptedVerb, KeyboardInterrupt, click.Abort):
+            if not begun:
+                say("stopped")
+                leave(INTERRUPTED)
             _end("stopped", INTERRUPTED)
+        except SystemExit as ended:
+            if not begun and ended.code == INTERRUPTED:
+                leave(INTERRUPTED)
+            raise
         sys.exit(status if isinstance(status, int) else 0)
 
 

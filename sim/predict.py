@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, as_completed, wait
 from functools import partial
+from typing import TypeVar
 
 from tensorexpress.errors import InputError, PolicyError
 from tensorexpress.memory import check_memory
@@ -33,6 +35,11 @@ from tensorexpress.slots import grow_trees
 from tensorexpress.units import counted
 
 logger = logging.getLogger(__name__)
+
+Value = TypeVar("Value")
+
+#: How long threads have to end after Ctrl-C.
+_ENDING_S = 0.3
 
 #: From how long on the machine's own pace is worth a look before the start.
 LONG_SECONDS = 5
@@ -88,23 +95,25 @@ def predict(
     done: dict[str, Result] = {}
     changes: dict[str, float] = {}
     # Threads are enough: the compiled engine runs outside the interpreter lock.
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        futures = {pool.submit(one, policy): policy.name for policy in compared}
-        try:
-            for future in as_completed(futures):
-                name = futures[future]
-                done[name], change = future.result()
-                if change is not None:
-                    changes[name] = change
-                if progress is not None:
-                    with shares.lock:
-                        progress(name)
-        except BaseException as error:
-            # One policy has failed, or somebody has pressed Ctrl-C: the others need not go on.
-            stop.set()
-            pool.shutdown(wait=True, cancel_futures=True)
-            if not (keeps_finished and done and isinstance(error, KeyboardInterrupt)):
-                raise
+    futures = dict(zip(_start_all([partial(one, policy) for policy in compared]), compared, strict=True))
+    try:
+        for future in as_completed(futures):
+            name = futures[future].name
+            done[name], change = future.result()
+            if change is not None:
+                changes[name] = change
+            if progress is not None:
+                with shares.lock:
+                    progress(name)
+    except BaseException as error:
+        # One policy has failed, or Ctrl-C was pressed: the others need not go on.
+        stop.set()
+        for future in futures:
+            future.cancel()
+        # A simulation ends now. A plan that is being made ends later: its thread is left to itself.
+        wait(futures, timeout=_ENDING_S)
+        if not (keeps_finished and done and isinstance(error, KeyboardInterrupt)):
+            raise
     finished = [done[policy.name] for policy in compared if policy.name in done]
     errors = {
         policy.name: coarse_error(scenario, policy, changes[policy.name])
@@ -112,6 +121,28 @@ def predict(
         if policy.name in changes
     }
     return side_by_side(finished, packets, changes, replan_ps, errors)
+
+
+def _start_all(tasks: Sequence[Callable[[], Value]]) -> list[Future[Value]]:
+    """Start tasks in threads, as many at a time as there are cores; the end of this process waits for none of them."""
+    waiting = deque((Future[Value](), task) for task in tasks)
+    futures = [future for future, _ in waiting]
+
+    def work() -> None:
+        while True:
+            try:
+                future, task = waiting.popleft()
+            except IndexError:
+                return
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(task())
+                except BaseException as error:
+                    future.set_exception(error)
+
+    for _ in range(min(len(tasks), os.cpu_count() or 1)):
+        threading.Thread(target=work, daemon=True).start()
+    return futures
 
 
 class _Shares:

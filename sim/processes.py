@@ -21,6 +21,7 @@ from tensorexpress.policy import POLICIES
 from tensorexpress.scenario import scenario_from
 from tensorexpress.sim.run import simulate
 from tensorexpress.sim.tasks import Outcome, SimulationTask, outcome_of
+from tensorexpress.tied import end_with_parent
 
 
 class LocalProcesses:
@@ -56,7 +57,7 @@ class LocalProcesses:
     def _start(self) -> None:
         context = get_context("spawn")
         ours, theirs = context.Pipe()
-        child = context.Process(target=_serve, args=(theirs,), daemon=True)
+        child = context.Process(target=_serve, args=(theirs, os.getpid()), daemon=True)
         child.start()
         self._children[ours] = child
         theirs.close()
@@ -119,8 +120,9 @@ def _outcome(task: SimulationTask, connection: Connection) -> Outcome:
     return outcome
 
 
-def _serve(connection: Connection) -> None:
-    """Simulate what comes until the other side hangs up; the body of a process."""
+def _serve(connection: Connection, parent: int) -> None:
+    """Simulate what comes until the other side hangs up or ends; the body of a process."""
+    end_with_parent(parent)
     while True:
         try:
             task = connection.recv()

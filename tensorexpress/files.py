@@ -31,6 +31,9 @@ _OF_THE_DISK = {
 #: Where errors of the disk wait for the end of a verb; None where they are raised at once.
 _kept: ContextVar[list[StorageError] | None] = ContextVar("kept", default=None)
 
+#: Names of temporary files of writes in progress.
+_temporaries: set[str] = set()
+
 #: Longest JSON file that is read; plans of a million slices are shorter.
 LARGEST_JSON_BYTES = 2**28
 
@@ -265,8 +268,23 @@ def _cannot_write(path: str | os.PathLike[str], reason: str | None) -> InputErro
     )
 
 
+def remove_temporaries() -> None:
+    """Remove the temporary files of writes in progress, before this process ends without a chance to do so."""
+    for path in list(_temporaries):
+        with suppress(OSError):
+            os.unlink(path)
+
+
 def _write_and_rename(target: str, content: bytes) -> None:
     temporary = os.path.join(os.path.dirname(target), f".tensorexpress-{secrets.token_hex(8)}.tmp")
+    _temporaries.add(temporary)
+    try:
+        _write_as(target, temporary, content)
+    finally:
+        _temporaries.discard(temporary)
+
+
+def _write_as(target: str, temporary: str, content: bytes) -> None:
     # Opened by hand, and not by tempfile, so that the file gets the mode any new file of this user has.
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:

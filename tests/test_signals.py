@@ -4,10 +4,13 @@ import csv
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -114,6 +117,103 @@ def test_an_explanation_that_is_ended_says_so_and_leaves_nothing(folder):
         assert verb.stdout.read() == b""
     assert verb.wait() == 130
     assert [path.name for path in folder.iterdir()] == ["layers.csv"]
+
+
+#: Code that is in one call of compiled code for hours, in which Python runs no handler.
+IN_COMPILED_CODE = """
+import hashlib
+from tensorexpress.cli.signals import stopped_by_signals
+from tensorexpress.files import write_atomic
+with stopped_by_signals(computes=True):
+    print("computing", flush=True)
+    hashlib.pbkdf2_hmac("sha512", b"", b"", 2**31 - 1)
+"""
+
+#: Code whose plan takes for ever to make when Ctrl-C comes.
+IN_A_THREAD = """
+import threading
+from tensorexpress.cli.signals import leave
+from tensorexpress.sim.predict import _start_all
+started = threading.Event()
+_start_all([lambda: (started.set(), threading.Event().wait())])
+started.wait()
+print("computing", flush=True)
+{end}
+"""
+
+#: Code that has a process of its own simulate for many minutes, and prints its id.
+IN_A_PROCESS = """
+from tensorexpress.policy import parse_policy
+from tensorexpress.sim.processes import LocalProcesses
+from tensorexpress.sim.tasks import SimulationTask
+if __name__ == "__main__":
+    policy = parse_policy("tensorexpress:slice=60 B")
+    content = {"cluster": {"mtu": 131}, "job": {"csv": "layers.csv", "workers": 2, "servers": 1}}
+    task = SimulationTask(0, "it", content, "it", (), policy, "simpy")
+    with LocalProcesses(1) as processes:
+        outcomes = processes.outcomes([task])
+        print(*(child.pid for child in processes._children.values()), flush=True)
+        list(outcomes)
+"""
+
+
+@contextmanager
+def computing(code):
+    """Run code as a process that prints a line when it has come far enough, and give both."""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            yield process, process.stdout.readline().decode().strip()
+        finally:
+            process.kill()
+
+
+def wait_for_work(pid, seconds):
+    """Wait until a process has computed for so long from now on: it is past its start then, and waits for nothing."""
+
+    def computed():
+        return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+
+    until = computed() + seconds * os.sysconf("SC_CLK_TCK")
+    while computed() < until:
+        time.sleep(0.01)
+
+
+def ends(pid, do=lambda: None, watchdog_s=100):
+    """Whether a process ends after something was done; the watchdog is far above what that takes."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        do()
+        waiting = select.poll()
+        waiting.register(descriptor, select.POLLIN)
+        return bool(waiting.poll(watchdog_s * 1000))
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_during_a_long_call_of_compiled_code_ends_the_process(ending):
+    with computing(IN_COMPILED_CODE) as (process, line):
+        assert line == "computing"
+        wait_for_work(process.pid, 0.2)
+        assert ends(process.pid, lambda: process.send_signal(ending))
+        assert (process.wait(), process.stderr.read()) == (130, b"tensorexpress: stopped\n")
+
+
+@pytest.mark.parametrize(("end", "status"), [("", 0), ("leave(130)", 130)])
+def test_no_end_of_a_process_waits_for_a_thread_that_makes_a_plan(end, status):
+    with computing(IN_A_THREAD.format(end=end)) as (process, line):
+        assert line == "computing"
+        assert ends(process.pid)
+        assert process.wait() == status
+
+
+@rest()
+def test_a_process_that_simulates_ends_with_the_one_that_started_it(folder):
+    (folder / "starts.py").write_text(IN_A_PROCESS)
+    with subprocess.Popen([sys.executable, "starts.py"], stdout=subprocess.PIPE, cwd=folder) as process:
+        child = int(process.stdout.readline())
+        wait_for_work(child, 2)
+        assert ends(child, process.kill)
 
 
 def test_who_ignores_the_end_of_the_terminal_goes_on_doing_so():
