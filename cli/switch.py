@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tensorexpress.switch.counted import Statistics
     from tensorexpress.switch.p4runtime.listening import ServerTlsFiles
     from tensorexpress.switch.ports import PortSpec
+    from tensorexpress.switch.program.budgets import SwitchMemory
     from tensorexpress.switch.traffic import PortSettings
 
 
@@ -100,6 +101,13 @@ def _engine_option(command: Command) -> Command:
 )
 @click.option("--pcap", metavar="DIR", help="Capture what every port takes and sends, in one file each.")
 @click.option(
+    "--memory",
+    metavar="SIZE",
+    default="2 GiB",
+    show_default=True,
+    help="Memory that the switch may take in all, 512 MiB or more.",
+)
+@click.option(
     "--faults",
     metavar="KIND=SHARE,...",
     default="",
@@ -127,6 +135,7 @@ def switch(
     no_grpc: bool,
     cpu_port: int,
     pcap: str | None,
+    memory: str,
     faults: str,
     tls_cert: str | None,
     tls_key: str | None,
@@ -162,7 +171,7 @@ def switch(
     if no_grpc and program is None:
         raise InputError("--no-grpc without a program leaves a switch that forwards nothing; give --program too")
     start_with = _start_with(program, p4info, entries, serves=not no_grpc)
-    loop = LoopSettings(opened, cpu_port, pcap, parse_faults(faults), engine)
+    loop = LoopSettings(opened, cpu_port, pcap, parse_faults(faults), engine, _memory(memory))
     if no_grpc:
         address = None
     elif address is None:
@@ -230,6 +239,15 @@ def _rate(text: str) -> int:
     if not rate_bps:
         raise InputError(f"--rate {text!r} would send nothing; accepted: more than 0, or no --rate for no limit")
     return rate_bps
+
+
+def _memory(text: str) -> SwitchMemory:
+    from tensorexpress.switch.program.budgets import LEAST_MEMORY_BYTES, SwitchMemory
+
+    size_bytes = with_option("--memory", parse_size, text)
+    if size_bytes < LEAST_MEMORY_BYTES:
+        raise InputError(f"--memory {text!r} has no room for a switch; accepted: 512 MiB or more")
+    return SwitchMemory(size_bytes)
 
 
 def _share(text: str) -> float:

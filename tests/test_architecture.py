@@ -56,6 +56,7 @@ IMPORTS: dict[str, set[str]] = {
         "sim",
         "switch",
         "switch.p4runtime",
+        "switch.program",
         "control",
         "host",
         "target",

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import re
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 import test_native_loop
+from google.protobuf import text_format
 from support import tiny
-from support.runtime_support import DOCUMENT, FITTED, P4INFO, update
+from support.runtime_support import DOCUMENT, FITTED, P4INFO, Client, update
+from support.thorough import rest
+from test_device_process import children, command, port_option, wires
 from test_native_loop import Loops
 
 from tensorexpress.cli.switch import statistics_table
 from tensorexpress.errors import ProgramError
 from tensorexpress.p4.define import CPU_PORT
-from tensorexpress.p4runtime_messages import p4info_pb2
+from tensorexpress.p4runtime_messages import p4info_pb2, p4runtime_pb2
 from tensorexpress.program_engines import NATIVE, PYTHON
 from tensorexpress.switch import device
-from tensorexpress.switch.counted import ALLOWANCE, LOOP, NO_PORT, RELOADED, TOO_MANY_ROUNDS
+from tensorexpress.switch.counted import ALLOWANCE, LOOP, NO_MEMORY, NO_PORT, RELOADED, TOO_MANY_ROUNDS
 from tensorexpress.switch.device import Switch
 from tensorexpress.switch.engines import make_switch
 from tensorexpress.switch.native.allowances import SharedAllowances
@@ -45,6 +51,7 @@ from tensorexpress.switch.packet import DROP_PORT, SwitchPacket
 from tensorexpress.switch.program.budgets import (
     BASE_BYTES,
     COPIES_IN_TURN,
+    LEAST_MEMORY_BYTES,
     MOST_COPIES,
     MOST_COPY_BYTES,
     MOST_PORTS,
@@ -258,8 +265,8 @@ def entry(number: int) -> str:
         action {{ action {{ action_id: $forward params {{ param_id: 1 value: "\\001" }} }} }} }}"""
 
 
-def group(number: int) -> str:
-    copies = " ".join(f"replicas {{ egress_port: 1 instance: {instance} }}" for instance in range(40))
+def group(number: int, port: int = 1) -> str:
+    copies = " ".join(f"replicas {{ egress_port: {port} instance: {instance} }}" for instance in range(40))
     return f"""packet_replication_engine_entry {{
         multicast_group_entry {{ multicast_group_id: {number} {copies} }} }}"""
 
@@ -384,3 +391,144 @@ def test_no_array_takes_more_memory_than_it_is_charged(kind: str, bits: int, eng
     finally:
         tracemalloc.stop()
     assert taken < cells_bytes(kind, cells, bits) + 100_000
+
+
+def test_packets_that_wait_take_a_bounded_amount_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port's buffer may have no limit; what Python keeps has one all the same, and gives back what it took."""
+    switch, sent = switch_with(
+        to_any_port(),
+        PYTHON,
+        default=PortSettings(rate_bps=10**6, buffer_bytes=0),
+        memory=SwitchMemory(BASE_BYTES + 8 * 100_000),
+    )
+    for _ in range(150):
+        switch.receive(0, bytes([0, 1]) + bytes(1000), 0)
+    assert 50 < switch.statistics().ports[1].drops[NO_MEMORY] < 100
+    assert 190_000 < switch._waiting.bytes <= 200_000
+    run_out(switch)
+    assert switch._waiting.bytes == 0
+    assert len(sent) == 150 - switch.statistics().ports[1].drops[NO_MEMORY]
+    switch.receive(0, bytes([0, 1]) + bytes(1000), switch._now_ps)
+    switch.receive(0, bytes([0, 1]) + bytes(1000), switch._now_ps)
+    switch.load(to_any_port())
+    assert switch._waiting.bytes == 0
+
+
+def test_a_program_that_does_not_fit_the_memory_of_a_switch_is_refused() -> None:
+    switch, _ = switch_with(to_any_port(), PYTHON, memory=SwitchMemory(LEAST_MEMORY_BYTES))
+    with pytest.raises(ProgramError) as refused:
+        switch.load(with_arrays("register", 1, 10**6, 30))
+    assert str(refused.value) == (
+        "the program has 40 MB of registers, counters and meters; accepted: up to 33.55 MB with a --memory of 536.9 MB"
+    )
+
+
+#: A frame that begins with this goes to the second port.
+PROBE = 2
+
+LEAST = SwitchMemory(LEAST_MEMORY_BYTES)
+
+#: Memory that the system keeps when it is given back in pieces.
+SLACK_BYTES = 2**24
+
+
+def greedy() -> bytes:
+    """Return a program with as much state as a switch takes, a table of any size, and storms."""
+    registers = {"name": "r", "id": 0, "size": LEAST.program_bytes // 44, "bitwidth": 32}
+    document = tiny.program(
+        {"h": {"kind": 8, "key": 32}},
+        extracted=["h"],
+        ingress=[
+            tiny.skip_unless("h", "kind", PROBE, 3),
+            tiny.assign(tiny.field("standard_metadata", "egress_spec"), tiny.number(2)),
+            tiny.skip_unless("h", "kind", STORM, 5),
+            to_group(),
+        ],
+        egress=only_storms(RECIRCULATE),
+        register_arrays=[registers],
+    )
+    return tiny.with_table(document, "h", "key")
+
+
+class Measured:
+    """The resident memory of both processes of a switch, and by how much it may have grown so far."""
+
+    def __init__(self, process: Any):
+        self._process = process
+        self._start = self.resident_bytes
+        self._allowed = SLACK_BYTES
+
+    @property
+    def resident_bytes(self) -> int:
+        pids = [self._process.pid, children(self._process)[0]]
+        texts = [Path(f"/proc/{pid}/status").read_text() for pid in pids]
+        return sum(1024 * int(re.search(r"^VmRSS:\s+(\d+)", text, re.MULTILINE)[1]) for text in texts)  # type: ignore[index]
+
+    def allow(self, more_bytes: int) -> None:
+        """Demand that no more has grown than was allowed before and is allowed now."""
+        self._allowed += more_bytes
+        assert self.resident_bytes - self._start <= self._allowed
+        assert self.resident_bytes <= LEAST.total_bytes
+
+
+@rest(but=1)
+@engines
+def test_a_switch_never_takes_more_memory_than_it_was_given(engine: str) -> None:
+    info = text_format.Parse(tiny.table_info("h.key", 32, 0), p4info_pb2.P4Info())
+    with ExitStack() as stack:
+        ends = wires(stack, 3)
+        ports = [option for number, (far, near) in enumerate(ends) for option in port_option(number, far, near)]
+        given = ["--memory", "512 MiB", "--engine", engine, "--buffer", "0", "--rate", "1=1 Kbps"]
+        process, ready = stack.enter_context(command(*ports, *given, "--grpc", "127.0.0.1:0"))
+        client = stack.enter_context(Client(re.findall(r"P4Runtime at ([^;]+)", ready)[0]))
+        client.join()
+        client.set_pipeline(document=greedy(), p4info=info)
+        measured = Measured(process)
+        for _ in range(2):  # one program takes the place of the other
+            client.set_pipeline(document=greedy(), p4info=info)
+        measured.allow(2 * LEAST.program_bytes)
+        client.write(update(INSERT, group(1, port=0)))
+        assert fill_table(client) > 5000
+        measured.allow(LEAST.entities_bytes)
+        far, _ = ends[0]
+        for _ in range(20):
+            far.send(STORM_FRAME + bytes(1400))
+            wait_for_probe(ends)
+        measured.allow(0)
+        for number in range(45_000):
+            far.send(bytes([0]) + bytes(1400))
+            if number % 100 == 0:
+                wait_for_probe(ends)
+        measured.allow(LEAST.packets_bytes)
+        process.terminate()
+        printed = process.stdout.read()
+    assert NO_MEMORY in printed
+    assert ALLOWANCE in printed
+
+
+def key_of(number: int) -> Any:
+    value = number.to_bytes(4, "big").lstrip(b"\0") or b"\0"
+    return p4runtime_pb2.FieldMatch(field_id=1, exact={"value": value})
+
+
+def fill_table(client: Client) -> int:
+    """Insert entries until the switch has no memory for one more, and return how many it took."""
+    action = p4runtime_pb2.TableAction(action=p4runtime_pb2.Action(action_id=tiny.ACTION_ID))
+    made = 0
+    while True:
+        rows = [
+            p4runtime_pb2.TableEntry(table_id=tiny.TABLE_ID, match=[key_of(number)], action=action)
+            for number in range(made, made + 100)
+        ]
+        updates = [p4runtime_pb2.Update(type=INSERT, entity=p4runtime_pb2.Entity(table_entry=row)) for row in rows]
+        refused = client.refused(*updates)
+        if any(refused):
+            assert set(refused) == {0, Code.RESOURCE_EXHAUSTED}
+            return made + refused.count(0)
+        made += len(updates)
+
+
+def wait_for_probe(ends: Any) -> None:
+    """Return when the switch has taken all frames that were sent before."""
+    ends[0][0].send(bytes([PROBE]) + bytes(10))
+    assert ends[2][0].recv(65536)[0] == PROBE

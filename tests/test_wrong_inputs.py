@@ -296,6 +296,7 @@ PLAN = [
 
 SWITCH = [
     ("switch --queues 0", INPUT, "--queues: found 0; accepted: a whole number from 1 to 8"),
+    ("switch --memory '511 MiB'", INPUT, "--memory '511 MiB' has no room for a switch; accepted: 512 MiB or more"),
     ("switch --queues x", INPUT, "--queues: found 'x'"),
     ("switch --discipline lifo", INPUT, "--discipline: found 'lifo'; accepted:"),
     ("switch --device-id 0", INPUT, "--device-id: found 0"),

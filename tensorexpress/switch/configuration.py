@@ -13,6 +13,11 @@ from tensorexpress.switch.program.compiled import CompiledProgram
 class LoadedProgram(Protocol):
     """What the switch needs of a loaded program; `pipeline.Pipeline` is one."""
 
+    @property
+    def state_bytes(self) -> int:
+        """Bytes that a packet carries from ingress to egress."""
+        ...
+
     def ingress(self, packet: SwitchPacket) -> None:
         """Run parser, checksum verification and ingress control."""
         ...

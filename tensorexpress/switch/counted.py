@@ -22,6 +22,8 @@ LOOP = "loop"
 ALLOWANCE = "allowance of the frame used up"
 #: Too many packets wait to pass the program again.
 TOO_MANY_ROUNDS = "too many packets go round"
+#: Packets that wait take all the memory that the switch has for them.
+NO_MEMORY = "no memory left"
 FAILED = "failed"
 RELOADED = "program replaced"
 #: On purpose, where links of a scenario lose packets.

@@ -28,6 +28,7 @@ from tensorexpress.switch.counted import (
     INGRESS_DROP,
     LOOP,
     NO_GROUP,
+    NO_MEMORY,
     NO_PORT,
     NO_PROGRAM,
     NO_QUEUE,
@@ -68,12 +69,14 @@ from tensorexpress.switch.program.budgets import (
     MOST_PASSES,
     MOST_PORTS,
     MOST_WAITING,
-    MOST_WAITING_BYTES,
+    PLAIN_MEMORY,
     TURN_PS,
+    SwitchMemory,
 )
 from tensorexpress.switch.program.compiled import CompiledProgram, compile_program
 from tensorexpress.switch.program.engines import make_pipeline
 from tensorexpress.switch.traffic import PortSettings
+from tensorexpress.switch.waiting import WaitingMemory
 
 logger = logging.getLogger(__name__)
 
@@ -112,11 +115,15 @@ class Switch:
         cpu_port: int | None = CPU_PORT,
         program: LoadedProgram | None = None,
         engine: str = PYTHON,
+        memory: SwitchMemory = PLAIN_MEMORY,
     ):
         self._transmit = transmit
         self._notify = notify
         self._cpu_port = cpu_port
         self._engine = engine
+        self._budget = memory
+        #: Packets that Python keeps.
+        self._waiting = WaitingMemory(self._python_packets_bytes)
         self._default = default
         self._any_port = ports is None
         #: Packets choose numbers of up to 32 bits, so one counter is kept for all that no port has.
@@ -130,13 +137,17 @@ class Switch:
         self._departures: list[tuple[int, int]] = []
         #: Packets that egress made, with where they go; an empty tuple sends one through ingress again.
         self._again: deque[tuple[SwitchPacket, Replicas]] = deque()
-        self._again_bytes = 0
         #: Whether they are being handled, and whether the next turn of those that are left is a departure to come.
         self._is_going_round = self._has_turn = False
         self._failures: Counter[str] = Counter()
         self._now_ps = 0
         self._idle_check_ps = IDLE_CHECK_PS
         self._idle_check: Iterator[Entry | None] = iter(())
+
+    @property
+    def _python_packets_bytes(self) -> int:
+        """Bytes of packets that Python may keep."""
+        return self._budget.packets_bytes
 
     def _attach(self, number: int, settings: PortSettings) -> CountedPort:
         """Return a port that something is connected to."""
@@ -289,6 +300,7 @@ class Switch:
         compiled = compile_program(program, self._engine) if isinstance(program, bytes) else program
         if compiled.not_native:
             logger.warning("the program runs in Python, not in native code: %s", compiled.not_native)
+        self._budget.check_program(compiled.arrays)
         pipeline = make_pipeline(compiled)
         if isinstance(program, bytes):
             for entry in compiled.entries:
@@ -315,11 +327,12 @@ class Switch:
     def _empty_queues(self) -> None:
         """Drop the packets that a program which is replaced has made."""
         for packet, replicas in self._again:
+            self._waiting.give_back(packet)
             self._drop(packet.ingress_port, RELOADED, len(replicas) or 1)
         self._again.clear()
-        self._again_bytes = 0
         for port in self._ports.values():
-            while port.dequeue(0) is not None:
+            while (waited := port.dequeue(0)) is not None:
+                self._waiting.give_back(waited)
                 port.drops[RELOADED] += 1
 
     def _use(self, configuration: Configuration) -> None:
@@ -327,6 +340,7 @@ class Switch:
         self._program = configuration.program
         self._groups = configuration.groups
         self._sessions = configuration.sessions
+        self._waiting.state_bytes = self._program.state_bytes if self._program is not None else 0
         self.is_checking = False
 
     def apply(self, operations: Sequence[Operation], *, atomic: bool = False) -> None:
@@ -384,7 +398,8 @@ class Switch:
             if not self._is_going_round:
                 self._copy(packet, granted, now_ps)
             elif granted:  # they are the next to be made, as many as there is time for
-                self._put_again(packet, granted, is_next=True)
+                self._waiting.take(packet)
+                self._again.appendleft((packet, granted))
         elif packet.egress_spec == DROP_PORT:
             self.count_drop(arrival, INGRESS_DROP)
         else:
@@ -405,7 +420,10 @@ class Switch:
             frame = self._leave(port, packet, now_ps)
             if frame is not None:
                 self._send(port, frame, now_ps)
+        elif not self._waiting.take(packet):
+            port.drops[NO_MEMORY] += 1
         elif not port.enqueue(packet, now_ps // PS_PER_US):
+            self._waiting.give_back(packet)
             port.drops[BUFFER_FULL] += 1
         elif port.in_flight is None:
             self._serve(port, now_ps)
@@ -427,6 +445,7 @@ class Switch:
         """Put the next packet that survives egress on the idle link."""
         now_us = now_ps // PS_PER_US
         while (packet := port.dequeue(now_us)) is not None:
+            self._waiting.give_back(packet)
             frame = self._leave(port, packet, now_ps)
             if frame is not None:
                 self._put_on_wire(port, frame, now_ps)
@@ -463,8 +482,9 @@ class Switch:
             port.drops[LOOP] += 1
         elif not packet.take_copies(1, len(frame)):
             port.drops[ALLOWANCE] += 1
-        elif self._has_room(frame, 1, port.number):
-            self._put_again(next_pass(program, packet, frame, packet.recirculate_fields, RECIRCULATED), ())
+        else:
+            again = next_pass(program, packet, frame, packet.recirculate_fields, RECIRCULATED)
+            self._wait_again(again, (), port.number)
         return None
 
     def _send(self, port: CountedPort, frame: bytes, time_ps: int) -> None:
@@ -497,12 +517,12 @@ class Switch:
         if session is None:
             return
         granted = self._granted(packet, session.replicas, packet.egress_port)
-        if granted and self._has_room(packet.frame, len(granted), packet.egress_port):
+        if granted:
             clone = clone_of(program, packet, session, EGRESS_CLONE)
             clone.state = packet.state
             clone.length = packet.length
             clone.ingress_port = 0  # as simple_switch resets it
-            self._put_again(clone, granted)
+            self._wait_again(clone, granted, packet.egress_port)
 
     def _session_of(self, packet: SwitchPacket, port: int) -> SetCloneSession | None:
         """Return the session that a packet is cloned to; None, and counted, when that cannot be."""
@@ -515,18 +535,12 @@ class Switch:
             return None
         return session
 
-    def _has_room(self, frame: bytes, copies: int, number: int) -> bool:
-        """Whether one more packet may wait to pass the program again; if not, it is counted as dropped at a port."""
-        if len(self._again) < MOST_WAITING and self._again_bytes + len(frame) <= MOST_WAITING_BYTES:
-            return True
-        self._drop(number, TOO_MANY_ROUNDS, copies)
-        return False
-
-    def _put_again(self, packet: SwitchPacket, replicas: Replicas, *, is_next: bool = False) -> None:
-        """Let a packet wait to pass the program again, or its copies to be made."""
-        self._again_bytes += len(packet.frame)
-        if is_next:
-            self._again.appendleft((packet, replicas))
+    def _wait_again(self, packet: SwitchPacket, replicas: Replicas, number: int) -> None:
+        """Let a packet wait to pass the program again, or its copies to be made; else count it as dropped at a port."""
+        if len(self._again) >= MOST_WAITING:
+            self._drop(number, TOO_MANY_ROUNDS, len(replicas) or 1)
+        elif not self._waiting.take(packet):
+            self._drop(number, NO_MEMORY, len(replicas) or 1)
         else:
             self._again.append((packet, replicas))
 
@@ -546,11 +560,12 @@ class Switch:
         try:
             while self._again and copies > 0:
                 packet, replicas = self._again.popleft()
-                self._again_bytes -= len(packet.frame)
+                if len(replicas) <= copies:
+                    self._waiting.give_back(packet)
                 if replicas:
                     self._copy(packet, replicas[:copies], now_ps)
                     if len(replicas) > copies:
-                        self._put_again(packet, replicas[copies:], is_next=True)
+                        self._again.appendleft((packet, replicas[copies:]))
                     copies -= len(replicas)
                 else:
                     copies -= 1

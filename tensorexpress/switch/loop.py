@@ -35,6 +35,7 @@ from tensorexpress.switch.link import LinkClosedError, SwitchEnd
 from tensorexpress.switch.operations import Operation, Query
 from tensorexpress.switch.pcap import PcapWriter, TimedFrame, capture_name, record
 from tensorexpress.switch.ports import FramePort, PortSpec, open_port
+from tensorexpress.switch.program.budgets import PLAIN_MEMORY, SwitchMemory
 from tensorexpress.switch.reports import encode_pairs, encode_statistics
 from tensorexpress.switch.traffic import PortSettings
 from tensorexpress.wire.udp import inherited_socket, stamped, unstamped
@@ -75,6 +76,8 @@ class LoopSettings:
     faults: Faults = field(default_factory=Faults)
     #: What programs run in: `program_engines.ENGINES`.
     engine: str = PYTHON
+    #: The memory that the switch may take.
+    memory: SwitchMemory = PLAIN_MEMORY
     #: What is emulated of the cables of ports, where that is anything.
     cables: Mapping[int, CableSettings] = field(default_factory=dict)
 
@@ -114,6 +117,7 @@ class Loop:
             ports={number: queues for number, (_, queues) in settings.ports.items()},
             cpu_port=settings.cpu_port,
             engine=settings.engine,
+            memory=settings.memory,
         )
         #: Whether native code writes down what it takes and sends; what passes Python is written by that.
         self._captured_directly = bool(self._captures) and self.switch.capture_directly(

@@ -55,6 +55,7 @@ class SwitchPacket:
         "resubmit_fields",
         "state",
         "truncate_bytes",
+        "waiting_bytes",
     )
 
     def __init__(self, frame: bytes, ingress_port: int, ingress_us: int):
@@ -66,6 +67,8 @@ class SwitchPacket:
         self.ingress_port = ingress_port
         self.ingress_us = ingress_us
         self.instance_type = NORMAL
+        #: Bytes that it is charged while it waits.
+        self.waiting_bytes = 0
         #: How often it, or what it is a clone of, was resubmitted, recirculated or cloned before.
         self.passes = 0
         #: Metadata that a resubmit, recirculate or clone carries into the next pass: the number of its list of fields

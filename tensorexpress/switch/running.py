@@ -49,6 +49,7 @@ class RunningSwitch:
                     tls=tls,
                     insecure=insecure,
                     engine=settings.engine,
+                    memory=settings.memory,
                 )
         except BaseException:
             self.data_path.close()

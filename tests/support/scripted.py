@@ -17,6 +17,8 @@ class Scripted:
     `state` is (bytes that leave, metadata); `seen` collects what each pass was told.
     """
 
+    state_bytes = 0
+
     def __init__(self, ingress=forward, egress=lambda packet: None):
         self._ingress = ingress
         self._egress = egress

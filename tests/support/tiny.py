@@ -32,6 +32,9 @@ _EMPTY = (
     "register_arrays calculations learn_lists checksums force_arith extern_instances field_aliases"
 )
 
+#: Of `table_info`.
+TABLE_ID, ACTION_ID = 33554433, 16777217
+
 #: Where a packet goes by default.
 OUT_PORT = 1
 
@@ -117,6 +120,27 @@ def program(
         "__meta__": {"version": [2, 23], "compiler": "by hand"},
     }
     return json.dumps(value | more).encode()
+
+
+def with_table(document: bytes, header: str, name: str) -> bytes:
+    """Return a program whose ingress ends with an exact table without any effect: `table_info` has its P4Info."""
+    value = json.loads(document)
+    tables = value["pipelines"][0]["tables"]
+    value["actions"].append({"name": "nothing", "id": 2, "runtime_data": [], "primitives": []})
+    key = {"match_type": "exact", "name": f"{header}.{name}", "target": [header, name], "mask": None}
+    table = _table("nothing", 2) | {"name": "big", "id": 2, "key": [key]}
+    table["default_entry"] = {**table["default_entry"], "action_const": False}
+    tables.append(table)
+    tables[0]["next_tables"] = dict.fromkeys(tables[0]["next_tables"], "big")
+    return json.dumps(value).encode()
+
+
+def table_info(field: str, bits: int, size: int) -> str:
+    """Return P4Info of the table and the action that `with_table` adds."""
+    return f"""pkg_info {{ arch: "v1model" }}
+        tables {{ preamble {{ id: {TABLE_ID} name: "big" alias: "big" }} size: {size} action_refs {{ id: {ACTION_ID} }}
+            match_fields {{ id: 1 name: "{field}" bitwidth: {bits} match_type: EXACT }} }}
+        actions {{ preamble {{ id: {ACTION_ID} name: "nothing" alias: "nothing" }} }}"""
 
 
 def _table(action: str, id: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from tensorexpress.switch.native.words import *
 from tensorexpress.switch.ports import LONGEST_FRAME_BYTES
 from tensorexpress.switch.program.budgets import MOST_PORTS
 
-#: Bytes in all, and where the system has not so many; packets for which there is no room left are kept by Python.
+#: Bytes at most, and where the system has not so many; packets for which there is no room left are kept by Python.
 REGION_BYTES, FEWER_BYTES = 2**29, 2**25
 _LINE_BYTES = 64
 
@@ -23,8 +23,8 @@ _RX_BYTES = -(-LONGEST_FRAME_BYTES // _LINE_BYTES) * _LINE_BYTES
 class Arena:
     """Records, ports, and what is handed over between Python and native code."""
 
-    def __init__(self) -> None:
-        self.region = _region()
+    def __init__(self, most_bytes: int = REGION_BYTES):
+        self.region = _region(min(most_bytes, REGION_BYTES))
         #: All of it, as words.
         self.cells = memoryview(self.region).cast("q")
         self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.region))
@@ -97,8 +97,8 @@ def reserved(size: int) -> mmap.mmap:
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0))
 
 
-def _region() -> mmap.mmap:
+def _region(most_bytes: int) -> mmap.mmap:
     try:
-        return reserved(REGION_BYTES)
+        return reserved(most_bytes // mmap.PAGESIZE * mmap.PAGESIZE)
     except OSError:
         return reserved(FEWER_BYTES)

@@ -28,6 +28,7 @@ from tensorexpress.switch.native.words import *
 from tensorexpress.switch.packed import PackedFrames, PortFrame
 from tensorexpress.switch.packet import REPLICATED, SwitchPacket
 from tensorexpress.switch.ports import LONGEST_FRAME_BYTES, DatagramPort, FramePort, InterfacePort
+from tensorexpress.switch.program.budgets import PLAIN_MEMORY, SwitchMemory
 from tensorexpress.switch.program.native.layout import SLOT_NAMES
 from tensorexpress.switch.program.native.memory import Block
 from tensorexpress.switch.program.native.pipeline import NativePipeline
@@ -45,7 +46,7 @@ class NativeSwitch(Switch):
 
     def __init__(self, transmit: Callable[[int, bytes, int], None], *arguments: Any, **options: Any):
         self._functions = functions()
-        self._arena = Arena()
+        self._arena = Arena(native_packets_bytes(options.get("memory", PLAIN_MEMORY)))
         #: What frames that native code has copied may still cause.
         self._allowances = SharedAllowances()
         self._cells = self._arena.cells
@@ -83,6 +84,11 @@ class NativeSwitch(Switch):
         #: The port at which turns of packets that go round are departures.
         self._turns = self._attach(NOWHERE, PLAIN)
         self._turns.in_flight = b""
+
+    @property
+    def _python_packets_bytes(self) -> int:
+        """Bytes of packets that Python may keep, of those for which native code has no room or no way."""
+        return self._budget.packets_bytes - native_packets_bytes(self._budget)
 
     def _attach(self, number: int, settings: PortSettings) -> NativePort:
         port = NativePort(number, settings, self._arena, self._functions, self._allowances)
@@ -547,6 +553,11 @@ class NativeSwitch(Switch):
         packet.state = (b"", bytes(self._saved.data[: cells[STATE_BYTES]]))
         for number, replication_id in self._groups[group][first:]:
             self._forward(replica_of(packet, replication_id), number, time_ps)
+
+
+def native_packets_bytes(memory: SwitchMemory) -> int:
+    """Return how many bytes of packets native code may keep: seven eighths of all that wait."""
+    return memory.packets_bytes // 8 * 7
 
 
 def _are_direct(ports: Mapping[int, FramePort]) -> bool:

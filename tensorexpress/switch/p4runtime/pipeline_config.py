@@ -13,7 +13,7 @@ from tensorexpress.switch.p4runtime.fitting import Fitted, fit
 from tensorexpress.switch.p4runtime.p4info import P4Schema, read_p4info
 from tensorexpress.switch.p4runtime.rows import Initial
 from tensorexpress.switch.p4runtime.store import Store
-from tensorexpress.switch.program.budgets import LARGEST_DOCUMENT, beyond
+from tensorexpress.switch.program.budgets import LARGEST_DOCUMENT, SwitchMemory, beyond
 
 #: Field 3, length-delimited: the program in the message that PI's clients wrap it in (p4.tmp.P4DeviceConfig).
 _DEVICE_DATA = 3 << 3 | 2
@@ -31,9 +31,9 @@ class PipelineConfig:
     schema: P4Schema
     initial: Initial
 
-    def store(self, data_path: DataPath, cpu_port: int | None) -> Store:
+    def store(self, data_path: DataPath, cpu_port: int | None, memory: SwitchMemory) -> Store:
         """Return the entities that the program starts with."""
-        return Store(self.schema, data_path, self.initial, cpu_port)
+        return Store(self.schema, data_path, self.initial, cpu_port, memory)
 
 
 def read_config(message: Any) -> PipelineConfig:

@@ -38,6 +38,7 @@ from tensorexpress.switch.p4runtime.status import Code, Refused, invalid
 from tensorexpress.switch.p4runtime.store import Recorder
 from tensorexpress.switch.p4runtime.streams import Streams
 from tensorexpress.switch.p4runtime.wire_format import Messages, parse, split
+from tensorexpress.switch.program.budgets import PLAIN_MEMORY, SwitchMemory
 
 API_VERSION = "1.4.1"
 
@@ -74,16 +75,18 @@ class RuntimeService:
         cpu_port: int | None = None,
         verify: Callable[[bytes], object],
         lost: Callable[[], Mapping[int, int]] | None = None,
+        memory: SwitchMemory = PLAIN_MEMORY,
     ):
         self._data_path = data_path
         #: Frames that each port has lost; None where nobody counts them.
         self._lost = lost
         self._cpu_port = cpu_port
+        self._memory = memory
         self._verify = verify
         self._lock = threading.RLock()
         self._pipelines = Pipelines()
         self._clients = Clients(device_id, self._lock)
-        self._notices = Notices(self._pipelines, self._clients, self._lock)
+        self._notices = Notices(self._pipelines, self._clients, self._lock, memory)
         self._streams = Streams(data_path, self._pipelines, self._clients, self._notices, self._lock)
         self._reads = Places(LARGEST_NUMBER_OF_READS, "reads are under way", wait_s=_WAIT_S, patience_s=_PATIENCE_S)
         self._requests = Places(
@@ -118,8 +121,8 @@ class RuntimeService:
         """Commit a program and entries from files, as a primary would; ProgramError changes nothing."""
         message = p4runtime_pb2.ForwardingPipelineConfig(p4_device_config=document)
         message.p4info.CopyFrom(parse_p4info(p4info_text))
-        config, recorder = read_config(message), Recorder()
-        store = config.store(recorder, self._cpu_port)
+        config, recorder = read_config(message), Recorder(self._memory)
+        store = config.store(recorder, self._cpu_port, self._memory)
         write_entries(store, entries_text)
         with self._lock:
             self._commit(RuntimePipeline(config, store, recorder))
@@ -268,11 +271,11 @@ class RuntimeService:
 
     def _verified(self, message: Any) -> RuntimePipeline:
         """Return a config that runs, and its entities; whatever goes wrong on the way is the config's fault."""
-        recorder = Recorder()
+        recorder = Recorder(self._memory)
         try:
             config = read_config(message)
             self._verify(config.document)
-            return RuntimePipeline(config, config.store(recorder, self._cpu_port), recorder)
+            return RuntimePipeline(config, config.store(recorder, self._cpu_port, self._memory), recorder)
         except (Refused, TensorExpressError):
             raise
         except Exception as error:

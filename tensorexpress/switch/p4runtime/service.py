@@ -21,6 +21,7 @@ from tensorexpress.switch.p4runtime.runtime import (
     RuntimeService,
 )
 from tensorexpress.switch.p4runtime.stream_places import LARGEST_NUMBER_OF_STREAMS
+from tensorexpress.switch.program.budgets import PLAIN_MEMORY, SwitchMemory
 
 #: Threads beside those of all calls that have a place: for calls that look for one.
 _SPARE_THREADS = 16
@@ -84,6 +85,7 @@ def serve(
     insecure: bool = False,
     engine: str = PYTHON,
     lost: Callable[[], Mapping[int, int]] | None = None,
+    memory: SwitchMemory = PLAIN_MEMORY,
 ) -> RuntimeServer:
     """Serve P4Runtime for a data path at HOST:PORT, where port 0 lets the system choose one, or at unix:PATH.
 
@@ -113,7 +115,7 @@ def serve(
     )
     listening = listen(server, wanted, tls, insecure=insecure)
     verify = partial(compile_beside, engine=engine)
-    service = RuntimeService(data_path, device_id=device_id, cpu_port=cpu_port, verify=verify, lost=lost)
+    service = RuntimeService(data_path, device_id=device_id, cpu_port=cpu_port, verify=verify, lost=lost, memory=memory)
     server.add_generic_rpc_handlers((_handlers(service),))
     server.start()
     return RuntimeServer(str(listening), service, server, workers)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tensorexpress.errors import ProgramError
+from tensorexpress.units import format_size
 
 if TYPE_CHECKING:
     from tensorexpress.switch.program.bmv2.values import ArrayInfo
@@ -39,9 +40,8 @@ MOST_COPY_BYTES = 2**24
 #: Times that a packet may be resubmitted, recirculated or cloned, one after the other.
 MOST_PASSES = 256
 
-#: Packets that may wait to pass the program again, with their copies, and their bytes.
+#: Packets that may wait to pass the program again, with their copies.
 MOST_WAITING = 2**14
-MOST_WAITING_BYTES = 2**25
 
 #: Copies that one event (an arrival, a departure) makes at once. Those beyond it are made later, in turns with other
 #: frames: so many every 10 ms.
@@ -164,6 +164,15 @@ class SwitchMemory:
     def program_bytes(self) -> int:
         """Bytes of the registers, counters and meters of one program; one takes the place of another beside it."""
         return self._eighth
+
+    def check_program(self, arrays: Mapping[str, Mapping[str, ArrayInfo]]) -> None:
+        """Refuse a program whose state takes more."""
+        size_bytes = state_bytes(arrays)
+        if size_bytes > self.program_bytes:
+            raise ProgramError(
+                f"the program has {format_size(size_bytes)} of registers, counters and meters; accepted: up to "
+                f"{format_size(self.program_bytes)} with a --memory of {format_size(self.total_bytes)}"
+            )
 
     @property
     def entities_bytes(self) -> int:

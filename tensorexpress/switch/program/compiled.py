@@ -44,6 +44,8 @@ class CompiledProgram:
     #: By kind, then by name.
     arrays: Mapping[str, Mapping[str, ArrayInfo]]
     value_sets: tuple[str, ...]
+    #: Bytes at most of the objects that a packet carries from ingress to egress, in Python.
+    state_bytes: int
     #: The same as machine code, where that was asked for and can be; else why it is not there.
     native: NativeCode | None = None
     not_native: str = ""
@@ -57,6 +59,10 @@ class NativeCode:
     layout: NativeLayout
     #: The LLVM IR of it, where it is not optimised.
     ir: str = ""
+
+
+#: A number of Python without its digits, and its place in a tuple.
+_NUMBER_BYTES = 48
 
 
 @lru_cache(maxsize=4)  # whoever tests a program makes a switch of it in every test
@@ -92,9 +98,21 @@ def compile_program(
         profiles=tuple(program.profiles),
         arrays=program.arrays,
         value_sets=tuple(program.value_sets),
+        state_bytes=_state_bytes(program, generated),
         native=native,
         not_native=not_native,
     )
+
+
+def _state_bytes(program: Bmv2Program, generated: Generated) -> int:
+    """Return a bound on the memory of a packet's variables between ingress and egress, in Python."""
+    headers = program.headers
+    numbers = 0
+    for var in generated.carried:
+        item = headers[var.header].type.field(var.part) if isinstance(var.part, str) and var.header in headers else None
+        numbers += _NUMBER_BYTES + (item.bits // 8 if item is not None else 0)
+    packed = sum(sum(item.bits for item in header.type.fields) // 8 for header in headers.values())
+    return numbers + packed
 
 
 def _native(

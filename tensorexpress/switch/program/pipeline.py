@@ -101,6 +101,11 @@ class Pipeline:
         return ARRAYS[kind](info.size)
 
     @property
+    def state_bytes(self) -> int:
+        """Bytes that a packet carries from ingress to egress."""
+        return self.program.state_bytes
+
+    @property
     def malformed(self) -> int:
         """Frames that ended the parser with an error."""
         return self._malformed[0]

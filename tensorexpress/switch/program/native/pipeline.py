@@ -99,6 +99,11 @@ class NativePipeline(Pipeline):
         return {"ingress": self._ingress, "egress": self._egress}
 
     @property
+    def state_bytes(self) -> int:
+        """Bytes that a packet carries from ingress to egress."""
+        return self._state_bytes
+
+    @property
     def malformed(self) -> int:
         """Frames that ended the parser with an error."""
         count: int = _WORD.unpack_from(self._context.data, SLOTS["malformed"])[0]
