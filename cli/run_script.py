@@ -23,6 +23,9 @@ _MOST_APART = 0.1
 #: By so much, stall and compute may differ from the time that a script's steps take.
 _UNEXPLAINED = 0.02
 
+#: Of fewer iterations, nothing tells how much they vary.
+_LEAST_EXPLAINED = 3
+
 
 def training_script(path: str | None, checks: bool, reference: bool, scale: str) -> TrainingScript | None:
     """Return the script of the command line, if there is one; refuse what does not go with it, or needs one."""
@@ -123,6 +126,8 @@ def _unexplained(run: Run) -> Iterator[str]:
     # Behind the last step there may be no forward pass.
     found = (job.blocking_ps + job.forward_ps[1:].sum(axis=2) + job.backward_ps.sum(axis=2))[first:-1]
     expected = np.diff(run.stepped_ps[first:], axis=0)
+    if len(found) < _LEAST_EXPLAINED:
+        return
     # The two windows begin and end at other places of an iteration.
     margin = 2 * found.std(axis=0) + _UNEXPLAINED * expected.sum(axis=0)
     for worker in np.flatnonzero(abs(found.sum(axis=0) - expected.sum(axis=0)) > margin).tolist():

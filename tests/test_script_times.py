@@ -176,12 +176,12 @@ def test_every_wait_of_a_script_is_stall_and_the_rest_of_its_time_compute(
         assert np.all(trace.backward_ps[1:] == BACKWARD)
 
 
-def run_of(policy: str, compute_ms: float, iteration_ms: float) -> Any:
+def run_of(policy: str, compute_ms: float, iteration_ms: float, steps: int = 6) -> Any:
     """Return what the checks of times see of a run: one worker, two layers, stalls of 10 ms."""
     ms = 10**9
-    times = np.full((STEPS + 1, 1, 2), int(compute_ms * ms / 4), dtype=np.int64)
+    times = np.full((steps + 1, 1, 2), int(compute_ms * ms / 4), dtype=np.int64)
     length = int((compute_ms + 10) * ms)
-    forward_start = np.arange(STEPS + 1)[:, None, None] * length + np.array([0, times[0, 0, 0]])
+    forward_start = np.arange(steps + 1)[:, None, None] * length + np.array([0, times[0, 0, 0]])
     backward_start = forward_start[:-1] + 2 * times[0, 0, 0]
     trace = JobTrace(
         "job0", ("a", "b"), ("w0",), times, times[1:], forward_start, backward_start[:, :, ::-1], backward_start,
@@ -190,7 +190,7 @@ def run_of(policy: str, compute_ms: float, iteration_ms: float) -> Any:
     return SimpleNamespace(
         plan=SimpleNamespace(policy=SimpleNamespace(name=policy)),
         trace=SimpleNamespace(jobs=(trace,), warmup=1),
-        stepped_ps=np.arange(STEPS)[:, None] * int(iteration_ms * ms),
+        stepped_ps=np.arange(steps)[:, None] * int(iteration_ms * ms),
         losses=(2.0, 1.0),
         script_waits=policy == "fifo",
     )
@@ -202,6 +202,7 @@ def test_compute_that_differs_between_policies_and_time_that_nothing_explains_ar
     assert apart.startswith("compute of the same script is 16.00 ms under fifo and 242.00 ms under p3, 1412% more")
     (lost,) = warnings_on_times([run_of("p3", 20, 40)])
     assert lost.startswith("under p3, stall and compute of w0 are 30.00 ms an iteration, and its steps 40.00 ms apart")
+    assert not warnings_on_times([run_of("p3", 20, 40, steps=each) for each in (2, 4)])
     runs = [run_of("fifo", 16, 26), run_of("p3", 242, 252)]
     notes = notes_on_training(runs, TrainingScript("train.py"), None, had_barrier=False)
     assert notes[-1] == f"- Warning: {apart}"
