@@ -10,13 +10,18 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import resources
+from itertools import islice
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import llvmlite.binding as llvm
 import pytest
+from fuzz_programs import attempt, trials
 from support.passes import PROGRAMS, document, ingress
 from support.stf import programs
 from support.thorough import rest
@@ -25,6 +30,7 @@ from test_native_memory import REFUSED
 from tensorexpress.p4 import load as load_own
 from tensorexpress.program_engines import CHECKED_VARIABLE, NATIVE
 from tensorexpress.switch import VirtualSwitch
+from tensorexpress.switch.packet import INGRESS_CLONE, NORMAL, RECIRCULATED, EndlessLoop, SwitchPacket
 from tensorexpress.switch.program import native
 from tensorexpress.switch.program.bmv2.reader import read_program
 from tensorexpress.switch.program.codegen.generate import generate
@@ -192,6 +198,25 @@ def test_a_switch_counts_packets_whose_accesses_are_outside(monkeypatch: pytest.
     assert switch.statistics().failures == {"OutsideAccess": 2}
 
 
+@rest(but=3)
+@pytest.mark.parametrize("name", [*PROGRAMS, "tensorexpress"])
+def test_egress_stays_inside_whatever_the_state_of_a_packet_holds(name: str) -> None:
+    """Sizes of varbits, counts of stacks and the start of the payload are numbers in memory, and nothing is trusted."""
+    pipeline = make_pipeline(compile_program(DOCUMENTS[name], NATIVE, optimised=False, checked=True))
+    assert isinstance(pipeline, NativePipeline)
+    random = Random(name)
+    size = pipeline.layout.state[1] - pipeline.layout.state[0]
+    for number in range(200):
+        packet = SwitchPacket(random.randbytes(random.choice((0, 1, 60, 1500))), 1, number)
+        some = bytes(random.choice((0, 1, 1, 255, 128, number % 256)) for _ in range(64))
+        packet.state = (b"", (some * (size // 64 + 1))[number % 64 :][:size].ljust(size, b"\1"))
+        packet.instance_type = random.choice((NORMAL, INGRESS_CLONE, RECIRCULATED))
+        with suppress(EndlessLoop):
+            pipeline.egress(packet)
+    assert pipeline.checks is not None
+    assert pipeline.checks.found() is None
+
+
 def test_a_checked_build_is_kept_apart_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(CHECKED_VARIABLE, raising=False)
     layouts = []
@@ -204,6 +229,19 @@ def test_a_checked_build_is_kept_apart_from_others(monkeypatch: pytest.MonkeyPat
     compile_program.cache_clear()
     assert layouts[0] is None
     assert layouts[1] is not None
+
+
+@rest(but=1)
+@pytest.mark.parametrize("first", range(0, 60, 10))
+def test_changed_programs_stay_inside_and_do_the_same_in_both_engines(first: int) -> None:
+    """A bounded run; `python tests/fuzz_programs.py --pairs 1000000` is the long one."""
+    seen: Counter[str] = Counter()
+    for number, text in islice(trials(seed=3), first, first + 10):
+        counts, faults = attempt(text, number, packets=60)
+        assert faults == [], f"program {number} of seed 3"
+        seen += counts
+    assert seen["programs that ran"] > 2
+    assert seen["pairs"] > 100
 
 
 @rest()
