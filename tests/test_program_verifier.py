@@ -162,6 +162,20 @@ FIXED = [["a", 8, False], ["b", 16, False]], None
 VARIABLE = [["n", 8, False], ["v", "*"]], 17
 UNION_MEMBERS = [f"{union}.{member}" for union in ("u", "w", "us[0]", "us[1]") for member in ("m", "n")]
 
+IN_PARSER = [
+    step("set", field("scalars", "x"), {"type": "lookahead", "value": [0, 8]}),
+    step(
+        "set", {"type": "stack_field", "value": ["st", "a"]}, {"type": "union_stack_field", "value": ["us", "m", "a"]}
+    ),
+    step("primitive", step("add_header", named("header", "s1"))),
+    step("shift", 0),
+]
+
+#: The first member of the first union of a stack of unions.
+OF_UNION = operation(
+    "access_union_header", operation("dereference_union_stack", named("header_union_stack", "us"), number(0)), 0
+)
+
 STEPS = [
     assign(field("one", "a"), number(7)),
     assign(field("one", "b"), operation("+", field("one", "a"), {"type": "hexstr", "value": "0x0f", "bitwidth": 8})),
@@ -183,6 +197,10 @@ STEPS = [
     step("log_msg", {"type": "string", "value": "{}"}, {"type": "parameters_vector", "value": [field("one", "a")]}),
     step("assign", field("one", "a"), operation("access_field", named("header", "one"), 0)),
     step("assign_VL", field("one_v", "v"), field("two_v", "v")),
+    assign(field("one", "a"), operation("access_field", OF_UNION, 0)),
+    assign(field("one", "b"), {"type": "register", "value": ["r", number(1)]}),
+    assign(field("scalars", "x"), operation("?", number(1), field("one", "a"), {"type": "bool", "value": True})),
+    assign(field("scalars", "x"), operation("==", named("header_union", "u"), named("header_union", "w"))),
     assign(field("standard_metadata", "egress_spec"), number(1)),
 ]
 
@@ -203,7 +221,10 @@ def everything() -> Any:
         {"one": "fixed", "s0": "fixed", "s1": "fixed", "one_v": "variable", "two_v": "variable", **members},
         [
             state("start", [extract("one")], **select),
-            state("more", [extract("st", "stack"), extract("one_v", bits=number(16)), step("advance", number(8))]),
+            state(
+                "more",
+                [extract("st", "stack"), extract("one_v", bits=number(16)), step("advance", number(8)), *IN_PARSER],
+            ),
         ],
         ingress=STEPS,
         egress=[step("no_op")],
@@ -315,10 +336,15 @@ def changed(path: str, new: Any) -> Any:
     return value
 
 
+#: The table with a key.
+KEYED = everything()["pipelines"][0]["tables"][1]
+
 #: A register, a stack, ... where something else belongs.
 REGISTER, STACK, UNION = named("register_array", "r"), named("header_stack", "st"), named("header_union", "u")
 KEY, ENTRY, TABLE = "pipelines/0/tables/1/key", "pipelines/0/tables/1/entries/0", "pipelines/0/tables/1"
 STEP = {name["op"]: f"actions/0/primitives/{at}" for at, name in list(enumerate(STEPS, 1))[::-1]}
+
+PROFILE = {"name": "ap", "id": 0, "max_size": 4}
 
 RULES: list[tuple[str, Any, str]] = [
     # Names and ids.
@@ -354,6 +380,11 @@ RULES: list[tuple[str, Any, str]] = [
     ("header_stacks/0/header_ids/1", 3, "header 's0' has more than one place in stacks and unions; accepted: one"),
     ("header_stacks/0/header_ids", [3], "has 1 elements and the size 2"),
     ("header_stacks/0/header_type", "variable", "has the element 's0' of type 'fixed'; accepted: elements of its own"),
+    (
+        "header_stacks/+",
+        {"name": "none", "header_type": "fixed", "header_ids": []},
+        "header stack 'none' has no elements",
+    ),
     ("header_stacks/0/size", 3, "has 2 elements and the size 3"),
     ("header_unions/0/union_type", "gone", "is of type 'gone', which the program does not have"),
     ("header_unions/0/header_ids", [8, 7], "has members of the types 'variable', 'fixed'; accepted: those of its type"),
@@ -391,6 +422,18 @@ RULES: list[tuple[str, Any, str]] = [
         "parsers/0/parse_states/1/parser_ops/0/parameters/0",
         {"type": "union_stack", "value": ["us", "gone"]},
         "has the member 'gone' of 'us[0]'; accepted: its members 'm', 'n'",
+    ),
+    ("parsers/0/parse_states/1/parser_ops/0/parameters/0/type", "odd", "accepted: regular, stack, union_stack"),
+    ("parsers/0/parse_states/1/parser_ops/0/op", "odd", "is the parser operation 'odd', which the embedded switch"),
+    ("parsers/0/parse_states/1/parser_ops/4/parameters/0/value/0", "gone", "refers to a field of a stack that the"),
+    ("parsers/0/parse_states/1/parser_ops/4/parameters/1/value/1", "gone", "refers to a field of a stack that the"),
+    ("parsers/0/parse_states/1/parser_ops/5/parameters/0/parameters/0/value", "gone", "'gone', a header that the"),
+    ("parsers/0/parse_states/1/parser_ops/6/parameters/0", -1, "has -1 bytes; accepted: up to 65536"),
+    ("parsers/0/parse_states/0/transitions/0/type", "odd", "accepted: default, hexstr, parse_vset"),
+    (
+        "parsers/0/parse_states/1/parser_ops/0/parameters/0",
+        {"type": "union_stack", "value": ["st", "m"]},
+        "has the header union stack 'st', which is not there",
     ),
     # Primitives and their operands.
     (f"{STEP['assign']}/parameters/0", number(1), "a number as parameter 1 of 'assign'; accepted: a field"),
@@ -432,6 +475,20 @@ RULES: list[tuple[str, Any, str]] = [
         "gone",
         "the header stack 'gone', which is not there",
     ),
+    (
+        f"{STEP['assign_header']}/parameters/1/value/value/left",
+        named("header_union_stack", "us"),
+        "has 'dereference_header_stack' of a header union stack; accepted: an operator for that kind of stack",
+    ),
+    ("actions/0/primitives/17/parameters/1/value/value/left/value/value/right", 2, "as operand 2 of 'access_union"),
+    ("actions/0/primitives/18/parameters/1/value/0", "gone", "the register array 'gone', which is not there"),
+    ("actions/0/primitives/18/parameters/1/value/1", STACK, "the index of a register; accepted: a number"),
+    ("actions/0/primitives/19/parameters/1/value/value/cond", UNION, "as operand 1 of '?'; accepted: a number"),
+    (
+        "actions/0/primitives/20/parameters/1/value/value/right",
+        operation("dereference_union_stack", named("header_union_stack", "us"), number(0)),
+        "has a comparison of header unions by index; accepted: unions that are named",
+    ),
     (f"{STEP['assign_header_stack']}/parameters/1", named("header_union_stack", "us"), "and a header union stack of 2"),
     (f"{STEP['assign_union']}/parameters/1", named("header", "one"), "accepted: a header union"),
     (f"{STEP['push']}/parameters/0", UNION, "accepted: a header stack or header union stack"),
@@ -461,8 +518,8 @@ RULES: list[tuple[str, Any, str]] = [
     (f"{STEP['mark_to_drop']}/parameters/0", STACK, "as parameter 1 of 'mark_to_drop'; accepted: a header or struct"),
     (
         f"{STEP['_jump_if_zero']}/parameters/1/value",
-        "0x13",
-        "has 19 as parameter 2 of '_jump_if_zero'; accepted: steps 0 to",
+        "0x99",
+        "has 153 as parameter 2 of '_jump_if_zero'; accepted: steps 0 to",
     ),
     (
         f"{STEP['_jump_if_zero']}/parameters/1/value",
@@ -505,6 +562,12 @@ RULES: list[tuple[str, Any, str]] = [
     (f"{ENTRY}/match_key/1/match_type", "ternary", "has the match kind 'ternary'; accepted: lpm"),
     (f"{ENTRY}/match_key", [], "has 0 key fields, its table 3"),
     (f"{TABLE}/direct_meters", "m", "has the direct meter 'm'; accepted: a meter that is bound to it, with a result"),
+    (TABLE, KEYED | {"key": [KEYED["key"][1]] * 2, "entries": []}, "table 'tk' has two lpm fields in its key"),
+    (TABLE, KEYED | {"type": "indirect", "action_profile": "gone"}, "the action profile 'gone', which is not there"),
+    ("pipelines/0/action_profiles", [PROFILE, PROFILE], "has the name 'ap', which another one has"),
+    ("pipelines/0/action_calls", [{}], "has 'action_calls', which the embedded switch does not support"),
+    ("pipelines/1/name", "ingress", "has the name 'ingress', which another one has"),
+    ("parsers/+", {}, "has not one parser and one deparser; only v1model programs can run"),
     # Arrays, calculations, lists.
     ("counter_arrays/1/binding", "gone", "has the table 'gone', which is not there"),
     ("meter_arrays/1/result_target", ["one_v", "v"], "as its result; accepted: a field that is a number"),

@@ -319,7 +319,8 @@ class _Verifier:
             case FieldRef():
                 return _kind_of_field(self._program.field(expression))
             case LastField(stack, field, member):
-                return _kind_of_field(self._last_field(stack, field, member))
+                header = self._program.headers[self._last_header(stack, member)]
+                return _kind_of_field(header.type.by_name[field])
             case Lookahead():
                 if not self._looks_ahead:
                     raise self._wrong("a lookahead", "lookahead in the parser alone")
@@ -341,14 +342,6 @@ class _Verifier:
             case Operator():
                 return self._operator(expression)
         raise AssertionError(expression)
-
-    def _last_field(self, stack: str, field: str, member: str | None) -> FieldInfo:
-        """Return a field of the last element of a stack, or of a member of its last union."""
-        header = self._last_header(stack, member)
-        found = self._program.headers[header].type.field(field)
-        if found is None:
-            raise self._wrong(f"the field {field!r} of an element of {stack!r}", "fields of its type")
-        return found
 
     def _last_header(self, stack: str, member: str | None) -> str:
         """Return the first of the headers that the last element of a stack may be; all are of one type."""
