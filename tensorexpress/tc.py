@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tensorexpress.buffer import most_in_queue
 from tensorexpress.errors import InputError, PlanError
@@ -241,6 +242,75 @@ def root_of(qdiscs: str, device: str) -> tuple[str, str]:
         if qdisc.get("root") and qdisc.get("dev", device) == device:
             return qdisc["kind"], qdisc["handle"]
     return "noqueue", "0:"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """A queue of an interface: its DSCPs, what it has sent and dropped, and what waits in it."""
+
+    dscps: tuple[int, ...]
+    packets: int
+    bytes: int
+    drops: int
+    waiting_packets: int
+    waiting_bytes: int
+    limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class InterfaceState:
+    """Our queues on an interface, most urgent first; the rate that they share is None for the interface's own speed."""
+
+    kind: str
+    rate_bps: int | None
+    queues: tuple[QueueState, ...]
+
+
+_BIT_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+def interface_state(qdiscs: str, classes: str, filters: str) -> InterfaceState | None:
+    """Return our queues from `tc -s -j qdisc show`, `tc class show` and `tc -j filter show`; None without any."""
+    found = json.loads(qdiscs or "[]")
+    root = next((qdisc for qdisc in found if qdisc.get("root") and qdisc["handle"] == f"{MAJOR}:"), None)
+    if root is None:
+        return None
+    children = {
+        int(minor, 16) - 1: qdisc
+        for qdisc in found
+        for major, _, minor in [str(qdisc.get("parent", "")).partition(":")]
+        if major == MAJOR
+    } or {0: root}
+    last = max(children)
+    queue_of = _queue_of_dscp(json.loads(filters or "[]"), last)
+    rate = re.search(rf"class htb {_SHARED} .*?\brate ([0-9]+)([KMGT]?)bit", classes)
+    queues = (
+        QueueState(
+            tuple(dscp for dscp, queue in enumerate(queue_of) if queue == number),
+            packets=qdisc["packets"],
+            bytes=qdisc["bytes"],
+            drops=qdisc["drops"],
+            waiting_packets=qdisc["qlen"],
+            waiting_bytes=qdisc["backlog"],
+            limit_bytes=qdisc.get("options", {}).get("limit", 0),
+        )
+        for number, qdisc in sorted(children.items())
+    )
+    return InterfaceState(root["kind"], int(rate[1]) * _BIT_UNITS[rate[2]] if rate else None, tuple(queues))
+
+
+def _queue_of_dscp(filters: Sequence[Mapping[str, Any]], last: int) -> list[int]:
+    """Return the queue of every DSCP: that of the first filter for IPv4 that it matches, else the last."""
+    queue_of = [-1] * 64
+    for rule in filters:
+        options = rule.get("options", {})
+        match = options.get("match")
+        if rule.get("protocol") == "ip" and match is not None and "flowid" in options:
+            # The type of service is the second byte of the first word; its upper bits are the DSCP.
+            value, mask = (int(match[part], 16) >> 18 & 63 for part in ("value", "mask"))
+            queue = int(options["flowid"].partition(":")[2], 16) - 1
+            queue_of = [queue if old < 0 and dscp & mask == value else old for dscp, old in enumerate(queue_of)]
+    return [last if queue < 0 else queue for queue in queue_of]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,16 @@ import sys
 import pytest
 from click.testing import CliRunner
 from support.network import needs_root
+from support.thorough import rest
 from test_linux import namespaces_there, plan_on
 
+from tensorexpress import tc
 from tensorexpress.cli import main
 from tensorexpress.doctor import check_qdisc
 from tensorexpress.plan_file import plan_text
 from tensorexpress.target import namespaces
 from tensorexpress.topologies import custom, star
+from tensorexpress.wire.dscp import queue_of_dscp
 
 TENSOREXPRESS = [sys.executable, "-c", "from tensorexpress.cli import main; main()"]
 
@@ -113,6 +116,35 @@ def test_an_unchanged_plan_changes_nothing_and_no_packet_that_waits_is_lost(mach
         assert packets >= before[handle][0]
         assert drops == 0
     assert machine(*words).stdout == f"nic0: unchanged; {first.stdout.removeprefix('nic0: ')}"
+
+
+@rest(but=1)
+@needs_root
+@pytest.mark.parametrize(("rate", "queues"), [("100 Kbps", 8), ("100 Kbps", 1), ("1 Gbps", 3)])
+def test_status_shows_the_queues_of_an_interface(machine, tmp_path, rate, queues):
+    path = tmp_path / "plan.json"
+    plan = plan_on(star(hosts=3, bandwidth="2 Gbps", queues=max(2, queues)), "fifo" if queues == 1 else "tensorexpress")
+    path.write_text(plan_text(plan))
+    status = [*TENSOREXPRESS, "status", "--dev", "nic0"]
+    without = machine(*status)
+    assert without.returncode == 1
+    assert without.stderr.startswith("tensorexpress: error: nic0: has no queues of tensorexpress; set them up with")
+    assert without.stderr.count("\n") == 1
+    assert machine(*TENSOREXPRESS, "deploy", path, "--target", "linux", "--dev", "nic0", "--rate", rate).returncode == 0
+    assert machine(sys.executable, "-c", SEND_FRAMES).returncode == 0
+    found = json.loads(machine(*status, "--json", "-").stdout)
+    assert (found["device"], found["kind"]) == ("nic0", "htb")
+    assert found["rate_bps"] == {"100 Kbps": 100_000, "1 Gbps": 10**9}[rate]
+    assert len(found["queues"]) == queues
+    assert sum(queue["packets"] + queue["waiting_packets"] for queue in found["queues"]) >= 100
+    assert all(queue["drops"] == 0 for queue in found["queues"])
+    # Every DSCP has the queue that the wire's rule gives it.
+    shown = {dscp: number for number, queue in enumerate(found["queues"]) for dscp in queue["dscps"]}
+    dscps = tc.dscps_of(plan)
+    assert shown == {dscp: queue_of_dscp(dscp, dscps) for dscp in range(64)}
+    table = machine(*status).stdout.splitlines()
+    assert table[0].startswith(f"nic0: {queues} queue")
+    assert [line.split()[0] for line in table[2:]] == [str(number) for number in range(queues)]
 
 
 @needs_root

@@ -388,6 +388,9 @@ DEPLOY = [
 
 STATUS = [
     ("status", INPUT, "no switch is named"),
+    ("status --dev nosuch0", INPUT, "unknown interface 'nosuch0'"),
+    ("status --dev a/b", INPUT, "'a/b' is no name of an interface"),
+    ("status --dev lo --switch s0", INPUT, "--switch: found with --dev, which shows an interface of Linux"),
     ("status --switch =127.0.0.1:1", INPUT, "--switch '=127.0.0.1:1'; accepted: NAME for this user's switch"),
     ("status --switch s0=", INPUT, "--switch 's0='"),
     ("status --switch s0=127.0.0.1:0", INPUT, "--switch 's0=127.0.0.1:0'"),

@@ -83,6 +83,19 @@ def _shown_after(egress: tc.Egress) -> tc.Shown | None:
     return tc.shown(*printed.split(f"{_END}\n")[: len(_SHOW)])
 
 
+def read_state(device: str) -> tc.InterfaceState:
+    """Return our queues on an interface, with their counters; NetworkError where it has none. Needs no root."""
+    _check_there(device)
+    shows = (("tc", "-s", "-j", "qdisc"), ("tc", "class"), ("tc", "-j", "filter"))
+    state = tc.interface_state(*(run_tool(*words, "show", "dev", device) for words in shows))
+    if state is None:
+        raise NetworkError(
+            f"{device}: has no queues of tensorexpress; set them up with "
+            f"`tensorexpress deploy PLAN.json --target linux --dev {device}`"
+        )
+    return state
+
+
 def take_away(device: str) -> bool:
     """Take our queues from an interface, which gets the kernel's default ones; False when it has none of ours."""
     _check(device)
@@ -98,10 +111,14 @@ def _remove(device: str) -> None:
 
 
 def _check(device: str) -> None:
-    if not (_INTERFACES / check_interface(device)).is_dir():
-        raise InputError(unknown("interface", device, os.listdir(_INTERFACES)))
+    _check_there(device)
     if os.geteuid() != 0:
         raise NetworkError(f"the queues of {device} can be changed by root alone; run with sudo, or with --dry-run")
+
+
+def _check_there(device: str) -> None:
+    if not (_INTERFACES / check_interface(device)).is_dir():
+        raise InputError(unknown("interface", device, os.listdir(_INTERFACES)))
 
 
 def _root(device: str) -> tuple[str, str]:
