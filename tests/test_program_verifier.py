@@ -619,6 +619,22 @@ def test_an_argument_below_zero_is_its_twos_complement(argument: str, first: int
     assert left[0] == first
 
 
+def test_a_narrow_field_for_one_of_the_standard_metadata_takes_the_low_bits() -> None:
+    value = program(
+        {"fixed": FIXED},
+        {"one": "fixed"},
+        [state("start", [extract("one")])],
+        egress=[assign(field("one", "a"), field("scalars", "x"))],
+        emitted=["one"],
+        scalars=[["x", 4, False], ["rest", 4, False]],
+        field_aliases=[["intrinsic_metadata.egress_rid", ["scalars", "x"]]],
+    )
+    pipeline = TwinPipelines(text(value))
+    packet = ingress(pipeline, bytes(3))
+    packet.egress_rid = 0x135
+    assert egress(pipeline, packet) == b"\5\0\0"
+
+
 def test_every_primitive_that_can_be_written_has_a_rule_for_its_parameters() -> None:
     says = refusal(text(changed("actions/0/primitives/1/op", "teleport")))
     assert set(says.partition("Accepted: ")[2].split(", ")) - {"set"} <= set(PRIMITIVES)
