@@ -24,7 +24,7 @@ from tensorexpress.cli.options import (
 )
 from tensorexpress.cli.predict_commits import refuse_options
 from tensorexpress.cli.run_commits import run_asynchronously
-from tensorexpress.cli.run_notes import notes_on, with_background
+from tensorexpress.cli.run_notes import notes_on, with_background, with_restarts
 from tensorexpress.cli.run_script import (
     check_trainable,
     notes_on_training,
@@ -200,7 +200,7 @@ def run(
             write_notes(directory, [note.removeprefix("- ") for note in said])
     measured = side_by_side([Result.of(run.plan, run.trace, run.routes) for run in runs])
     if json_path is not None:
-        write_json(json_path, with_background(with_losses(report.as_json(measured), runs), runs))
+        write_json(json_path, with_restarts(with_background(with_losses(report.as_json(measured), runs), runs), runs))
     if csv_path is not None:
         write_output(csv_path, report.as_csv(measured))
     if "-" not in (json_path, csv_path):

@@ -39,6 +39,12 @@ def notes_on(runs: Sequence[Run], target: Target) -> list[str]:
     remedy = f"close other programs, or give {'slower links' if runs[0].losses else 'a larger --scale'}"
     for run in runs:
         notes += _about_routes(run)
+        notes += [
+            f"- Under {run.plan.policy.name}, switch {name} ended during the run and was started again "
+            f"{'once' if times == 1 else f'{times} times'}: packets that were in it are among the retransmits, and its "
+            "counters begin with its last start; run it again for times without that."
+            for name, times in run.restarts.items()
+        ]
         if run.background:
             sent, arrived = (counted(number, "packet") for number in map(sum, zip(*run.background, strict=True)))
             name = run.plan.policy.name
@@ -92,4 +98,12 @@ def with_background(document: dict[str, Any], runs: Sequence[Run]) -> dict[str, 
             document["policies"][run.plan.policy.name]["background"] = [
                 {"sent": sent, "arrived": arrived} for sent, arrived in run.background
             ]
+    return document
+
+
+def with_restarts(document: dict[str, Any], runs: Sequence[Run]) -> dict[str, Any]:
+    """Add the switches that were started again during a run to the JSON of runs, by policy."""
+    for run in runs:
+        if run.restarts:
+            document["policies"][run.plan.policy.name]["restarted_switches"] = run.restarts
     return document

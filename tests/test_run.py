@@ -18,6 +18,7 @@ from support.network import needs_root
 from support.thorough import rest
 from support.training_run import Killer, check_consistent, check_queues, small_plan
 
+from tensorexpress.cli.run_notes import notes_on, with_restarts
 from tensorexpress.errors import NetworkError
 from tensorexpress.sim.run import simulate
 from tensorexpress.switch.faults import Faults
@@ -109,8 +110,16 @@ def test_a_run_survives_the_switch_and_leaves_nothing_behind(number, tmp_path, m
     # Sockets want a path that is shorter than those of pytest.
     with tempfile.TemporaryDirectory() as made:
         monkeypatch.setattr(tempfile, "tempdir", made)
-        check_consistent(run_plan(plan, WIRES, started=killer.started, progress=killer.progress))
+        run = run_plan(plan, WIRES, started=killer.started, progress=killer.progress)
+        check_consistent(run)
         assert not list(Path(made).iterdir())
+    assert run.restarts == {"s0": 1}
+    assert min(min(report.served.values(), default=0) for report in run.ports) >= 0
+    assert [
+        note for note in notes_on([run], WIRES) if "switch s0 ended during the run and was started again once" in note
+    ]
+    document = with_restarts({"policies": {"tensorexpress": {}}}, [run])
+    assert document == {"policies": {"tensorexpress": {"restarted_switches": {"s0": 1}}}}
     assert killer.iterations == 5
     assert not [who for who, pid in killer.pids.items() if Path(f"/proc/{pid}").exists()]
 

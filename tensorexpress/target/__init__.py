@@ -63,6 +63,8 @@ class PortReport:
     served: Mapping[tuple[int, int], int] = field(default_factory=dict)
     #: Bytes on the wire that came in, where the target can count them.
     rx_bytes: int = 0
+    #: Of a switch as a whole: how often it has ended and was started again.
+    restarts: int = 0
 
 
 class Network(Protocol):

@@ -150,7 +150,7 @@ class _Switch:
         self._command = tied.command(
             "ip", "netns", "exec", room, program, *bmv2_options(program, thrift_port), *ports, "--", *own
         )
-        self._process = self._start()
+        self._process, self._restarts = self._start(), 0
         self._stopping = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, name=f"supervisor of {self.address}", daemon=True)
 
@@ -179,6 +179,7 @@ class _Switch:
             if self._stopping.wait(_RESTART_S):
                 return
             logger.warning("the switch at %s has ended; it is started again", self.address)
+            self._restarts += 1
             self._process = self._start()
 
     def wait_until_it_answers(self, name: str) -> None:
@@ -198,7 +199,7 @@ class _Switch:
 
     def reports(self, name: str) -> Iterator[PortReport]:
         """Return what the switch and its ports have seen."""
-        yield PortReport(name, None, 0, served=read_served(name, self.address))
+        yield PortReport(name, None, 0, served=read_served(name, self.address), restarts=self._restarts)
         command = ["ip", "-n", self._room, "-j", "-s", "link", "show"]
         shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         counts = {link["ifname"]: link["stats64"] for link in json.loads(shown)}

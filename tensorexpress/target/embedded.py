@@ -103,7 +103,7 @@ class EmbeddedNetwork:
 
 def _reports(name: str, switch: SupervisedSwitch) -> Iterator[PortReport]:
     statistics = switch.running.data_path.statistics()
-    yield PortReport(name, None, 0, served=read_served(name, switch.address))
+    yield PortReport(name, None, 0, served=read_served(name, switch.address), restarts=switch.restarts)
     for number in switch.settings.ports:
         port = statistics.ports[number]
         yield PortReport(
@@ -121,6 +121,8 @@ class SupervisedSwitch:
 
     def __init__(self, settings: LoopSettings, address: str):
         self.settings, self.address = settings, address
+        #: How often it was started again.
+        self.restarts = 0
         self._stopping, self._changing = False, threading.Lock()
         self.running = RunningSwitch(settings, address)
         self._supervisor = threading.Thread(target=self._supervise, name=f"supervisor of {self.address}", daemon=True)
@@ -134,6 +136,7 @@ class SupervisedSwitch:
                     return
                 logger.warning("the switch at %s has ended; it is started again", self.address)
                 self.running.stop()
+                self.restarts += 1
                 try:
                     self.running = RunningSwitch(self.settings, self.address)
                 except TensorExpressError as error:

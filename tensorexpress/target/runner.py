@@ -67,6 +67,11 @@ class Run:
     #: Routes that were planned again and written meanwhile.
     routes: tuple[NewRoutes, ...] = ()
 
+    @property
+    def restarts(self) -> dict[str, int]:
+        """How often each switch that ended during the run was started again, by its name."""
+        return {report.switch: report.restarts for report in self.ports if report.restarts}
+
 
 def check_replan(plan: Plan, target: Target) -> None:
     """Refuse to plan routes again that cannot be, or on a target that has no P4 switches."""
@@ -210,8 +215,9 @@ def _difference(before: Sequence[PortReport], after: Sequence[PortReport]) -> tu
     changes = []
     for report in after:
         start = known.get((report.switch, report.port))
-        if start is None or start.tx_bytes > report.tx_bytes:
-            changes.append(report)
+        restarts = report.restarts - (start.restarts if start is not None else 0)
+        if start is None or start.tx_bytes > report.tx_bytes or restarts:
+            changes.append(replace(report, restarts=restarts))
             continue
         changes.append(
             replace(
@@ -221,6 +227,7 @@ def _difference(before: Sequence[PortReport], after: Sequence[PortReport]) -> tu
                 drops=_less(report.drops, start.drops),
                 faults=_less(report.faults, start.faults),
                 served=_less(report.served, start.served),
+                restarts=restarts,
             )
         )
     return tuple(changes)
