@@ -116,7 +116,7 @@ def predict(
     from tensorexpress.results.plot import plot_side_by_side
     from tensorexpress.scaling import scale_scenario
     from tensorexpress.scenario_keys import USUAL_POLICIES
-    from tensorexpress.sim.predict import checked_policies, grain_of
+    from tensorexpress.sim.predict import affords_jitter, checked_policies, grain_of
     from tensorexpress.sim.predict import predict as simulate_all
     from tensorexpress.sim.run import load_engine
 
@@ -157,6 +157,7 @@ def predict(
                 grain=packets,
                 advanced=lambda share: advance(0, f"{share:.0%}"),
                 replan_ps=replan_ps,
+                jittered=affords_jitter(inputs, chosen, packets, engine),
             )
             over_seeds = None
             if seeds > 1 and len(prediction.results) == len(compared):

@@ -183,7 +183,7 @@ def _predicted_case(
 ) -> Case:
     from tensorexpress.calibration import calibrate_scenario
     from tensorexpress.scenario_keys import USUAL_POLICIES
-    from tensorexpress.sim.predict import checked_policies, grain_of, predict
+    from tensorexpress.sim.predict import affords_jitter, checked_policies, grain_of, predict
 
     study = read_inputs(source, overrides, policies)
     scenario = study.scenario if calibration is None else calibrate_scenario(study.scenario, calibration)
@@ -191,7 +191,14 @@ def _predicted_case(
     packets = grain_of(scenario, compared, grain)
     say_if_long(scenario, compared, packets, engine)
     with progress(len(compared), f"simulating {scenario.name}") as advance:
-        prediction = predict(scenario, compared, engine, progress=lambda _: advance(), grain=packets)
+        prediction = predict(
+            scenario,
+            compared,
+            engine,
+            progress=lambda _: advance(),
+            grain=packets,
+            jittered=affords_jitter(scenario, compared, packets, engine),
+        )
     return _scenario_case(prediction, source, None if calibration is None else calibration.target)
 
 

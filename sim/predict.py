@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, as_completed, wait
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -17,7 +19,7 @@ from tensorexpress.plan import make_plan
 from tensorexpress.policy import Policy, parse_policy
 from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS
 from tensorexpress.replan import new_routes
-from tensorexpress.results.side_by_side import Result, SideBySide, side_by_side
+from tensorexpress.results.side_by_side import JITTER, Result, SideBySide, side_by_side
 from tensorexpress.scenario import Scenario, policy_problems
 from tensorexpress.scenario_keys import USUAL_POLICIES
 from tensorexpress.sim.cost import SIMPY_FACTOR, Cost, expected_cost, pace
@@ -32,6 +34,7 @@ from tensorexpress.sim.grain import (
 )
 from tensorexpress.sim.run import load_engine, needed_bytes, simulate_coarsely
 from tensorexpress.slots import grow_trees
+from tensorexpress.trace import JobMetrics
 from tensorexpress.units import counted
 
 logger = logging.getLogger(__name__)
@@ -40,6 +43,10 @@ Value = TypeVar("Value")
 
 #: How long threads have to end after Ctrl-C.
 _ENDING_S = 0.3
+
+#: Runs with a little jitter that tell whether a scenario is near a threshold.
+_JITTERED_RUNS = 2
+_JITTERED_BELOW_SECONDS = 5
 
 #: From how long on the machine's own pace is worth a look before the start.
 LONG_SECONDS = 5
@@ -55,6 +62,7 @@ def predict(
     grain: int | str = AUTO,
     advanced: Callable[[float], None] | None = None,
     replan_ps: int | None = None,
+    jittered: bool = False,
 ) -> SideBySide:
     """Simulate a scenario under each policy (by default the usual ones) and compare; they run on all cores at once.
 
@@ -66,6 +74,9 @@ def predict(
 
     With `replan_ps`, routes are planned again that long after links or background traffic change (`replan.new_routes`).
 
+    With `jittered`, each policy is simulated twice more with compute times that vary by `JITTER`: where that changes an
+    iteration much, the scenario is near a threshold, and the result has the range (`SideBySide.range_ps`).
+
     Ctrl-C is a KeyboardInterrupt as always; with `keeps_finished` it ends the simulation early, and what is returned
     holds the policies that are finished, if there is any.
     """
@@ -76,7 +87,18 @@ def predict(
     stop = threading.Event()
     shares = _Shares(len(compared), advanced)
 
-    def one(policy: Policy) -> tuple[Result, float | None]:
+    def with_jitter(policy: Policy) -> tuple[JobMetrics, ...]:
+        """Return the metrics of every job in runs with a little more jitter, one run after the other."""
+        jitter = math.hypot(scenario.jitter, JITTER)
+        found: list[JobMetrics] = []
+        for number in range(_JITTERED_RUNS if jittered else 0):
+            varied = replace(scenario, jitter=jitter, seed=scenario.seed + number)
+            plan = make_plan(varied, policy)
+            routes = () if replan_ps is None else new_routes(plan, replan_ps)
+            found += Result.of(*simulate_coarsely(plan, packets, engine, stop.is_set, routes=routes)).jobs
+        return tuple(found)
+
+    def one(policy: Policy) -> tuple[Result, float | None, tuple[JobMetrics, ...]]:
         plan = make_plan(scenario, policy)
         routes = () if replan_ps is None else new_routes(plan, replan_ps)
         compares = packets > 1
@@ -87,19 +109,24 @@ def predict(
 
         result = simulated(packets, 0.0, 2 / 3 if compares else 1.0)
         if not compares:
-            return result, None
+            return result, None, with_jitter(policy)
         other_grain = simulated(compared_grain(scenario, packets), 2 / 3, 1 / 3)
         pairs = zip(result.jobs, other_grain.jobs, strict=True)
-        return result, max(abs(other.iteration_ps / own.iteration_ps - 1) for own, other in pairs)
+        change = max(abs(other.iteration_ps / own.iteration_ps - 1) for own, other in pairs)
+        return result, change, with_jitter(policy)
 
     done: dict[str, Result] = {}
     changes: dict[str, float] = {}
+    varied: dict[str, tuple[tuple[float, ...], ...]] = {}
     # Threads are enough: the compiled engine runs outside the interpreter lock.
     futures = dict(zip(_start_all([partial(one, policy) for policy in compared]), compared, strict=True))
     try:
         for future in as_completed(futures):
             name = futures[future].name
-            done[name], change = future.result()
+            done[name], change, runs = future.result()
+            if runs:
+                jobs = len(scenario.jobs)
+                varied[name] = tuple(tuple(run.iteration_ps for run in runs[job::jobs]) for job in range(jobs))
             if change is not None:
                 changes[name] = change
             if progress is not None:
@@ -120,7 +147,7 @@ def predict(
         for policy in compared
         if policy.name in changes
     }
-    return side_by_side(finished, packets, changes, replan_ps, errors)
+    return replace(side_by_side(finished, packets, changes, replan_ps, errors), jittered_ps=varied)
 
 
 def _start_all(tasks: Sequence[Callable[[], Value]]) -> list[Future[Value]]:
@@ -177,6 +204,11 @@ def grain_of(scenario: Scenario, policies: Sequence[Policy], grain: int | str) -
         f"{counted(len(policies), 'simulation')}{f' with {packets} packets moved as one' if packets > 1 else ''}",
     )
     return packets
+
+
+def affords_jitter(scenario: Scenario, policies: Sequence[Policy], grain: int, engine: str = "auto") -> bool:
+    """Return whether a prediction takes so little time that runs with jitter may triple it."""
+    return expected_cost(scenario, policies, grain, engine).seconds < _JITTERED_BELOW_SECONDS
 
 
 def announced_cost(scenario: Scenario, policies: Sequence[Policy], grain: int, engine: str = "auto") -> Cost:

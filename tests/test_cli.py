@@ -144,6 +144,22 @@ def test_a_policy_that_only_simpy_simulates_is_announced_with_its_time(small, mo
     assert "a point" in " ".join(caplog.messages), swept.output
 
 
+def test_a_prediction_near_a_threshold_has_a_range(tmp_path):
+    tree = ["job.workers=8", "job.architecture=tree", "iterations=2"]
+    found = {}
+    for bandwidth in ("2 Gbps", "10 Gbps"):
+        options = [word for each in (*tree, f"cluster.bandwidth={bandwidth}") for word in ("--set", each)]
+        result = run("predict", *options, "--policy", "tensorexpress", "--json", tmp_path / "out.json")
+        document = json.loads((tmp_path / "out.json").read_text())
+        low, high = document["jitter"]["iteration_range_ms"]["tensorexpress"]["job0"]
+        own = document["policies"]["tensorexpress"]["iteration_ms"]
+        assert low <= own <= high
+        note = f"Near a threshold: when compute times vary by 0.5%, iterations take {low:.2f} to {high:.2f} ms under"
+        assert (note in result.stdout) == (high - low > 0.02 * own), result.stdout
+        found[bandwidth] = high / low - 1
+    assert found["2 Gbps"] > 0.2 > 0.02 > found["10 Gbps"]
+
+
 @pytest.mark.parametrize("verb", ["predict", "explain"])
 def test_without_numba_one_line_says_how_to_get_it(verb, tmp_path):
     code = "import sys; sys.modules['numba'] = None\nfrom tensorexpress.cli import main\nmain()"

@@ -13,11 +13,11 @@ from tensorexpress.policy import POLICIES
 from tensorexpress.queueing import DISCIPLINES
 from tensorexpress.recovery import newer_sums_of
 from tensorexpress.results.changed import contrast, disturbances, met_iterations
-from tensorexpress.results.side_by_side import Result, SideBySide
+from tensorexpress.results.side_by_side import JITTER, Result, SideBySide
 from tensorexpress.slots import needed_slots, throughput_share
 from tensorexpress.software import lane_work_ps
 from tensorexpress.trace import busiest_link, drift_ps
-from tensorexpress.units import LARGEST, counted, format_ms, format_rate, format_size, format_time
+from tensorexpress.units import LARGEST, PS_PER_MS, counted, format_ms, format_rate, format_size, format_time
 
 #: A host that is busy for more than this share of the time is what an iteration waits for.
 _BUSY = 0.9
@@ -61,6 +61,7 @@ def notes(compared: SideBySide) -> list[str]:
 
 
 def _of_one(compared: SideBySide, job: int) -> Iterator[str]:
+    yield from _about_threshold(compared, job)
     yield from _about_job(compared, job)
     yield from _about_changes(compared, job)
     yield from _about_drift(compared, job)
@@ -306,6 +307,20 @@ def _about_drift(compared: SideBySide, job: int) -> Iterator[str]:
         changes = ", ".join(f"{name} {format_ms(first)} to {format_ms(last)}" for name, (first, last) in drifts.items())
         measured = compared.scenario.iterations
         yield f"Iterations have not settled ({changes}): measure more with --set iterations={max(10, 2 * measured)}."
+
+
+def _about_threshold(compared: SideBySide, job: int) -> Iterator[str]:
+    """Name the policies whose iteration time a little jitter changes, and the range of it."""
+    ranges = {name: compared.range_ps(name, job) for name in compared.results}
+    found = [
+        f"{low / PS_PER_MS:.2f} to {format_ms(high)} under {name}"
+        for name, (low, high) in ((name, each) for name, each in ranges.items() if each is not None)
+    ]
+    if found:
+        yield (
+            f"Near a threshold: when compute times vary by {JITTER:.1%}, iterations take {', '.join(found)}; the table "
+            "has one value of each range."
+        )
 
 
 def _about_changes(compared: SideBySide, job: int) -> Iterator[str]:

@@ -14,7 +14,7 @@ from tensorexpress.results.advice import notes
 from tensorexpress.results.columns import JOB_COLUMNS, TABLE_COLUMNS, Cells, JobResult
 from tensorexpress.results.heading import JOB_LINE, heading
 from tensorexpress.results.route_report import route_lines, routes_to_json
-from tensorexpress.results.side_by_side import SideBySide
+from tensorexpress.results.side_by_side import JITTER, SideBySide
 from tensorexpress.text import grid
 from tensorexpress.units import PS_PER_MS
 
@@ -45,10 +45,22 @@ def as_json(compared: SideBySide) -> dict[str, Any]:
             "changes_when_doubled": dict(compared.grain_changes),
             "errors": dict(compared.grain_errors),
         },
+        **({"jitter": _jitter_to_json(compared)} if compared.jittered_ps else {}),
         **({"replan_ps": compared.replan_ps} if compared.replan_ps is not None else {}),
         "policies": policies,
         "notes": notes(compared),
     }
+
+
+def _jitter_to_json(compared: SideBySide) -> dict[str, Any]:
+    """Return the range of iterations of every policy and job with and without a little jitter, in milliseconds."""
+    ranges: dict[str, dict[str, list[float]]] = {}
+    for name, by_job in compared.jittered_ps.items():
+        ranges[name] = {}
+        for job, own, times in zip(compared.scenario.jobs, compared.results[name].jobs, by_job, strict=True):
+            every = (own.iteration_ps, *times)
+            ranges[name][job.name] = [min(every) / PS_PER_MS, max(every) / PS_PER_MS]
+    return {"share": JITTER, "iteration_range_ms": ranges}
 
 
 def _job_to_json(result: JobResult) -> dict[str, Any]:

@@ -19,6 +19,11 @@ from tensorexpress.trace import JobMetrics, Trace, busiest_link, measure_job
 #: Slices of a job from which on finer ones tell the bound nothing more, but take time and memory.
 _MOST_SLICES = 50_000
 
+#: How much compute times vary in runs that tell whether a scenario is near a threshold, and the share of an iteration
+#: from which a change counts.
+JITTER = 0.005
+_MUCH = 0.02
+
 
 @dataclass(frozen=True)
 class Result:
@@ -55,6 +60,8 @@ class SideBySide:
     grain_errors: Mapping[str, float] = field(default_factory=dict)
     #: How long after links or background traffic change other routes are in force; None where routes stay.
     replan_ps: int | None = None
+    #: Per policy and job, iteration times of runs with a little jitter of compute times; none where that was not tried.
+    jittered_ps: Mapping[str, tuple[tuple[float, ...], ...]] = field(default_factory=dict)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SideBySide):
@@ -79,6 +86,17 @@ class SideBySide:
         own_ps, other_ps = (self.results[each].jobs[job].iteration_ps for each in (name, other))
         own, others = (self.grain_errors.get(each, 1.0) for each in (name, other))
         return own_ps * (1 + own) < other_ps * (1 - others) or other_ps * (1 + others) < own_ps * (1 - own)
+
+    def range_ps(self, name: str, job: int = 0) -> tuple[float, float] | None:
+        """Return the shortest and the longest iteration time with and without jitter, where those differ much.
+
+        Much is more than the spread that is printed, and more than the jitter itself adds where workers wait for the
+        slowest. None where a little jitter changes no more than that, or was not tried.
+        """
+        metrics = self.results[name].jobs[job]
+        times = [metrics.iteration_ps, *(self.jittered_ps[name][job] if name in self.jittered_ps else ())]
+        much_ps = max(metrics.spread_ps, _MUCH * metrics.iteration_ps)
+        return (min(times), max(times)) if max(times) - min(times) > much_ps else None
 
     def shown_speedup(self, name: str, job: int = 0) -> str:
         """Return the speed-up over the baseline for people, or that a coarse simulation cannot tell."""
