@@ -1,18 +1,20 @@
-"""Bounds: iteration times that no schedule of a plan's slices on its paths can beat; docs/deadlines.md proves them.
+"""Bounds: iteration times that no schedule on a plan's paths can beat; docs/deadlines.md proves them.
 
 run_bound_ps        for the mean of a run's measured iterations, from where its workers stood when measuring began
 Demand.busiest_ps   for the mean of many iterations: what the busiest link carries in each
+scenario_bound_ps   for the mean of measured iterations of every schedule, from where all workers begin
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorexpress.chain import NO_CHAIN, Chain, make_chain, occupied_ps
+from tensorexpress.any_slicing import Ways, least_bytes, ways_of
+from tensorexpress.chain import NO_CHAIN, Chain, make_chain, occupied_ps, shortest_chain
 from tensorexpress.changes import ChangeStep, Paces, carried_ps
 from tensorexpress.deadline import gradients_ready_ps, next_starts_ps
 from tensorexpress.graph import ARCHITECTURES
@@ -20,6 +22,7 @@ from tensorexpress.plan import JobPlan, Plan, carried_bytes, changed_links, earl
 from tensorexpress.scenario import Scenario
 from tensorexpress.software import lane_work_ps
 from tensorexpress.trace import JobTrace
+from tensorexpress.units import PS_PER_SECOND
 
 Ints = NDArray[np.int64]
 
@@ -51,6 +54,9 @@ class Demand:
     #: The host of every worker, and how their paces change: another schedule meets changes in other layers.
     hosts: tuple[int, ...] = ()
     paces: Paces = field(default_factory=lambda: Paces(()))
+    #: Of a demand that holds for all slicings: the ways of a byte, and the bytes of an iteration.
+    ways: Ways | None = None
+    bytes: int = 0
 
     @property
     def busiest_ps(self) -> int:
@@ -62,6 +68,17 @@ class Demand:
             # One of them may be served before all others, always.
             return int(self.own_ps[:, -1].min())
         return max(self.lane_ps, int((self.shared_ps + self.owned_ps + self.again_ps).max(initial=0)))
+
+    def all_ps(self, iterations: int) -> int:
+        """Return how long so many iterations occupy a link before the first worker begins another one.
+
+        That worker waits for what all wait for of them all, and for the rest of all but the last: only who has that
+        makes another gradient.
+        """
+        shared, others = iterations, iterations - 1
+        if self.ways is not None:
+            return int(self.ways.all_ps(shared, others) * self.bytes)
+        return int((shared * self.shared_ps + others * (self.owned_ps + self.again_ps)).max(initial=0))
 
 
 def make_demand(plan: Plan, number: int, later: Sequence[Plan] = ()) -> Demand:
@@ -106,13 +123,52 @@ def make_demand(plan: Plan, number: int, later: Sequence[Plan] = ()) -> Demand:
         again_ps=owned_ps * ARCHITECTURES[planned.job.architecture].regathers,
         early_ps=spared_ps,
         chain=NO_CHAIN if later else make_chain(plan, number),
-        lane_ps=_busiest_lane_ps(planned, scenario),
+        lane_ps=int(_lanes_ps(planned, scenario).max(initial=0)),
         in_step=not planned.job.forward_only,
         changing=_changing_links(scenario, shared.sum(axis=1)),
         packet_bytes=plan.longest_packet_bytes,
         hosts=planned.job.workers,
         paces=Paces(scenario.changes),
     )
+
+
+def make_least_demand(plan: Plan, number: int) -> Demand:
+    """Return what a job asks for at least, however tensors are cut and shared among servers, on a plan's paths.
+
+    The plan is of whole tensors: they have the fewest packets and messages.
+    """
+    job, scenario = plan.jobs[number].job, plan.scenario
+    ways, spared_ps, front = ways_of(plan, number), early_ps(scenario), least_bytes(plan, number)
+    for_all = ways.least_ps(ways.shared)
+    byte_ps = np.array([ways.waited_ps(host) for host in dict.fromkeys(job.hosts)])
+    waited, own = (
+        np.maximum(np.floor(each[:, None] * front).astype(np.int64) - spared_ps, 0)
+        for each in (np.maximum(byte_ps[:, 0], for_all), byte_ps[:, 1])
+    )
+    bps = np.array(scenario.fastest().rate_bps, dtype=np.float64)
+    shared_bytes = np.floor(ways.least_of_each_ps() * front[-1] * bps / (8 * PS_PER_SECOND)).astype(np.int64)
+    return Demand(
+        waited_ps=np.repeat(waited, job.gpus_per_host, axis=0),
+        own_ps=np.repeat(own, job.gpus_per_host, axis=0),
+        shared_ps=np.array([int(for_all * front[-1])]),
+        owned_ps=np.zeros(1, dtype=np.int64),
+        again_ps=np.zeros(1, dtype=np.int64),
+        early_ps=spared_ps,
+        chain=shortest_chain(plan, number),
+        lane_ps=_least_lane_ps(plan.jobs[number], scenario),
+        in_step=not job.forward_only,
+        changing=_changing_links(scenario, shared_bytes),
+        packet_bytes=plan.longest_packet_bytes,
+        hosts=job.workers,
+        paces=Paces(scenario.changes),
+        ways=ways,
+        bytes=int(front[-1]),
+    )
+
+
+def is_steady_in(scenario: Scenario) -> bool:
+    """Return whether iterations of a scenario differ by jitter at the most: nothing is lost, and nothing changes."""
+    return not (scenario.loss or scenario.changes)
 
 
 def _changing_links(scenario: Scenario, shared_bytes: Ints) -> tuple[tuple[tuple[ChangeStep, ...], int, int], ...]:
@@ -132,11 +188,21 @@ def _shared_until_ps(demand: Demand, start_ps: int, iterations: int, grain: int)
     return until_ps
 
 
-def _busiest_lane_ps(planned: JobPlan, scenario: Scenario) -> int:
+def _lanes_ps(planned: JobPlan, scenario: Scenario) -> Ints:
+    """Return how long the lanes of every host are occupied, by (host, lane); no rows where software takes no time."""
     job, transport = planned.job, scenario.transport
     if not (transport.copy_rate_bps or transport.message_ps or job.add_rate_bps or job.update_rate_bps):
+        return np.zeros((0, 1), dtype=np.int64)
+    return lane_work_ps(scenario, [(job, planned.graph)])
+
+
+def _least_lane_ps(whole: JobPlan, scenario: Scenario) -> int:
+    """Return how long some lane is occupied at least, however tensors are cut and shared: the mean over hosts alike."""
+    work_ps = _lanes_ps(whole, scenario)
+    if not len(work_ps):
         return 0
-    return int(lane_work_ps(scenario, [(job, planned.graph)]).max())
+    groups = [sorted(set(hosts)) for hosts in (whole.job.servers, whole.job.hosts) if hosts]
+    return max(int(work_ps[group].mean(axis=0).max() * (1 - 1e-3)) for group in groups)
 
 
 def run_bound_ps(demand: Demand, trace: JobTrace, warmup: int, grain: int = 1) -> float:
@@ -146,14 +212,47 @@ def run_bound_ps(demand: Demand, trace: JobTrace, warmup: int, grain: int = 1) -
     times, links and workers are taken at their fastest; but for what all workers wait for in all iterations, links have
     the rates that they have. So many packets are moved as one.
     """
+    starts = trace.forward_start_ps[warmup, :, -1]
+    *_, last_ps = _earliest_starts_ps(demand, trace, warmup, grain)
+    return (last_ps - int(starts.min())) / (len(trace.backward_ps) - warmup)
+
+
+def scenario_bound_ps(demand: Demand, trace: JobTrace, warmup: int, *, is_steady: bool, grain: int = 1) -> float:
+    """Return what the mean of the iterations after the warm-up cannot fall below under any schedule of a scenario.
+
+    Of the run only what is the same under all of them counts: the compute times that were drawn, and when workers start
+    their last layer for the first time, for which nothing has to be sent.
+
+    Of a steady scenario, schedules count that do not win back while measuring what they lost in the warm-up: those are
+    bounded by many iterations, too. Elsewhere workers may stand anywhere when measuring begins.
+    """
+    iterations = len(trace.backward_ps) - warmup
+    # A schedule with a slower warm-up meets slow links and workers earlier.
+    fixed = replace(demand, changing=()) if warmup else demand
+    first = 0 if is_steady else warmup
+    starts_ps = list(_earliest_starts_ps(fixed, trace, first, grain, together=first > 0))
+    mean_ps = (starts_ps[-1] - starts_ps[warmup - first]) / iterations
+    many_ps = max(demand.all_ps(2) - demand.all_ps(1), demand.lane_ps)
+    return max(mean_ps, many_ps) if is_steady and demand.in_step else mean_ps
+
+
+def _earliest_starts_ps(
+    demand: Demand, trace: JobTrace, first: int, grain: int, *, together: bool = False
+) -> Iterator[int]:
+    """Yield when the first worker starts its last layer at the earliest, in every pass from one on.
+
+    In that one workers stand where they stood in the run, or all as far as the first: `together`.
+    """
     forward_ps = demand.paces.at_fastest_ps(demand.hosts, trace.forward_ps, trace.forward_start_ps)
     backward_ps = demand.paces.at_fastest_ps(demand.hosts, trace.backward_ps, trace.backward_start_ps)
-    starts = trace.forward_start_ps[warmup, :, -1]
-    began_ps, iterations = int(starts.min()), len(trace.backward_ps) - warmup
-    ready = gradients_ready_ps(starts, forward_ps[warmup], backward_ps[warmup])
+    starts = trace.forward_start_ps[first, :, -1]
+    if together:
+        starts = np.full_like(starts, starts.min())
+    yield int(starts.min())
+    ready = gradients_ready_ps(starts, forward_ps[first], backward_ps[first])
     # All workers wait for what is shared, so that of all iterations passes before the first of them is done.
-    shared_ps = _shared_until_ps(demand, int(ready[:, -1].min()), iterations, grain) - demand.early_ps
-    for iteration in range(warmup, len(trace.backward_ps)):
+    sent_ps = int(ready[:, -1].min())
+    for iteration in range(first, len(trace.backward_ps)):
         ready = gradients_ready_ps(starts, forward_ps[iteration], backward_ps[iteration])
         forward = forward_ps[iteration + 1]
         if demand.in_step:
@@ -164,4 +263,7 @@ def run_bound_ps(demand: Demand, trace: JobTrace, warmup: int, grain: int = 1) -
                 ready[:, None], forward[:, None], demand.waited_ps[:, None], demand.own_ps[:, None], strict=True
             )
             starts = np.concatenate([next_starts_ps(*worker) for worker in alone])
-    return (max(int(starts.min()), shared_ps) - began_ps) / iterations
+        passes = iteration + 1 - first
+        shared_ps = _shared_until_ps(demand, sent_ps, passes, grain)
+        all_ps = sent_ps + demand.all_ps(passes) if demand.in_step else 0
+        yield max(int(starts.min()), max(shared_ps, all_ps) - demand.early_ps)

@@ -24,7 +24,7 @@ from tensorexpress.graph import (
     index_of,
     kind_of,
 )
-from tensorexpress.plan import JobPlan, Plan, top_of
+from tensorexpress.plan import JobPlan, Plan, parts_of_slices, top_of
 from tensorexpress.sums import VALUES, SumPlan
 from tensorexpress.units import PS_PER_SECOND
 
@@ -87,6 +87,48 @@ def make_chain(plan: Plan, number: int) -> Chain:
     planned = plan.jobs[number]
     layers, cargo = _largest_slices(planned)
     graph = draw(planned.architecture, cargo)
+    return _chain(graph, _message_ps(graph, _sizes(graph, plan, planned), plan, planned), layers, planned)
+
+
+def shortest_chain(plan: Plan, number: int) -> Chain:
+    """Return a chain that is no longer than that of any slicing of a job's tensors on a plan's paths.
+
+    Every message has one byte, and goes to the server that it reaches, or comes from, soonest. A slice has a byte for
+    every part at least, so layers that are smaller are left out.
+    """
+    planned = plan.jobs[number]
+    job, parts = planned.job, parts_of_slices(planned.job)
+    most = max(1, _MOST_MESSAGES // max(1, planned.architecture.messages_per_slice(len(job.hosts))))
+    layers = tuple([tensor for tensor, size in enumerate(job.workload.tensor_bytes) if size >= parts][:most])
+    if not layers:
+        return NO_CHAIN
+    takes: list[Ints] = []
+    for server in job.servers or (-1,):
+        cargo = Cargo(
+            job.hosts,
+            len(layers),
+            np.arange(len(layers)),
+            np.full(len(layers), parts, dtype=np.int64),
+            np.full(len(layers), server, dtype=np.int64),
+            job.sum_rate_bps,
+            job.gpus_per_host,
+            job.local_rate_bps,
+            forward_only=job.forward_only,
+        )
+        graph = draw(job.architecture, cargo)
+        takes.append(_message_ps(graph, graph.bytes, plan, planned))
+    return _chain(graph, np.minimum.reduce(takes), layers, planned)
+
+
+def _sizes(graph: Graph, plan: Plan, planned: JobPlan) -> Ints:
+    """Return the bytes of every message. What switches add are whole packets of values."""
+    packet_bytes = VALUES * planned.job.workload.bytes_per_param
+    of_sums = -(-graph.bytes // packet_bytes) * plan.sum_framing.payload_bytes
+    return np.where(graph.under_way, of_sums, graph.bytes)
+
+
+def _chain(graph: Graph, messages_ps: Ints, layers: tuple[int, ...], planned: JobPlan) -> Chain:
+    """Return the chain of a graph of some layers, from how long every message takes."""
     counts = [len(graph.src), len(graph.sum_host), *2 * [len(planned.job.workers) * len(layers)]]
     first = np.cumsum([0, *counts])
     sources, targets = (np.concatenate([edge[end] for edge in (*graph.edges, *graph.orders)]) for end in (0, 1))
@@ -97,11 +139,7 @@ def make_chain(plan: Plan, number: int) -> Chain:
         first[kind_of(nodes)] + index_of(nodes) for nodes in (sources[counts_here], targets[counts_here])
     )
     takes_ps = np.zeros(first[-1], dtype=np.int64)
-    # What switches add are whole packets of values.
-    packet_bytes = VALUES * planned.job.workload.bytes_per_param
-    of_sums = -(-graph.bytes // packet_bytes) * plan.sum_framing.payload_bytes
-    sizes = np.where(graph.under_way, of_sums, graph.bytes)
-    takes_ps[first[kind_of(MESSAGE)] : first[kind_of(SUM)]] = _message_ps(graph, sizes, plan, planned)
+    takes_ps[first[kind_of(MESSAGE)] : first[kind_of(SUM)]] = messages_ps
     takes_ps[first[kind_of(SUM)] : first[kind_of(GATE)]] = graph.sum_delay_ps
     return Chain(
         layers,

@@ -225,7 +225,7 @@ def _slices(job: Job, slice_bytes: int, sizes: Sequence[int]) -> tuple[SlicePlan
     return tuple(slices)
 
 
-def _one_slice_each(job: Job) -> Graph:
+def one_slice_each(job: Job) -> Graph:
     """Return the graph of a job with one slice for each of its servers, or one where there are none.
 
     All slices of a server move alike, so this says who talks to whom without a message for every slice of a model.
@@ -248,7 +248,7 @@ def moved_bytes(plan: JobPlan, scenario: Scenario) -> Iterator[tuple[int, int, I
     Bytes are by (brings sums, tensor): first those that all workers wait for, then those for the destination alone.
     What is gathered again for the backward pass is left out: it is not on the way from gradients to parameters.
     """
-    graph, hosts, tensors = _one_slice_each(plan.job), len(scenario.cluster.hosts), len(plan.ranks)
+    graph, hosts, tensors = one_slice_each(plan.job), len(scenario.cluster.hosts), len(plan.ranks)
     counts = graph.kind != KINDS.index("regather")
     parts = int(graph.parts[0])
     weights = _weights(plan, scenario, parts).reshape(-1, tensors)
@@ -339,7 +339,7 @@ def _weights(plan: JobPlan, scenario: Scenario, parts: int) -> Ints:
 def talking(scenario: Scenario) -> Iterator[tuple[int, int]]:
     """Yield the pairs of hosts that have something to send each other under some policy; a pair may come again."""
     for job in scenario.jobs:
-        yield from _one_slice_each(job).pairs
+        yield from one_slice_each(job).pairs
     for source in scenario.background:
         if source.src != source.dst:
             yield source.src, source.dst

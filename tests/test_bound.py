@@ -17,8 +17,9 @@ from support.strategies import US, scenarios
 from support.thorough import examples, rest
 
 from tensorexpress.bound import make_demand, run_bound_ps
+from tensorexpress.cluster import with_rates
 from tensorexpress.plan import Plan, make_plan
-from tensorexpress.policy import POLICIES, Policy
+from tensorexpress.policy import POLICIES, Policy, parse_policy
 from tensorexpress.results.advice import notes
 from tensorexpress.results.side_by_side import Result, SideBySide, side_by_side
 from tensorexpress.scenario import Job, Scenario, Transport, read_scenario
@@ -184,3 +185,52 @@ def test_notes_say_where_jobs_can_only_gain_what_others_lose() -> None:
     (note,) = [note for note in notes(compared) if note.startswith("Together: ")]
     assert "for vision and" in note
     assert "for language" in note
+
+
+#: Orders at hosts and in switches, and slices of other sizes.
+OTHERS = (
+    "random", "p3", "bytescheduler", "tensorexpress", "ideal", "fifo:slice=500 B", "fifo:slice=2 KB,switch=strict",
+    "tictac:slice=3 KB", "tensorexpress:slice=1 KB",
+)  # fmt: skip
+
+
+@settings(max_examples=examples(60))
+@given(scenarios() | scenarios(disturbed=False))
+def test_no_slicing_and_no_order_beats_what_is_shown_for_fifo_alone(scenario: Scenario) -> None:
+    def result(policy: str) -> Result:
+        plan = make_plan(scenario, parse_policy(policy))
+        return Result.of(plan, simulate(plan, "fast"))
+
+    fifo = result("fifo")
+    assume(all(metrics.iteration_ps for metrics in fifo.jobs))
+    shown_ps = side_by_side([fifo]).optimal_ps
+    needs_acks = {"bytescheduler"} if not scenario.transport.acks else set()
+    for policy in OTHERS:
+        if policy not in needs_acks:
+            for bound_ps, metrics in zip(shown_ps, result(policy).jobs, strict=True):
+                assert bound_ps <= metrics.iteration_ps * (1 + 1e-9), policy
+
+
+@pytest.mark.parametrize("changed", [(), ("compute.stragglers.h1=1.5",), ("compute.jitter=0.2",)])
+def test_nor_does_one_where_servers_could_be_shared_better(changed: tuple[str, ...]) -> None:
+    """Whole tensors put more on one server than on the other, and slices that are given out in turn less so."""
+    keys = ("job.workers=3", "job.servers=2", "iterations=1", *changed)
+    shown_ps = predicted(*keys).optimal_ps
+    for policy in ("ideal", "tensorexpress"):
+        assert shown_ps[0] <= predicted(*keys, policies=(policy,)).baseline.jobs[0].iteration_ps
+
+
+def test_a_straggler_and_the_link_of_its_first_tensor_decide_where_servers_are_fast() -> None:
+    """Servers at the same rate serve all workers in turn; one that served the straggler first would be as fast."""
+    rates = ("job.model=bert-base", "cluster.bandwidth=40 Gbps", "compute.stragglers.h3=2")
+    scenario = read_scenario(overrides=rates)
+    servers = {scenario.cluster.hosts[server] for server in scenario.jobs[0].servers}
+    links = tuple(
+        with_rates(link, 8 * link.rate_bps, 8 * link.rate_bps) if link.a in servers else link
+        for link in scenario.cluster.links
+    )
+    fast = replace(scenario, cluster=replace(scenario.cluster, links=links, mtu=65535))
+    (bound_ps,) = predict(scenario, ["ideal"]).optimal_ps
+    compared = predict(fast, ["ideal"])
+    assert compared.optimal_ps[0] == pytest.approx(bound_ps, rel=0.01)
+    assert compared.of_optimal("ideal") > 0.985

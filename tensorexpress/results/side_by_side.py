@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
-from tensorexpress.bound import make_demand, run_bound_ps
+from tensorexpress.bound import is_steady_in, make_demand, make_least_demand, scenario_bound_ps
 from tensorexpress.errors import ScenarioError
 from tensorexpress.plan import Plan, make_plan
 from tensorexpress.policy import POLICIES
@@ -159,25 +159,22 @@ def side_by_side(
 
 
 def _optimal_ps(scenario: Scenario, results: Sequence[Result], grain: int) -> tuple[float, ...]:
-    """Return the least bound over the runs compared, each with its own slices and with the finest.
-
-    How to slice is for a policy to choose, and so is where workers stand when measuring begins. The finest slices are
-    those of `ideal`, but for models that would be cut into more than `_MOST_SLICES`.
-    """
-    largest_bytes = max(sum(job.workload.tensor_bytes) for job in scenario.jobs)
-    ideal = POLICIES["ideal"]
-    finest = make_plan(scenario, replace(ideal, slice_bytes=max(ideal.slice_bytes, -(-largest_bytes // _MOST_SLICES))))
-    return tuple(_job_bound_ps(finest, number, results, grain) for number in range(len(scenario.jobs)))
+    """Return per job what no slicing, order or policy beats: of those that sum or place as the ones compared."""
+    whole = make_plan(scenario, POLICIES["fifo"])
+    return tuple(_job_bound_ps(whole, number, results, grain) for number in range(len(scenario.jobs)))
 
 
-def _job_bound_ps(finest: Plan, number: int, results: Sequence[Result], grain: int) -> float:
-    least = make_demand(finest, number)
-    of_run_ps, of_many_ps = [], [least.busiest_ps]
+def _job_bound_ps(whole: Plan, number: int, results: Sequence[Result], grain: int) -> float:
+    demands, is_steady = [make_least_demand(whole, number)], is_steady_in(whole.scenario)
     for result in results:
-        own = make_demand(result.plan, number, [each.replanned.plan for each in result.routes])
-        of_many_ps.append(own.busiest_ps)
-        for demand in (least, own):
-            of_run_ps.append(run_bound_ps(demand, result.trace.jobs[number], result.plan.scenario.warmup, grain))
-    # What bounds many iterations need not bound the few that were measured.
-    shortest_ps = min(result.jobs[number].iteration_ps for result in results)
-    return max(min(of_run_ps), min(*of_many_ps, shortest_ps))
+        policy = result.plan.policy
+        if policy.in_switches or policy.placement != "none" or result.routes:
+            demands.append(make_demand(result.plan, number, [each.replanned.plan for each in result.routes]))
+    traces = [(result.trace.jobs[number], result.plan.scenario.warmup) for result in results]
+    found_ps = (
+        scenario_bound_ps(demand, trace, warmup, is_steady=is_steady, grain=grain)
+        for demand in demands
+        for trace, warmup in traces
+    )
+    # A run that catches up with its warm-up can be shorter.
+    return min(*found_ps, *(result.jobs[number].iteration_ps for result in results))
