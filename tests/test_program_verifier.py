@@ -407,8 +407,8 @@ RULES: list[tuple[str, Any, str]] = [
     # The parser.
     ("parsers/0/init_state", "gone", "the parser has the successor 'gone', which is not there"),
     ("parsers/0/parse_states/0/transitions/0/next_state", "gone", "'start' has the successor 'gone', which is not"),
-    ("parsers/0/parse_states/0/transitions/0/value", "0x100", "does not fit the key of its state"),
-    ("parsers/0/parse_states/0/transitions/0/mask", "-0x1", "does not fit the key of its state"),
+    ("parsers/0/parse_states/0/transitions/0/value", "0x100", "transitions[0].value does not fit 8 bits"),
+    ("parsers/0/parse_states/0/transitions/0/mask", "-0x100", "transitions[0].mask does not fit 8 bits"),
     ("parsers/0/parse_states/0/transitions/1/value", "gone", "a value set that the program does not have"),
     ("parse_vsets/0/compressed_bitwidth", 9, "has a key of 8 bits; accepted: 9 of the value set 'set'"),
     ("parsers/0/parse_states/0/transition_key/0", field("one_v", "v"), "has a key of 128 bits; accepted: 8"),
@@ -633,6 +633,14 @@ def test_a_narrow_field_for_one_of_the_standard_metadata_takes_the_low_bits() ->
     packet = ingress(pipeline, bytes(3))
     packet.egress_rid = 0x135
     assert egress(pipeline, packet) == b"\5\0\0"
+
+
+def test_members_of_a_union_may_be_listed_by_another_name_of_their_type_but_not_differ() -> None:
+    value = changed("header_union_types/0/headers/0/1", "name_in_the_source")
+    assert read_program(text(value)).unions["u"].member_types == ("name_in_the_source", "variable")
+    ids = {header["name"]: header["id"] for header in value["headers"]}
+    value["header_unions"][1]["header_ids"][0] = ids["one_v"]
+    assert "header union 'w' has members of the types 'variable', 'variable'" in refusal(text(value))
 
 
 def test_every_primitive_that_can_be_written_has_a_rule_for_its_parameters() -> None:

@@ -200,10 +200,14 @@ class _Verifier:
 
     def _stacks_and_unions(self) -> None:
         program = self._program
+        known = {header.type.name for header in program.headers.values()}
+        layouts: dict[str, tuple[str, ...]] = {}
         for union in program.unions.values():
             self._place = f"header union {union.name!r}"
             found = self._types(union.headers)
-            if found != union.member_types:
+            # p4c may list a member's type by the name that it has in the source; then all unions of the type agree.
+            listed = (kind if kind in known else own for kind, own in zip(union.member_types, found, strict=False))
+            if len(found) != len(union.members) or found != layouts.setdefault(union.type, tuple(listed)):
                 raise self._wrong(
                     f"members of the types {_listed(found)}", f"those of its type, {_listed(union.member_types)}"
                 )

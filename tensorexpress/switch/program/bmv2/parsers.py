@@ -94,13 +94,11 @@ class ParserReader:
 
     def _split(self, node: JsonNode, key: tuple[Expression, ...]) -> tuple[int, ...]:
         """Cut a number of byte-padded fields into the numbers of the fields."""
-        parts, number = [], node.hexadecimal()
-        for part in reversed(key):
-            size = (self._width(part, node) + 7) // 8 * 8
+        sizes = [(self._width(part, node) + 7) // 8 * 8 for part in key]
+        parts, number = [], node.of_width(sum(sizes))
+        for size in reversed(sizes):
             parts.append(number & ((1 << size) - 1))
             number >>= size
-        if number:
-            raise node.error("does not fit the key of its state")
         return tuple(reversed(parts))
 
     def _width(self, expression: Expression, node: JsonNode) -> int:
