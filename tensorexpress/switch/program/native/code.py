@@ -167,7 +167,7 @@ class IrFunction:
         self.start(here)
         return after
 
-    # SwitchMemory. Addresses are offsets in the context, or names of pointers.
+    # Memory. Addresses are offsets in the context, or names of pointers.
 
     def place(self, pointer: str, region: Region) -> str:
         """Note that a pointer is to the start of a region; return the pointer."""

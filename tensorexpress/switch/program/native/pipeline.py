@@ -109,7 +109,7 @@ class NativePipeline(Pipeline):
         count: int = _WORD.unpack_from(self._context.data, SLOTS["malformed"])[0]
         return count
 
-    # SwitchMemory.
+    # Memory.
 
     def _point(self, slot: str, address: int) -> None:
         _WORD.pack_into(self._context.data, SLOTS[slot], address)
