@@ -697,7 +697,9 @@ def _from_zoo(document: Document, table: Table) -> Workload:
         )
     about = "dtype"
     try:
-        device = table["device"] or models.usual_device(table["dtype"] or "")
+        # Values of a key that is varied are compared, on one device.
+        chooses = not document.is_varied(table.at("dtype"))
+        device = table["device"] or models.usual_device((table["dtype"] or "") if chooses else "")
         dtype, _ = models.rates_of(device, table["dtype"] or "")
         about = "batch"
         return models.load(table["model"], table["batch"] or 0, device, dtype)

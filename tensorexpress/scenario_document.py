@@ -94,6 +94,10 @@ class Document:
         """Whether the key at `path` was given on the command line."""
         return self._option(path) is not None
 
+    def is_varied(self, path: str) -> bool:
+        """Whether the key at `path` was given by --vary, which compares its values."""
+        return (self._option(path) or "").startswith("--vary")
+
     def _option(self, path: str) -> str | None:
         """Return what on the command line set the key at `path`, or a part of its value."""
         for key, option in reversed(list(self.overridden.items())):

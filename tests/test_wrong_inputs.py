@@ -168,6 +168,11 @@ SWEEP = [
     ("sweep --vary job.workers=1:5:99999", INPUT, "STEPS is '99999', not a whole number from 2 to 10000"),
     ("sweep --vary job.workers=0:5:3:log", INPUT, "a logarithmic range starts and ends above 0"),
     ("sweep --vary cluster.delay='1 us:1 Gbps:3'", INPUT, "are not two numbers of one kind"),
+    (
+        "sweep --vary job.dtype=fp16,bf16",
+        INPUT,
+        "--vary job.dtype: device v100 computes in no 'bf16' here; accepted: fp32, fp16; bf16 is on devices a100, h100",
+    ),
     ("sweep --vary policies=fifo,p3", INPUT, "policies cannot be varied"),
     ("sweep --vary job.workers=1,2 --vary job.workers=3", INPUT, "--vary job.workers is given twice"),
     ("sweep --vary seed=0:9999:9999 --vary job.workers=1,2", INPUT, "points; accepted: 1 to 10000"),
