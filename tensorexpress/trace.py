@@ -147,6 +147,8 @@ class JobMetrics:
     latency: Latency
     #: The most that time-outs can have cost: a worker's wait for a layer, as far as its slices waited for time-outs.
     timed_out_ps: float = 0.0
+    #: Length of an iteration half of which took longer: a few long ones do not count.
+    iteration_median_ps: float = 0.0
 
 
 def iterations_ps(job: JobTrace) -> Ints:
@@ -191,6 +193,7 @@ def measure_job(job: JobTrace, warmup: int) -> JobMetrics:
             first_ps=float(latency[:, :, 0].mean()),
         ),
         timed_out_ps=float(_timed_out_ps(job)[warmup:].mean()),
+        iteration_median_ps=float(np.median(measured)),
     )
 
 

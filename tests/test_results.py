@@ -8,6 +8,7 @@ import io
 import json
 import zipfile
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,12 +20,17 @@ from tensorexpress import trace_file
 from tensorexpress.cli import main
 from tensorexpress.results import provenance as module
 from tensorexpress.results import report
+from tensorexpress.results.advice import notes
 from tensorexpress.results.columns import COLUMNS
 from tensorexpress.results.provenance import digest
 from tensorexpress.results.side_by_side import Result, SideBySide, side_by_side
 from tensorexpress.scenario import Scenario, read_scenario
 from tensorexpress.sim.predict import predict
 from tensorexpress.sim.run import simulate
+from tensorexpress.trace import JobMetrics, iterations_ps
+from tensorexpress.units import PS_PER_MS, format_ms
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
 
 SMALL = ("name=small", "job.model=alexnet", "job.workers=2", "job.servers=1", "iterations=1", "seed=7")
 
@@ -183,3 +189,28 @@ def test_a_sweep_says_at_every_point_what_made_it():
 
 def test_examples_in_docstrings():
     assert doctest.testmod(module).failed == 0
+
+
+def test_medians_stand_beside_means_where_time_outs_of_a_few_iterations_decide() -> None:
+    keys = (
+        f"job.csv={EXAMPLES / 'sums.csv'}",
+        "job.workers=3",
+        "job.servers=2",
+        "cluster.bandwidth=5 Mbps",
+        "iterations=10",
+    )
+    slow = (*keys, "cluster.delay=10 ms", "transport.rto_min=1 s")
+
+    def shown(*changed: str) -> tuple[JobMetrics, list[str]]:
+        compared = predict(read_scenario(overrides=[*slow, *changed]), ["switchml"])
+        (metrics,) = compared.baseline.jobs
+        lengths_ps = iterations_ps(compared.baseline.trace.jobs[0])[compared.scenario.warmup :]
+        assert metrics.iteration_median_ps == np.median(lengths_ps)
+        (row,) = compared.rows()
+        assert row["iteration_median_ms"] == metrics.iteration_median_ps / PS_PER_MS
+        return metrics, [note for note in notes(compared) if "in the median" in note]
+
+    metrics, (note,) = shown("loss=0.005")
+    assert metrics.iteration_median_ps < 0.9 * metrics.iteration_ps
+    assert f"{format_ms(metrics.iteration_ps)} on average and {format_ms(metrics.iteration_median_ps)} in the m" in note
+    assert shown()[1] == []

@@ -28,6 +28,9 @@ _EQUAL = 1.001
 #: Gains and shares below this are called nothing.
 _WORTH_IT = 0.02
 
+#: By so much a mean differs from the median where a few iterations decide it.
+_FEW_DECIDE = 0.05
+
 #: A policy that is slower by more than this share is told of.
 _SLOWER = 0.01
 
@@ -507,6 +510,14 @@ def _about_network(compared: SideBySide) -> Iterator[str]:
                 "round trips would do, if hosts can keep to them."
             )
         for job, metrics in zip(compared.scenario.jobs, result.jobs, strict=True):
+            apart_ps = abs(metrics.iteration_ps - metrics.iteration_median_ps)
+            if retransmissions and apart_ps >= _FEW_DECIDE * metrics.iteration_ps:
+                of = f" of {job.name}" if len(result.jobs) > 1 else ""
+                yield (
+                    f"Under {name}, iterations{of} take {format_ms(metrics.iteration_ps)} on average and "
+                    f"{format_ms(metrics.iteration_median_ps)} in the median: time-outs of a few decide the mean, so "
+                    "compare medians, or many iterations."
+                )
             share = metrics.timed_out_ps / metrics.iteration_ps
             if share >= _WORTH_IT:
                 of = f" of {job.name}" if len(result.jobs) > 1 else ""

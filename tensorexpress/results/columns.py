@@ -78,6 +78,7 @@ def _time(name: str, read_ps: Callable[[JobResult], float], heading: tuple[str, 
 
 JOB_COLUMNS = (
     _time("iteration", lambda result: result.metrics.iteration_ps, ("iteration", "ms")),
+    _time("iteration_median", lambda result: result.metrics.iteration_median_ps),
     _time("iteration_spread", lambda result: result.metrics.spread_ps, ("", "+-")),
     _time("compute", lambda result: result.metrics.compute_ps),
     _time("optimal", lambda result: result.optimal_ps),

@@ -24,6 +24,7 @@ METRICS: Mapping[str, Callable[[JobMetrics], float]] = {
     "iteration": lambda metrics: metrics.iteration_ps,
     "compute": lambda metrics: metrics.compute_ps,
     "blocking": lambda metrics: metrics.blocking_ps,
+    "iteration, median": lambda metrics: metrics.iteration_median_ps,
     "blocking, median": lambda metrics: metrics.blocking_median_ps,
     "blocking, worst worker": lambda metrics: metrics.blocking_worst_ps,
     "latency, mean": lambda metrics: metrics.latency.mean_ps,
