@@ -19,6 +19,7 @@ from tensorexpress.errors import ProgramError
 from tensorexpress.program_engines import AUTO, NATIVE
 from tensorexpress.switch.program.compiled import compile_program
 from tensorexpress.switch.program.native.code import IrFunction, IrModule
+from tensorexpress.switch.program.native.layout import SLOT_NAMES, SLOTS
 from tensorexpress.switch.program.native.regions import Extent, Region, Regions, excess
 from tensorexpress.switch.program.native.unsupported import Unsupported
 
@@ -179,14 +180,18 @@ def test_an_extent_that_is_proven_holds_for_all_values(random: Random) -> None:
 
 
 def test_memory_that_nothing_is_known_of_is_not_used() -> None:
-    code = IrFunction(IrModule(Regions()), "define void @f(ptr %c)")
-    room = code.room(16)
+    slots = Regions()
+    slots.add("slots", 0, 8 * len(SLOT_NAMES))
+    code = IrFunction(IrModule(slots), "define void @f(ptr %c)")
+    room, frame = code.room(16), code.pointer(SLOTS["frame"], Region("frame", Extent()))
     for use in (
         lambda: code.load(0, base="%p"),
+        lambda: code.load(0, 8, frame),
+        lambda: code.copy(room, code.element("%v", frame, Region("frame", Extent(8))), 9),
         lambda: code.load("%v", base=room),
         lambda: code.copy(room, room, "%v"),
         lambda: code.copy(room, code.room(8), 16),
-        lambda: code.clear(0, 8),
+        lambda: code.clear(0, 8 * len(SLOT_NAMES) + 1),
         lambda: code.element("%v", room, Region("element", Extent(8))) and code.load(8, base="%v3"),
     ):
         with pytest.raises(Unsupported):

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 
+from tensorexpress.errors import ProgramError
+from tensorexpress.program_engines import CHECKED_VARIABLE
 from tensorexpress.switch.program.native.layout import SLOTS
 from tensorexpress.switch.program.native.memory import Block
 from tensorexpress.switch.program.native.unsupported import Unsupported
@@ -20,7 +22,7 @@ from tensorexpress.switch.program.native.unsupported import Unsupported
 CHECKED_SYMBOLS = ("te_extra", "te_count", "te_found", "te_first")
 
 #: Regions whose place Python or the stage knows, violations that are noted, and bytes of the widest number.
-_MOST_EXTRA, _MOST_NOTED, _WIDEST = 4096, 64, 2048
+_MOST_EXTRA, _MOST_NOTED, _WIDEST = 2**16, 64, 2048
 
 #: A region that is not known when the program is written: any that has the bytes.
 ANY = -1
@@ -178,7 +180,7 @@ class AccessChecks:
     def _write(self, name: str, address: int, size: int) -> None:
         number = self._numbers.setdefault(name, len(self._numbers))
         if number >= _MOST_EXTRA:
-            raise OutsideAccess(f"a checked program has more than {_MOST_EXTRA} regions")
+            raise ProgramError(f"a checked program has at most {_MOST_EXTRA} regions; unset {CHECKED_VARIABLE}")
         words = (ctypes.c_uint64 * 3).from_address(self._symbols["te_extra"] + 24 * number)
         words[:] = [address, address + size, int(name in self._layout.made_of_others)]
         ctypes.c_uint64.from_address(self._symbols["te_count"]).value = len(self._numbers)

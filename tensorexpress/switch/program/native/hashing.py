@@ -129,7 +129,7 @@ class HashCode:
 
     def _with_payload(self, buffer: str, size: str) -> str:
         code = self._code
-        frame, length = code.pointer(SLOTS["frame"], Region("frame", None)), code.frame_length()
+        frame, length = code.pointer(SLOTS["frame"], Region("frame", Extent())), code.frame_length()
         payload, rest = self._headers.payload(frame, length)
         code.copy(code.address(size, buffer), payload, rest)
         return code.bound(code.op(f"add i64 {size}, {rest}"), extent(size) + extent(rest))

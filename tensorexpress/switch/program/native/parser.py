@@ -88,7 +88,7 @@ class ParserCode:
 
     def _window(self, size: Extent) -> str:
         """Return a pointer to the next bytes of the frame, of which so many are required."""
-        frame = self._code.pointer(SLOTS["frame"], Region("frame", None))
+        frame = self._code.pointer(SLOTS["frame"], Region("frame", Extent()))
         return self._code.element(self._at(), frame, Region("frame", size))
 
     def _step(self, step: Primitive) -> None:

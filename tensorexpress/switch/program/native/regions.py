@@ -76,7 +76,7 @@ def excess(end: Extent, size: Extent, bounds: Mapping[str, Extent]) -> int | Non
 
 @dataclass(slots=True)
 class Region:
-    """A piece of memory. Its size is None while the program is being written that decides it: the frame and `used`."""
+    """A piece of memory. Its size is None while the program is being written that decides it."""
 
     name: str
     size: Extent | None
