@@ -208,7 +208,7 @@ def say_if_long(scenario: Scenario, policies: Sequence[Policy], packets: int, en
     if cost.seconds < _SAID_FROM_SECONDS and cost.bytes < _SAID_FROM_BYTES:
         return
     coarse = f" with {packets} packets moved as one" if packets > 1 else ""
-    # Where switches sum, packets move one by one.
+    # A simulation of sums in switches has no grain.
     faster = "" if any(policy.in_switches for policy in policies) else "; --grain PACKETS trades accuracy for time"
     needs = f"about {format_duration(cost.seconds)} and {cost.bytes / 10**9:.1f} GB of memory"
     say(f"this takes {needs}{coarse}{faster}")

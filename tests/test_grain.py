@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 from support.thorough import one_in, rest
 
+from tensorexpress import memory
 from tensorexpress.errors import InputError
 from tensorexpress.plan import make_plan
 from tensorexpress.policy import POLICIES, Policy, parse_policy
@@ -16,8 +20,9 @@ from tensorexpress.results.page.document import page
 from tensorexpress.results.report import as_json, as_table
 from tensorexpress.scenario import Job, Scenario, Transport, read_scenario
 from tensorexpress.scenario_keys import USUAL_POLICIES
+from tensorexpress.sim.cost import counts_of, expected_cost
 from tensorexpress.sim.grain import choose_grain, coarse_error, coarsened, compared_grain, usual_seconds
-from tensorexpress.sim.predict import predict
+from tensorexpress.sim.predict import grain_of, predict
 from tensorexpress.sim.run import simulate, simulate_coarsely
 from tensorexpress.topologies import custom, star
 from tensorexpress.trace import iterations_ps, measure_job
@@ -218,3 +223,50 @@ def test_a_grain_that_is_no_number_of_packets_is_refused(grain):
 def test_a_word_that_is_no_grain_is_refused():
     with pytest.raises(InputError, match="grain 'coarse': accepted: a number of packets from 1 on, or 'auto'"):
         predict(read_scenario(), ["fifo"], grain="coarse")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "name", "grain"),
+    [
+        ("job.workers=8 job.servers=4", "fifo", 1),
+        ("job.workers=8 job.servers=4", "ideal", 4),
+        ("job.workers=8 job.architecture=ring", "tensorexpress", 1),
+        ("job.workers=8 job.architecture=fsdp", "p3", 8),
+        ("job.workers=4", "switchml", 1),
+    ],
+)
+def test_announced_costs_rest_on_counts_that_are_true(overrides, name, grain):
+    scenario, policy = read_scenario(None, overrides.split()), parse_policy(name)
+    coarse, trace = simulate_coarsely(make_plan(scenario, policy), grain)
+    counts = counts_of(scenario, policy, grain)
+    assert counts.transmissions == pytest.approx(trace.transmissions, rel=0.25)
+    messages = sum(len(job.graph.src) - int(job.graph.under_way.sum()) for job in coarse.jobs)
+    assert counts.messages == pytest.approx(messages, rel=0.01)
+
+
+@rest()
+def test_memory_is_announced_within_half_of_its_peak():
+    """In a process of its own, whose peak is that of the prediction alone."""
+    code = (
+        "import json, resource\n"
+        "from tensorexpress.scenario import read_scenario\n"
+        "from tensorexpress.sim.predict import announced_cost, checked_policies, predict\n"
+        "scenario = read_scenario(None, ['job.workers=32', 'job.architecture=ring'])\n"
+        "policies = checked_policies(scenario, ['fifo', 'tensorexpress'])\n"
+        "cost = announced_cost(scenario, policies, 8)\n"
+        "predict(scenario, policies, grain=8)\n"
+        "print(json.dumps([cost.bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10]))\n"
+    )
+    announced, peak = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+    assert peak / 1.5 < announced < 1.5 * peak
+    assert peak > 250_000_000, "far more than a process that simulates nothing"
+
+
+def test_what_does_not_fit_into_memory_is_refused_by_what_was_announced(monkeypatch):
+    scenario = read_scenario(None, ["job.workers=32", "job.servers=16"])
+    needed = expected_cost(scenario, USUAL).bytes
+    assert needed > 5 * expected_cost(read_scenario(), USUAL[:1]).bytes / 2
+    monkeypatch.setattr(memory, "installed_bytes", lambda: round(0.9 * needed))
+    with pytest.raises(InputError, match=r"needs about .* of memory for 4 simulations; accepted: what fits"):
+        grain_of(scenario, USUAL, "auto")
+    assert grain_of(scenario, USUAL[:1], "auto") == 1
