@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import pickle
 import re
+import socket
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import test_native_loop
 from google.protobuf import text_format
 from support import tiny
+from support.passes import document, through
 from support.runtime_support import DOCUMENT, FITTED, P4INFO, Client, update
 from support.thorough import rest
 from test_device_process import children, command, port_option, wires
@@ -28,6 +32,8 @@ from tensorexpress.switch import device
 from tensorexpress.switch.counted import ALLOWANCE, LOOP, NO_MEMORY, NO_PORT, RELOADED, TOO_MANY_ROUNDS
 from tensorexpress.switch.device import Switch
 from tensorexpress.switch.engines import make_switch
+from tensorexpress.switch.link import SwitchEnd
+from tensorexpress.switch.loop import Loop, LoopSettings
 from tensorexpress.switch.native.allowances import SharedAllowances
 from tensorexpress.switch.native.words import COPIED_ARRIVAL
 from tensorexpress.switch.operations import (
@@ -48,6 +54,7 @@ from tensorexpress.switch.p4runtime.p4info import read_p4info
 from tensorexpress.switch.p4runtime.status import Code, Refused
 from tensorexpress.switch.p4runtime.store import Recorder, Store
 from tensorexpress.switch.packet import DROP_PORT, SwitchPacket
+from tensorexpress.switch.program import pipeline as pipeline_module
 from tensorexpress.switch.program.budgets import (
     BASE_BYTES,
     COPIES_IN_TURN,
@@ -63,6 +70,7 @@ from tensorexpress.switch.program.budgets import (
 )
 from tensorexpress.switch.program.compiled import compile_program
 from tensorexpress.switch.program.engines import make_pipeline
+from tensorexpress.switch.program.pipeline import Pipeline
 from tensorexpress.switch.traffic import PortSettings
 
 Sent = list[tuple[int, bytes, int]]
@@ -532,3 +540,36 @@ def wait_for_probe(ends: Any) -> None:
     """Return when the switch has taken all frames that were sent before."""
     ends[0][0].send(bytes([PROBE]) + bytes(10))
     assert ends[2][0].recv(65536)[0] == PROBE
+
+
+def test_no_more_than_two_programs_take_memory_at_a_time() -> None:
+    """Programs may be replaced faster than the loop, beside packets and requests, takes old ones apart."""
+    code = pickle.dumps(compile_program(with_arrays("register", 2, 10_000, 32)))
+    with ExitStack() as stack:
+        ends = [stack.enter_context(end) for _ in range(2) for end in socket.socketpair()]
+        loop = Loop(LoopSettings({}), SwitchEnd(ends[0], ends[2]))
+        stack.enter_context(loop._resources)
+        replaced: list[Any] = []
+        for _ in range(4):
+            for step in loop._prepare(code):
+                assert step is None
+            assert not loop._chores
+            for each in replaced:
+                assert not any(array.cells for array in each._arrays["register"].values())
+            replaced += [loop.switch.configuration.program] if loop.switch.configuration.program is not None else []
+            loop._switch_over()
+            assert len(loop._chores) <= 1
+
+
+def test_all_tables_remember_a_bounded_number_of_keys_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline_module, "MOST_REMEMBERED", 12)
+    pipeline = Pipeline(document("matching"))
+    tables = [table for table in pipeline._tables.values() if table.info.key and not table.info.is_exact]
+    assert len(tables) > 1
+    choose, most = Random(1), 0
+    for _ in range(300):
+        through(pipeline, choose.randbytes(64))
+        remembered = sum(len(table.known) for table in tables)
+        assert remembered <= 12
+        most = max(most, remembered)
+    assert most > 1

@@ -136,7 +136,6 @@ class Loop:
         self._next = Configuration()
         self._gathered: list[Operation] = []
         self._at_once: dict[str, Callable[..., object]] = {
-            "prepare": self._prepare,
             "switch_over": self._switch_over,
             "swap": lambda program: self.switch.swap(pickle.loads(program)),
             "gather": self._gather,
@@ -148,6 +147,7 @@ class Loop:
             "stop": lambda: encode_statistics(self._statistics()),
         }
         self._in_slices: dict[str, Callable[..., _Work]] = {
+            "prepare": self._prepare,
             "apply": lambda operations: _apply(self.switch.configuration, operations),
             "set_up": lambda operations: _apply(self._next, operations),
             "ask": lambda queries: _ask(self.switch.configuration, queries),
@@ -335,9 +335,14 @@ class Loop:
                 return
         self._chores.popleft()
 
-    def _prepare(self, program: bytes) -> None:
+    def _prepare(self, program: bytes) -> _Work:
+        """Make a program, after all that were replaced have given back their memory: there are two at most."""
         self._discard(self._next)  # one that was never completed
         self._next = Configuration()
+        while self._chores:
+            for _ in self._chores[0]:
+                yield None
+            self._chores.popleft()
         self._next = self.switch.prepare(pickle.loads(program))
 
     def _switch_over(self) -> None:

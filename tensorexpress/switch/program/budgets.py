@@ -50,6 +50,9 @@ TURN_PS = 10**10
 #: and packets that wait.
 MOST_GROWTH_BYTES = 2**32
 
+#: Keys whose rows all tables of a program together remember in Python, so that a key that repeats is found at once.
+MOST_REMEMBERED = 2**17
+
 #: Bytes of a BMv2 JSON document, and of a P4Info.
 LARGEST_DOCUMENT = 2**22
 

@@ -111,8 +111,9 @@ def _state_bytes(program: Bmv2Program, generated: Generated) -> int:
     for var in generated.carried:
         item = headers[var.header].type.field(var.part) if isinstance(var.part, str) and var.header in headers else None
         numbers += _NUMBER_BYTES + (item.bits // 8 if item is not None else 0)
-    packed = sum(sum(item.bits for item in header.type.fields) // 8 for header in headers.values())
-    return numbers + packed
+    # Headers that egress leaves as they are, as bytes.
+    wire = [header.type.fields for header in headers.values() if not header.metadata]
+    return numbers + sum(item.bits for fields in wire for item in fields) // 8
 
 
 def _native(

@@ -33,6 +33,7 @@ from tensorexpress.switch.operations import (
 from tensorexpress.switch.packet import EndlessLoop, SwitchPacket
 from tensorexpress.switch.program.bmv2.document import CONTRADICTIONS, contradiction
 from tensorexpress.switch.program.bmv2.values import ArrayInfo, TableInfo
+from tensorexpress.switch.program.budgets import MOST_REMEMBERED
 from tensorexpress.switch.program.compiled import CompiledProgram, compile_program
 from tensorexpress.switch.program.externs import ARRAYS, ValueSet
 from tensorexpress.switch.program.hashes import hash_function
@@ -71,6 +72,9 @@ class Pipeline:
     def _load(self) -> None:
         self._profiles = {name: self._make_profile(name) for name in self.program.profiles}
         self._tables = {name: self._make_table(info) for name, info in self.program.tables.items()}
+        found = [table for table in self._tables.values() if table.info.key and not table.info.is_exact]
+        for table in found:
+            table.most_remembered = min(table.most_remembered, max(1, MOST_REMEMBERED // len(found)))
         #: By kind, then by name; a direct array has its cells in the rows of its table.
         self._arrays: dict[str, dict[str, Any]] = {
             kind: {name: self._make_array(kind, info) for name, info in arrays.items() if info.table is None}

@@ -27,7 +27,8 @@ from tensorexpress.switch.program.bmv2.values import TableInfo
 from tensorexpress.switch.program.externs import MeterCell
 from tensorexpress.switch.program.match_kinds import BMV2_KINDS, EXACT, LPM
 
-#: Results remembered per table; a table that meets more keys than this starts again from none.
+#: Results remembered per table, fewer where tables of a program are many; a table that meets more keys than this starts
+#: again from none.
 _LARGEST_CACHE = 8192
 
 
@@ -141,6 +142,7 @@ class MatchTable:
         self.default = self._new_row(None)
         self.rows: dict[tuple[Key, int], TableRow] = {}
         self.known: dict[Any, TableRow] = {}
+        self.most_remembered = _LARGEST_CACHE
         self.set_default(None)
 
     def set_default(self, action: TableAction | None) -> None:
@@ -203,7 +205,7 @@ class MatchTable:
         raise NotImplementedError
 
     def _remember(self, key: Any, row: TableRow) -> TableRow:
-        if len(self.known) >= _LARGEST_CACHE:
+        if len(self.known) >= self.most_remembered:
             self.known.clear()
         self.known[key] = row
         return row
