@@ -456,6 +456,15 @@ def many_tables() -> bytes:
     return json.dumps(value).encode()
 
 
+def many_emitted() -> bytes:
+    """Return a program that would make a frame of 300 MB from one that has a large header once."""
+    value = json.loads(DOCUMENTS["switchboard"])
+    ethernet = next(kind for kind in value["header_types"] if kind["name"] == "ethernet_t")
+    ethernet["fields"] += [[f"f{number}", 4096] for number in range(100)]
+    value["deparsers"][0]["order"] = ["ethernet"] * 6000
+    return json.dumps(value).encode()
+
+
 def many_states() -> bytes:
     value = json.loads(DOCUMENTS["switchboard"])
     states = value["parsers"][0]["parse_states"]
@@ -485,6 +494,7 @@ def many_states() -> bytes:
         (json.dumps(with_destination(product(17))).encode(), "bits; accepted: up to 65536"),
         (json.dumps(with_destination(operation("two_comp_mod", FIELD, hexadecimal(10**9)))).encode(), "1 to 4096 bits"),
         (many_tables(), "more than 524288 characters of code"),
+        (many_emitted(), "the deparser has 307284000 bytes of headers; accepted: up to 262144"),
         (many_states(), "states, tables or primitives in one graph; accepted: up to 4096"),
     ],
 )

@@ -69,6 +69,9 @@ WIDEST_NUMBER_BITS = 2**16
 #: Bytes of a header on the wire; no frame is longer.
 LARGEST_HEADER = 2**16
 
+#: Bytes of all headers that the deparser lists, one that is listed twice counted twice; a frame grows by no more.
+LARGEST_EMITTED = 2**18
+
 #: Elements of a header stack, and parts of a parser's select.
 LARGEST_STACK = 256
 LARGEST_SELECT = 64

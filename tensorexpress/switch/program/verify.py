@@ -7,6 +7,7 @@ itself (a list where a list must be, ids that are not there) are in bmv2/, which
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -35,6 +36,7 @@ from tensorexpress.switch.program.bmv2.values import (
     TableInfo,
     Text,
 )
+from tensorexpress.switch.program.budgets import LARGEST_EMITTED, beyond
 from tensorexpress.switch.program.codegen.layout import groups_of
 from tensorexpress.switch.program.codegen.standard import ALIASED, V1MODEL_BITS
 from tensorexpress.switch.program.hashes import ALGORITHMS
@@ -305,9 +307,16 @@ class _Verifier:
 
     def _deparser(self) -> None:
         self._place = "the deparser"
+        types, sizes = Counter[str](), dict[str, int]()
         for name in self._program.emitted:
-            if self._program.headers[name].metadata:
+            header = self._program.headers[name]
+            if header.metadata:
                 raise self._wrong(f"the struct {name!r}", "headers")
+            types[header.type.name] += 1
+            sizes.setdefault(header.type.name, sum(item.bits for item in header.type.fields) // 8)
+        size = sum(count * sizes[name] for name, count in types.items())
+        if size > LARGEST_EMITTED:
+            raise beyond(self._place, size, LARGEST_EMITTED, "bytes of headers")
 
     # Expressions.
 
