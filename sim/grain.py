@@ -41,6 +41,9 @@ _WORTH_IT = 0.2
 #: hosts, or because workers that sum among themselves compute for different times.
 _ERROR, _ERROR_OF_HOST_ORDER, _ERROR_OF_DRIFT = 0.02, 0.06, 0.1
 
+#: The architecture whose iterations often have two lengths, between which little decides, also without jitter.
+_NEAR_THRESHOLDS = "tree"
+
 #: How many times the change at another grain is added to that.
 _ERROR_PER_CHANGE = 2
 
@@ -72,7 +75,9 @@ def coarse_error(scenario: Scenario, policy: Policy, change: float) -> float:
     `benchmarks/announce.py` measures in how many cases that is enough; docs/simulator.md has the result.
     """
     drifts = any(
-        set(job.workers) & set(job.servers) or ((scenario.jitter or scenario.stragglers) and not job.servers)
+        set(job.workers) & set(job.servers)
+        or job.architecture == _NEAR_THRESHOLDS
+        or ((scenario.jitter or scenario.stragglers) and not job.servers)
         for job in scenario.jobs
     )
     least = _ERROR_OF_HOST_ORDER if policy.orders_in_hosts and not policy.orders_in_switches else _ERROR

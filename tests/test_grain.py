@@ -192,6 +192,7 @@ def test_the_announced_error_covers_what_a_grain_costs():
         ("job.model=alexnet job.workers=2 job.servers=1 cluster.bandwidth=5Gbps", "p3", 64),
         ("job.model=vgg16 job.workers=2 job.servers=1 cluster.bandwidth=5Gbps", "p3", 16),
         ("job.workers=4 job.architecture=ring cluster.bandwidth=5Gbps", "tensorexpress", 16),
+        ("job.model=alexnet job.workers=8 job.architecture=tree cluster.bandwidth=25Gbps", "fifo", 16),
         ("job.model=inception-v3 job.workers=4 job.servers=2 cluster.bandwidth=2Gbps", "fifo", 64),
     ):
         scenario, policy = read_scenario(None, overrides.split()), POLICIES[name]
