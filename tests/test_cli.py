@@ -158,6 +158,8 @@ def test_a_prediction_near_a_threshold_has_a_range(tmp_path):
         assert (note in result.stdout) == (high - low > 0.02 * own), result.stdout
         found[bandwidth] = high / low - 1
     assert found["2 Gbps"] > 0.2 > 0.02 > found["10 Gbps"]
+    options += ["--set", "cluster.bandwidth=2 Gbps", "--set", "compute.jitter=0.05"]
+    assert "Near a threshold: with other draws of compute times, iterations" in run("predict", *options).stdout
 
 
 @pytest.mark.parametrize("verb", ["predict", "explain"])

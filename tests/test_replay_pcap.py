@@ -214,6 +214,25 @@ def test_a_program_with_ports_beyond_those_of_v1model_is_refused_in_one_line(eng
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("engine", ["python", "native"])
+def test_frames_to_ports_beyond_32_bits_are_dropped_and_counted(engine, tmp_path):
+    document = tiny.program(
+        {"e": ([["p", 64, False]], None)},
+        {"h": "e"},
+        [tiny.state("start", [tiny.extract("h")])],
+        [tiny.assign(tiny.field("scalars", "wide"), tiny.field("h", "p"))],
+        scalars=[["wide", 63, False]],
+        field_aliases=[["standard_metadata.egress_spec", ["scalars", "wide"]]],
+    )
+    (tmp_path / "wide.json").write_bytes(tiny.text(document))
+    ports = [7, 2**32 - 1, 2**32, 2**63 - 1]
+    write_pcap(tmp_path / "in.pcap", [TimedFrame(time, port.to_bytes(8)) for time, port in enumerate(ports)])
+    result = run(tmp_path / "wide.json", "--engine", engine, "--in", f"0={tmp_path}/in.pcap", "--out", tmp_path / "out")
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"port7-out.pcap", "port4294967295-out.pcap"}
+    assert "ports that do not exist: 2 " in result.stdout
+
+
 def test_options_of_a_switch_that_is_not_started_are_refused():
     result = CliRunner().invoke(main, ["switch", "--rate", "1 Gbps", "replay", "p.json", "--in", "0=a", "--out", "d"])
     assert result.exit_code == 2

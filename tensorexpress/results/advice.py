@@ -320,10 +320,13 @@ def _about_threshold(compared: SideBySide, job: int) -> Iterator[str]:
         for name, (low, high) in ((name, each) for name, each in ranges.items() if each is not None)
     ]
     if found:
-        yield (
-            f"Near a threshold: when compute times vary by {JITTER:.1%}, iterations take {', '.join(found)}; the table "
-            "has one value of each range."
+        # With jitter of its own, a scenario is simulated again with other draws of about the same spread.
+        cause = (
+            "with other draws of compute times"
+            if compared.scenario.jitter
+            else f"when compute times vary by {JITTER:.1%}"
         )
+        yield (f"Near a threshold: {cause}, iterations take {', '.join(found)}; the table has one value of each range.")
 
 
 def _about_changes(compared: SideBySide, job: int) -> Iterator[str]:

@@ -65,6 +65,7 @@ from tensorexpress.switch.ports import FramePort
 from tensorexpress.switch.program.budgets import (
     COPIES_AT_ONCE,
     COPIES_IN_TURN,
+    LARGEST_PORT,
     MOST_PASSES,
     MOST_PORTS,
     MOST_WAITING,
@@ -408,6 +409,9 @@ class Switch:
     def _forward(self, packet: SwitchPacket, number: int, now_ps: int) -> None:
         """Put a packet into the queue of its port, or through egress at once where the link has no rate."""
         port = self._ports.get(number) or self._new_port(number)
+        if number > LARGEST_PORT:  # egress would be given a number that it has no room for
+            port.drops[NO_PORT] += 1
+            return
         packet.egress_port = number
         if packet.priority > port.top_priority:
             port.drops[NO_QUEUE] += 1
@@ -592,7 +596,7 @@ class Switch:
 
     def _new_port(self, number: int) -> CountedPort:
         """Attach a port where any number is one and return it; else return the port of all other numbers."""
-        if not self._any_port or number < 0 or len(self._ports) >= MOST_PORTS:
+        if not self._any_port or not 0 <= number <= LARGEST_PORT or len(self._ports) >= MOST_PORTS:
             return self._nowhere
         port = self._ports[number] = self._attach(number, self._default)
         return port

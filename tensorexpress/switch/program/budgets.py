@@ -29,6 +29,9 @@ MOST_REPLICAS = 1024
 #: Ports of a switch on which every number is a port; v1model has 511 numbers.
 MOST_PORTS = 4096
 
+#: Largest number of such a port; P4Runtime's have 32 bits. Frames to a larger one go to no port.
+LARGEST_PORT = 2**32 - 1
+
 #: Copies that one arriving frame and all copies of it may cause together, each round of one through the program counted
 #: as a copy, and the bytes of these copies; v1model bounds neither.
 MOST_COPIES = 2**12
