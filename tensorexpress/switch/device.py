@@ -126,7 +126,7 @@ class Switch:
         self._waiting = WaitingMemory(self._python_packets_bytes)
         self._default = default
         self._any_port = ports is None
-        #: Packets choose numbers of up to 32 bits, so one counter is kept for all that no port has.
+        #: Packets may choose any number, so one counter is kept for all that no port has.
         self._nowhere = CountedPort(NOWHERE, PLAIN, attached=False)
         self._ports = {number: self._attach(number, settings) for number, settings in (ports or {}).items()}
         if cpu_port is not None:
