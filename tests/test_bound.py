@@ -220,6 +220,7 @@ def test_nor_does_one_where_servers_could_be_shared_better(changed: tuple[str, .
         assert shown_ps[0] <= predicted(*keys, policies=(policy,)).baseline.jobs[0].iteration_ps
 
 
+@rest()
 def test_a_straggler_and_the_link_of_its_first_tensor_decide_where_servers_are_fast() -> None:
     """Servers at the same rate serve all workers in turn; one that served the straggler first would be as fast."""
     rates = ("job.model=bert-base", "cluster.bandwidth=40 Gbps", "compute.stragglers.h3=2")
