@@ -99,7 +99,7 @@ def test_chains_bound_what_only_latency_makes_long(architecture: str, changes: d
     assert bound_ps > 0.99 * took_ps
 
 
-def test_a_run_that_ends_with_bytes_to_come_is_said_to_and_is_the_optimum_itself() -> None:
+def test_a_run_that_ends_with_bytes_to_come_is_said_to_and_is_not_below_the_optimum() -> None:
     """As if one worker had got all its bytes of the last iteration before any other did."""
     compared = predicted("job.architecture=tree", "cluster.bandwidth=2 Gbps", "iterations=1")
     result, (job,) = compared.baseline, compared.baseline.trace.jobs
@@ -109,7 +109,8 @@ def test_a_run_that_ends_with_bytes_to_come_is_said_to_and_is_the_optimum_itself
     early[-1, 3, -1] = early[-2, :, -1].min() + 0.9 * needed_ps
     trace = replace(result.trace, jobs=(replace(job, forward_start_ps=early),))
     ahead = side_by_side([Result.of(result.plan, trace)])
-    assert ahead.optimal_ps[0] == ahead.baseline.jobs[0].iteration_ps == pytest.approx(0.9 * needed_ps)
+    # How much others may catch up is open then, so less is sure.
+    assert ahead.optimal_ps[0] <= ahead.baseline.jobs[0].iteration_ps == pytest.approx(0.9 * needed_ps)
     assert "although a link needs" in notes(ahead)[0]
 
 
