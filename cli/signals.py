@@ -48,7 +48,8 @@ def stopped_by_signals(computes: bool = False) -> Iterator[None]:
 
     def again() -> None:
         time.sleep(_AGAIN_S)
-        signal.raise_signal(came)
+        # To the main thread, which a call of the kernel may hold: a signal to this thread would not end that call.
+        signal.pthread_kill(threading.main_thread().ident or 0, came)
 
     def dropped(what: sys.UnraisableHookArgs) -> None:
         if isinstance(what.exc_value, KeyboardInterrupt):
