@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import test_native_loop
 from google.protobuf import text_format
-from support import tiny
+from support import tiny_programs as tiny
 from support.passes import document, through
 from support.runtime_support import DOCUMENT, FITTED, P4INFO, Client, update
 from support.thorough import rest
@@ -94,7 +94,7 @@ def run_out(switch: Switch) -> None:
 
 def to_any_port() -> bytes:
     """Return a program that sends each frame to the port that it begins with."""
-    return tiny.program(
+    return tiny.forwarding(
         {"h": {"unused": 7, "port": 9}},
         extracted=["h"],
         ingress=[tiny.assign(tiny.field("standard_metadata", "egress_spec"), tiny.field("h", "port"))],
@@ -142,26 +142,26 @@ def to_group() -> Any:
 
 #: One frame becomes any number of packets, or any number of bytes.
 STORMS = {
-    "multicast, recirculated": tiny.program(
+    "multicast, recirculated": tiny.forwarding(
         BYTE,
         extracted=["h"],
         # The first primitive of all programs is the way out, so that jumps count from there.
         ingress=[tiny.skip_unless("h", "kind", STORM, 3), to_group()],
         egress=only_storms(RECIRCULATE),
     ),
-    "clones of clones": tiny.program(
+    "clones of clones": tiny.forwarding(
         BYTE, extracted=["h"], egress=only_storms(tiny.call("clone_egress_pkt_to_egress", 1, 1))
     ),
-    "clones of clones, recirculated": tiny.program(
+    "clones of clones, recirculated": tiny.forwarding(
         BYTE, extracted=["h"], egress=only_storms(tiny.call("clone_egress_pkt_to_egress", 1, 1), RECIRCULATE)
     ),
-    "clones at ingress, recirculated": tiny.program(
+    "clones at ingress, recirculated": tiny.forwarding(
         BYTE,
         extracted=["h"],
         ingress=[tiny.skip_unless("h", "kind", STORM, 3), tiny.call("clone_ingress_pkt_to_egress", 1, 1)],
         egress=only_storms(RECIRCULATE),
     ),
-    "a frame that grows": tiny.program(
+    "a frame that grows": tiny.forwarding(
         {**BYTE, "wide": {f"f{place}": 4096 for place in range(100)}},
         extracted=["h"],
         ingress=[tiny.skip_unless("h", "kind", STORM, 3), tiny.add_header("wide")],
@@ -362,7 +362,7 @@ def with_arrays(kind: str, arrays: int, cells: int, bits: int = 0) -> bytes:
     """Return a program with arrays of cells that nothing uses."""
     common = {"size": cells, "is_direct": False, "bitwidth": bits, "rate_count": 2, "type": "packets"}
     named = [{"name": f"a{id}", "id": id, **common} for id in range(arrays)]
-    return tiny.program(BYTE, extracted=["h"], **{f"{kind}_arrays": named})
+    return tiny.forwarding(BYTE, extracted=["h"], **{f"{kind}_arrays": named})
 
 
 @pytest.mark.parametrize(("kind", "arrays"), [("meter", 64), ("meter", 12), ("counter", 60)])
@@ -443,7 +443,7 @@ SLACK_BYTES = 2**24
 def greedy() -> bytes:
     """Return a program with as much state as a switch takes, a table of any size, and storms."""
     registers = {"name": "r", "id": 0, "size": LEAST.program_bytes // 44, "bitwidth": 32}
-    document = tiny.program(
+    document = tiny.forwarding(
         {"h": {"kind": 8, "key": 32}},
         extracted=["h"],
         ingress=[

@@ -6,6 +6,12 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+#: Where a packet goes unless the program's own steps have another end.
+OUT_PORT = 1
+
+#: Ids of the table that `with_table` adds, and of its action.
+TABLE_ID, ACTION_ID = 33554433, 16777217
+
 STANDARD: list[list[Any]] = [
     ["ingress_port", 9, False],
     ["egress_spec", 9, False],
@@ -118,7 +124,7 @@ def program(
         kinds.append(kind if longest is None else kind | {"max_length": longest})
     all_headers = [("scalars", "scalars_0"), ("standard_metadata", "standard_metadata"), *headers.items()]
     ids = {name: number for number, (name, _) in enumerate(all_headers)}
-    forward = assign(field("standard_metadata", "egress_spec"), number(1))
+    forward = assign(field("standard_metadata", "egress_spec"), number(OUT_PORT))
     egress_steps = list(egress)
     lists = (
         *("header_union_types", "header_unions", "header_union_stacks", "field_lists", "enums", "parse_vsets"),
@@ -160,3 +166,63 @@ def program(
 
 def text(value: Any) -> bytes:
     return json.dumps(value).encode()
+
+
+def forwarding(
+    headers: Mapping[str, Mapping[str, int]],
+    *,
+    extracted: Iterable[str] = (),
+    ingress: Sequence[Any] = (),
+    egress: Sequence[Any] = (),
+    **more: Any,
+) -> bytes:
+    """Return a program as JSON text: headers as name -> field -> bits, which are sent in this order."""
+    value = program(
+        {
+            f"{name}_t": ([[each, bits, False] for each, bits in fields.items()], None)
+            for name, fields in headers.items()
+        },
+        {name: f"{name}_t" for name in headers},
+        [state("start", [extract(name) for name in extracted])],
+        ingress,
+        egress,
+        emitted=list(headers),
+        field_lists=[{"id": 1, "name": "nothing", "elements": []}],
+        **more,
+    )
+    return text(value)
+
+
+def call(name: str, *numbers: int) -> dict[str, Any]:
+    return {"op": name, "parameters": [number(each) for each in numbers]}
+
+
+def add_header(name: str) -> dict[str, Any]:
+    return {"op": "add_header", "parameters": [{"type": "header", "value": name}]}
+
+
+def skip_unless(header: str, name: str, value: int, to: int) -> dict[str, Any]:
+    """Go on at another primitive unless a field has a value."""
+    test = {"op": "==", "left": field(header, name), "right": number(value)}
+    return {"op": "_jump_if_zero", "parameters": [{"type": "expression", "value": test}, number(to)]}
+
+
+def with_table(document: bytes, header: str, name: str) -> bytes:
+    """Return a program whose ingress ends with an exact table without any effect: `table_info` has its P4Info."""
+    value = json.loads(document)
+    tables = value["pipelines"][0]["tables"]
+    value["actions"].append({"name": "nothing", "id": 2, "runtime_data": [], "primitives": []})
+    key = {"match_type": "exact", "name": f"{header}.{name}", "target": [header, name], "mask": None}
+    added = table("big", 2, "nothing", key=[key])
+    added["default_entry"]["action_const"] = False
+    tables.append(added)
+    tables[0]["next_tables"] = dict.fromkeys(tables[0]["next_tables"], "big")
+    return text(value)
+
+
+def table_info(field: str, bits: int, size: int) -> str:
+    """Return P4Info of the table and the action that `with_table` adds."""
+    return f"""pkg_info {{ arch: "v1model" }}
+        tables {{ preamble {{ id: {TABLE_ID} name: "big" alias: "big" }} size: {size} action_refs {{ id: {ACTION_ID} }}
+            match_fields {{ id: 1 name: "{field}" bitwidth: {bits} match_type: EXACT }} }}
+        actions {{ preamble {{ id: {ACTION_ID} name: "nothing" alias: "nothing" }} }}"""
