@@ -132,9 +132,12 @@ class TestThroughput:
 
 
 def sent_in_order(plan: Plan) -> Plan:
-    """Return the plan where hosts copy nothing by urgency, nor for several jobs: they would begin tensors of a pool in
-    different orders, or long after each other, and packets are sent again though nothing is lost."""
-    if not plan.policy.orders_in_hosts and len(plan.jobs) == 1:
+    """Return the plan without copies in hosts, unless these leave the packets of a pool in one order at all workers.
+
+    Copies by urgency, of several jobs, or beside background traffic of one worker begin tensors in different orders, or
+    long after each other. Then packets are sent again though nothing is lost.
+    """
+    if not plan.policy.orders_in_hosts and len(plan.jobs) == 1 and not plan.scenario.background:
         return plan
     free = replace(plan.scenario.transport, copy_rate_bps=0, message_ps=0)
     return make_plan(replace(plan.scenario, transport=free), plan.policy)
