@@ -11,6 +11,7 @@ it often enough, and there is a best number of them, however much memory there i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -117,12 +118,19 @@ def traffic(heat: Heat, exchange: RowExchange, packets: int) -> RowTraffic:
     )
 
 
-def best_packets(heat: Heat, exchange: RowExchange, most: int) -> int:
-    """Return how many packets of hot rows leave least on the busiest link; `most` are there room for.
+#: Up to so many packets, each number of them is tried.
+_ALL_TRIED = 4096
 
-    Every further row is touched less often than the one before and costs the same, so bytes fall up to the best number
-    of rows and rise behind it. That is found by halving; packets hold whole rows, so the best are some nearby.
+
+def best_packets(heat: Heat, exchange: RowExchange, most: int) -> int:
+    """Return the number of packets of hot rows, `most` or fewer, that leaves the fewest bytes on the busiest link.
+
+    All numbers are tried if there are few. Otherwise the result leaves one packet more than the best at the most: every
+    further row is touched less often than the one before and costs the same, so without the room that packets leave
+    empty, bytes fall up to the best number of rows and rise beyond it. Bisection finds it, and those nearby are tried.
     """
+    if most <= _ALL_TRIED:
+        return _best_of(heat, exchange, range(most + 1))
     low, high = 0, min(heat.keys, exchange.rows_in(most))
     while low < high:
         middle = (low + high) // 2
@@ -133,8 +141,11 @@ def best_packets(heat: Heat, exchange: RowExchange, most: int) -> int:
     near = exchange.packets_for(low)
     # As many packets as the widest row takes, to both sides.
     around = 2 + exchange.packets_for(1)
-    # Where bytes hardly fall, what packets leave empty may cost more than all rows gain: no packet is a choice, too.
-    candidates: list[int] = [0, *range(max(0, near - around), min(most, near + around) + 1)]
+    # If bytes hardly fall, the room that packets leave empty may cost more than rows gain: no packet is a choice, too.
+    return _best_of(heat, exchange, [0, *range(max(0, near - around), min(most, near + around) + 1)])
+
+
+def _best_of(heat: Heat, exchange: RowExchange, candidates: Iterable[int]) -> int:
     return min(candidates, key=lambda packets: (traffic(heat, exchange, packets).busiest_bytes, packets))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.thorough import examples, rest
 
@@ -256,12 +256,26 @@ def test_traffic_is_what_its_parts_weigh(table, exchange, packets):
 
 @given(tables, exchanges, st.integers(0, 200))
 @example(SparseTable(300, 1, 400, 1.0), RowExchange(300, 64, 1), 40)
+@example(SparseTable(6, 1, 15, 0.0), RowExchange(298, 6, 5), 7)
+@example(SparseTable(40, 1, 5, 0.0), RowExchange(114, 10, 2), 9)
 @settings(max_examples=examples(200))
 def test_the_best_number_of_packets_is_that_of_a_search_of_all(table, exchange, most):
     heat = ZipfHeat(table)
     found = traffic(heat, exchange, best_packets(heat, exchange, most))
     least = min(traffic(heat, exchange, packets).busiest_bytes for packets in range(most + 1))
     assert found.busiest_bytes == pytest.approx(least, rel=1e-9)
+
+
+@given(tables, exchanges, st.integers(0, 200))
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_number_of_packets_that_is_not_searched_among_all_leaves_one_packet_more_at_most(
+    monkeypatch, table, exchange, most
+):
+    monkeypatch.setattr(hot_keys, "_ALL_TRIED", -1)
+    heat = ZipfHeat(table)
+    found = traffic(heat, exchange, best_packets(heat, exchange, most))
+    least = min(traffic(heat, exchange, packets).busiest_bytes for packets in range(most + 1))
+    assert found.busiest_bytes <= least + 1138 + 1e-6
 
 
 @given(seen, exchanges)
