@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -46,9 +47,11 @@ REPLACED = {
     "tcp://10.0.0.1:8786": "tcp://127.0.0.1:8786",
 }
 MINE = r'[cluster]\nbandwidth = "25 Gbps"\n[job]\nmodel = "vgg16"\nworkers = 4\nservers = 4\n'
+#: A command that starts a switch.
+SWITCH = r"tensorexpress switch\b(?! replay)"
 #: Commands that stay, and a text that they print once they can be used.
 STAYING = {
-    r"^tensorexpress switch (?!replay)": "is ready",
+    SWITCH: "is ready",
     r"^dask scheduler": "Scheduler at",
     r"^dask worker": "Registered to",
     r" --stay\b": "",
@@ -64,7 +67,7 @@ BEFORE = {
         "dask scheduler --port 8786 --no-dashboard",
         "dask worker tcp://127.0.0.1:8786 --nworkers 1 --nthreads 1 --no-dashboard",
     ],
-    "doctor.md": ["tensorexpress switch --grpc 127.0.0.1:9559"],
+    "doctor.md": ["tensorexpress switch"],
     "placement.md": [f"tensorexpress switch --grpc 127.0.0.1:{port}" for port in range(9559, 9563)],
     "report.md": ['tensorexpress calibrate --wires --rate "20 Mbps" -o calibration.json'],
     "run.md": ["tensorexpress plan examples/loop.toml --set iterations=2 -o plan.json"],
@@ -144,7 +147,7 @@ class Terminal:
 
     def run(self, command: str) -> str:
         """Run a command to its end and return its output."""
-        if command.startswith("tensorexpress switch --") and _address(command) in self._addresses:
+        if re.match(SWITCH, command) and _address(command) in self._addresses:
             self.stop()
         for words, line in STAYING.items():
             if re.search(words, command):
@@ -174,7 +177,7 @@ class Terminal:
                 stderr=subprocess.STDOUT,
             )
         self._background.append(process)
-        if command.startswith("tensorexpress switch --"):
+        if re.match(SWITCH, command):
             self._addresses.add(_address(command))
         while not (printed := log.read_text()) or line not in printed:
             assert process.poll() is None, f"{command}\n{log.read_text()}"
@@ -207,22 +210,39 @@ def terminal(folder: Path) -> Iterator[Terminal]:
         opened.close()
 
 
-@rest()
-@pytest.mark.parametrize("page", cases())
-def test_every_command_of_a_page_runs(page: Path, tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+def run_page(page: Path, folder: Path) -> None:
+    """Run the commands of a page in a folder that has the examples alone."""
     if page.name in NEEDS_TORCH and find_spec("torch") is None:
         pytest.skip("profiles and trains PyTorch models; torch is not installed")
-    with terminal(tmp_path) as opened, socket.create_server(("127.0.0.1", 0)) as listening:
+    shutil.copytree(ROOT / "examples", folder / "examples")
+    with terminal(folder) as opened, socket.create_server(("127.0.0.1", 0)) as listening:
         own = {"pid": str(os.getpid()), "port": str(listening.getsockname()[1])}
         for command in [*BEFORE.get(page.name, ()), *commands_here(page)]:
             for written, used in REPLACED.items():
                 command = command.replace(written, used)
             for name, value in own.items():
                 command = command.replace(f"{{{name}}}", value)
-            began = time.monotonic()
             opened.run(command)
-            print(f"{time.monotonic() - began:6.1f} s  {command}")
+
+
+@pytest.fixture(scope="module")
+def running(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[Path, Future[None]]]:
+    """Start the pages whose tests were chosen, three at a time: most of them wait for links."""
+    chosen = [
+        item.callspec.params["page"]
+        for item in request.session.items
+        if item.path == Path(__file__) and hasattr(item, "callspec")
+    ]
+    with ThreadPoolExecutor(3) as pool:
+        yield {page: pool.submit(run_page, page, tmp_path_factory.mktemp("page")) for page in chosen}
+
+
+@rest()
+@pytest.mark.parametrize("page", cases())
+def test_every_command_of_a_page_runs(page: Path, running: dict[Path, Future[None]]) -> None:
+    running[page].result()
 
 
 def test_no_command_of_a_page_has_gaps() -> None:
