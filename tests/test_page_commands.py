@@ -41,6 +41,7 @@ REPLACED = {
     "tune --set job.model=bert-large": "tune --budget 8 --set job.model=bert-large",
     "tune examples/two-jobs.toml": "tune examples/two-jobs.toml --budget 8",
     "--attempts 3": "--attempts 1",
+    "run examples/faults.toml": "run examples/faults.toml --set iterations=20",
     "job.workers=64 --set job.servers=16 --set iterations=10": "job.workers=16 --set iterations=2",
     "asynchronous-run.toml": "asynchronous-run.toml --set commits.target_loss=1.2",
     "--pid 4711 --port 5001": "--pid {pid} --port {port}",
