@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tensorexpress.graph import ARCHITECTURES
 from tensorexpress.plan import make_plan, mean_hops, parts_of_slices, slice_counts
 from tensorexpress.policy import POLICIES, Policy
-from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS
+from tensorexpress.queueing import DISCIPLINES, not_compiled
 from tensorexpress.scenario import Job, Scenario, read_scenario
 from tensorexpress.sim.grain import coarse_slice_bytes, compared_grain, summed_packets
 from tensorexpress.sim.run import simulate
@@ -106,8 +106,7 @@ def _classes(job: Job, scenario: Scenario, policy: Policy) -> int:
 
 
 def _simulating_seconds(scenario: Scenario, policy: Policy, counts: Counts, engine: str) -> float:
-    compiled = DISCIPLINES[policy.discipline].code is not None and HOST_ORDERS[policy.host_order].code is not None
-    if engine == "simpy" or not compiled:
+    if engine == "simpy" or not_compiled(policy.discipline, policy.host_order):
         return counts.transmissions * _TRANSMISSION_BY_SIMPY
     if DISCIPLINES[policy.discipline].sorts():
         message = _MESSAGE_SORTED

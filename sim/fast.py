@@ -15,7 +15,7 @@ from tensorexpress.changes import USUAL_PACE
 from tensorexpress.errors import SimulationError, StoppedError
 from tensorexpress.graph import NODE_KINDS
 from tensorexpress.memory import check_memory
-from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS, Pifo
+from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS, Pifo, not_compiled
 from tensorexpress.recovery import ALPHA_ONE
 from tensorexpress.sim.columns import *
 from tensorexpress.sim.flat_plan import BACKGROUND, CHANGE, COMPUTE, NO_LIMIT, PHASE, FlatPlan, Ints
@@ -504,10 +504,9 @@ def _with_reserve(memory: Ints, words: int) -> Ints:
 
 def what_is_not_compiled(program: FlatPlan) -> str | None:
     """Return what of the program only the SimPy model can execute, None when nothing."""
-    if DISCIPLINES[program.discipline].code is None:
-        return f"discipline {program.discipline!r}"
-    if HOST_ORDERS[program.host_order].code is None:
-        return f"host order {program.host_order!r}"
+    choice = not_compiled(program.discipline, program.host_order)
+    if choice is not None:
+        return choice
     if len(program.flow_src) > BY_PLACE:
         return f"more than {BY_PLACE:,} flows"
     per_iteration = np.bincount(program.message_flow, program.message_chunks).max(initial=0)

@@ -17,7 +17,7 @@ from tensorexpress.errors import InputError, PolicyError
 from tensorexpress.memory import check_memory
 from tensorexpress.plan import make_plan
 from tensorexpress.policy import Policy, parse_policy
-from tensorexpress.queueing import DISCIPLINES, HOST_ORDERS
+from tensorexpress.queueing import not_compiled
 from tensorexpress.replan import new_routes
 from tensorexpress.results.side_by_side import JITTER, Result, SideBySide, side_by_side
 from tensorexpress.scenario import Scenario, policy_problems
@@ -219,15 +219,8 @@ def announced_cost(scenario: Scenario, policies: Sequence[Policy], grain: int, e
 
 def why_simpy(policies: Sequence[Policy]) -> dict[str, str]:
     """Return {policy: choice} of all policies with a choice that only SimPy can simulate."""
-    reasons = {}
-    for policy in policies:
-        for name, choice, found in (
-            ("discipline", policy.discipline, DISCIPLINES[policy.discipline].code),
-            ("host order", policy.host_order, HOST_ORDERS[policy.host_order].code),
-        ):
-            if found is None:
-                reasons[policy.name] = f"{name} {choice!r}"
-    return reasons
+    reasons = {policy.name: not_compiled(policy.discipline, policy.host_order) for policy in policies}
+    return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
 def announce_simpy(

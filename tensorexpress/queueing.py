@@ -264,3 +264,15 @@ HOST_ORDERS: dict[str, HostOrder] = {
     "priority": HostOrder(lambda piece: piece.deadline_ps, is_same_for_all=True, code=1),
     "random": HostOrder(lambda piece: shuffled(piece.iteration, piece.number), code=2),
 }
+
+
+def not_compiled(discipline: str, host_order: str) -> str | None:
+    """Return the choice that only SimPy simulates, the discipline or the host order; None if both are compiled.
+
+    >>> not_compiled("strict", "priority")
+    """
+    if DISCIPLINES[discipline].code is None:
+        return f"discipline {discipline!r}"
+    if HOST_ORDERS[host_order].code is None:
+        return f"host order {host_order!r}"
+    return None

@@ -19,11 +19,6 @@ class Place:
         #: From when on, by `time.monotonic`, the call may be ended for another; None: not at all.
         self.idle_since: float | None = time.monotonic() + patience_s
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether the call may be ended for another, now or soon."""
-        return self.idle_since is not None
-
     def keep(self) -> None:
         """Idle no more."""
         self.idle_since = None
